@@ -1,0 +1,1 @@
+"""Plain data and protocols. Nothing here imports torch."""

@@ -1,0 +1,81 @@
+"""Frozen dataclasses to JSON and back: a thin layer over pydantic, which validates and writes schemas."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from segtailor.core.errors import UserError
+
+T = TypeVar("T")
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+
+JSON_LIMIT = 16 * 2**20  # bytes: files come from outside, a larger one is a mistake or an attack
+
+
+@cache
+def adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Return the (cached) pydantic adapter of a dataclass; unknown fields are refused."""
+    try:
+        return TypeAdapter(kind, config=ConfigDict(extra="forbid"))
+    except PydanticUserError:  # the type carries its own config
+        return TypeAdapter(kind)
+
+
+def to_json(value: Any) -> Any:
+    """Turn a dataclass into plain JSON data."""
+    return adapter(type(value)).dump_python(value, mode="json")
+
+
+def from_json(kind: type[T], data: Any, *, what: str, error: type[UserError] = UserError) -> T:
+    """Validate plain JSON data into `kind`; a mistake raises `error` naming the field and what is allowed."""
+    try:
+        return adapter(kind).validate_json(json.dumps(data))
+    except ValidationError as problem:
+        raise error(f"{what}: {explain(problem)}") from None
+
+
+def explain(problem: ValidationError) -> str:
+    """Say in one line what is wrong with which field (the first three problems)."""
+    parts = []
+    for item in problem.errors()[:3]:
+        place = ".".join(str(step) for step in item["loc"]) or "value"
+        parts.append(f"{place}: {item['msg']} (got {_short(item['input'])})")
+    more = len(problem.errors()) - 3
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+
+
+def canonical(data: Any) -> str:
+    """Write JSON in the one form that is hashed: sorted keys, no spaces."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def fingerprint(data: Any) -> str:
+    """Hash plain JSON data to 16 hexadecimal digits."""
+    return hashlib.sha256(canonical(data).encode()).hexdigest()[:16]
+
+
+def read_json(path: Path, *, what: str, error: type[UserError] = UserError, limit: int = JSON_LIMIT) -> Any:
+    """Read a JSON file that may come from anywhere: size bounded, damage explained."""
+    try:
+        size = path.stat().st_size
+        if size > limit:
+            raise error(f"{what} {path} is {size} bytes; at most {limit} are read. Is it the right file?")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise error(f"{what} {path} does not exist; check the path.") from None
+    except (IsADirectoryError, PermissionError) as problem:
+        raise error(f"{what} {path} cannot be read: {problem.strerror}.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise error(f"{what} {path} is not valid JSON ({problem}); it may be truncated. Write it again.") from None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,111 @@
+"""What can be chosen: decisions, picks, architectures and the search spaces that turn one into the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+
+from segtailor.core.codec import Json, fingerprint, from_json, read_json, to_json
+from segtailor.core.errors import InvalidArchitecture
+from segtailor.core.plan import OpCall, Plan, Shape
+from segtailor.core.registry import Registry
+
+FORMAT = 1  # of architecture files
+ARCHITECTURE_LIMIT = 2**20  # bytes of an architecture file
+
+Picks: TypeAlias = Mapping[str, int]  # decision name -> index of the chosen option
+Architecture: TypeAlias = Any  # a frozen dataclass, one type per family
+Group: TypeAlias = Literal["op", "width", "path", "depth", "resolution"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One choice: its options in order, what kind of choice it is, and whether the order means 'more'."""
+
+    name: str
+    options: tuple[Json, ...]
+    group: Group
+    ordered: bool = False
+
+
+class SearchSpace(Protocol):
+    """What can be chosen. All members are pure; `architecture` may map many picks to one canonical value."""
+
+    architecture_type: ClassVar[type]
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The decisions in a fixed order."""
+
+    def architecture(self, picks: Picks) -> Architecture:
+        """Decode picks."""
+
+    def picks(self, arch: Architecture) -> Picks:
+        """Encode an architecture of this space: the canonical inverse of `architecture`."""
+
+    def plan(self, arch: Architecture, image: Shape, classes: int) -> Plan:
+        """Expand an architecture of this family to its layers, train-only outputs included."""
+
+    def calls(self, image: Shape, classes: int) -> Iterator[OpCall]:
+        """Yield every call that the main output of any plan of this space may make."""
+
+
+SPACES: Registry[type[SearchSpace]] = Registry("space")
+
+
+def family_of(arch: Architecture) -> str:
+    """Return the registered name of the space an architecture belongs to."""
+    for name in SPACES.names():
+        if SPACES.get(name).architecture_type is type(arch):
+            return name
+    raise InvalidArchitecture(f"{type(arch).__name__} is no architecture of a registered space: {SPACES.names()}.")
+
+
+def plan_of(arch: Architecture, image: Shape, classes: int) -> Plan:
+    """Expand any architecture with the space of its family."""
+    if classes < 1:
+        raise InvalidArchitecture(f"classes: {classes} is too few; a network needs at least 1 output channel.")
+    return SPACES.get(family_of(arch))().plan(arch, image, classes)
+
+
+def identity(arch: Architecture) -> str:
+    """Fingerprint family and architecture only, so that provenance never changes identity."""
+    return fingerprint({"family": family_of(arch), "architecture": to_json(arch)})
+
+
+def architecture_document(arch: Architecture, origin: Mapping[str, Json] | None = None) -> dict[str, Json]:
+    """Return the JSON document of an architecture file; `origin` says recipe, run or paper."""
+    return {
+        "format": FORMAT,
+        "family": family_of(arch),
+        "architecture": to_json(arch),
+        "origin": dict(origin or {}),
+    }
+
+
+def parse_architecture(document: Any, *, what: str = "architecture") -> Architecture:
+    """Validate an architecture document from a file or a bundle."""
+    if not isinstance(document, dict):
+        raise InvalidArchitecture(f"{what}: expected a JSON object with 'format', 'family' and 'architecture'.")
+    version = document.get("format")
+    if version != FORMAT:
+        raise InvalidArchitecture(
+            f"{what}: format is {version!r}, this version reads format {FORMAT}. "
+            "A newer file needs a newer segtailor; an older one must be exported again."
+        )
+    unknown = sorted(set(document) - {"format", "family", "architecture", "origin"})
+    if unknown:
+        raise InvalidArchitecture(f"{what}: unknown field '{unknown[0]}'; allowed: format, family, architecture, origin.")
+    family = document.get("family")
+    if family not in SPACES:
+        raise InvalidArchitecture(f"{what}: family is {family!r}; allowed: {', '.join(SPACES.names())}.")
+    kind = SPACES.get(str(family)).architecture_type
+    return from_json(kind, document.get("architecture"), what=f"{what} ({family})", error=InvalidArchitecture)
+
+
+def read_architecture(path: Path) -> Architecture:
+    """Read an architecture file."""
+    document = read_json(path, what="architecture file", error=InvalidArchitecture, limit=ARCHITECTURE_LIMIT)
+    return parse_architecture(document, what=f"architecture file {path}")

@@ -1,0 +1,57 @@
+"""What a network predicts: class names, colours and the label that does not count."""
+
+from __future__ import annotations
+
+import colorsys
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from segtailor.core.errors import DataProblem
+
+IGNORE = 255  # the label that never counts, in memory and in caches, whatever the files use
+Colour: TypeAlias = tuple[int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Names, colours and ignore label of the classes; `kind` leaves room for depth and pose."""
+
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...] = ()
+    ignore: int = IGNORE
+    kind: Literal["segmentation"] = "segmentation"
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.classes) <= IGNORE:
+            raise DataProblem(f"a task needs 1 to {IGNORE} classes, got {len(self.classes)}; check the class list.")
+        if len(set(self.classes)) != len(self.classes):
+            raise DataProblem("two classes have the same name; rename one of them.")
+        if not self.palette:
+            object.__setattr__(self, "palette", default_palette(len(self.classes)))
+        if len(self.palette) != len(self.classes):
+            raise DataProblem(
+                f"the palette has {len(self.palette)} colours for {len(self.classes)} classes; give one per class."
+            )
+
+    @property
+    def outputs(self) -> int:
+        """Channels that a network for this task predicts."""
+        return len(self.classes)
+
+
+def default_palette(count: int) -> tuple[Colour, ...]:
+    """Return `count` well separated colours, the same ones every time."""
+    golden = 0.61803398875  # steps of the golden ratio spread hues evenly for any count
+    colours = []
+    for index in range(count):
+        red, green, blue = colorsys.hsv_to_rgb(index * golden % 1, 0.55 + 0.35 * (index % 2), 0.95 - 0.25 * (index % 3 == 2))
+        colours.append((round(255 * red), round(255 * green), round(255 * blue)))
+    return tuple(colours)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """From uint8 RGB to what the network reads: `(x / 255 - mean) / std` per channel."""
+
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)

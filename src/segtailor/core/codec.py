@@ -73,7 +73,9 @@ def read_json(path: Path, *, what: str, error: type[UserError] = UserError, limi
     except (IsADirectoryError, PermissionError) as problem:
         raise error(f"{what} {path} cannot be read: {problem.strerror}.") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise error(f"{what} {path} is not valid JSON ({problem}); it may be truncated. Write it again.") from None
+        raise error(
+            f"{what} {path} is not valid JSON ({problem}); it may be truncated. Write it again."
+        ) from None
 
 
 def _short(value: object) -> str:

@@ -87,7 +87,7 @@ class Network(nn.Module):
 
 
 def initialise(network: nn.Module, seed: int) -> None:
-    """Draw fresh weights: He-normal kernels (fan in, right for grouped convolutions too), identity norms, zero biases."""
+    """Draw fresh weights: He-normal kernels (fan in, so that grouped ones are right), identity norms."""
     generator = torch.Generator().manual_seed(seed)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):

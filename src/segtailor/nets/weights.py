@@ -27,7 +27,7 @@ class NameMap:
     """
 
     names: Mapping[str, tuple[str, ...]]
-    droppable: Callable[[str], bool] = field(default=lambda key: False)
+    droppable: Callable[[str], bool] = field(default=lambda _: False)
     convert: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None
 
 

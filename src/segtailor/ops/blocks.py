@@ -114,7 +114,7 @@ class Bottleneck(_Block):
 @OPERATORS.register("ghost")
 @dataclass(frozen=True, kw_only=True)
 class Ghost(_Block):
-    """Half of the channels by a 3x3 convolution, the other half from them by a cheap depthwise one (Han et al. 2020)."""
+    """Half of the channels by a 3x3 convolution, the rest from them by a depthwise one (Han et al. 2020)."""
 
     def convs(self, call: OpCall) -> list[ConvSpec]:
         """List the convolutions: primary, then cheap."""

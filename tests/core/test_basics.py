@@ -70,7 +70,9 @@ def test_canonical_json_does_not_depend_on_order() -> None:
     assert fingerprint({"a": 1}) != fingerprint({"a": 2})
 
 
-@pytest.mark.parametrize(("content", "says"), [(b"{", "truncated"), (b"\xff\xfe", "JSON"), (b"[" * 100_000, "JSON")])
+@pytest.mark.parametrize(
+    ("content", "says"), [(b"{", "truncated"), (b"\xff\xfe", "JSON"), (b"[" * 100_000, "JSON")]
+)
 def test_a_damaged_json_file_is_explained(tmp_path: Path, content: bytes, says: str) -> None:
     file = tmp_path / "x.json"
     file.write_bytes(content)
@@ -127,7 +129,11 @@ def test_sampling_is_seeded_and_stays_inside_the_space() -> None:
     first, second = sample_picks(space, Random(1)), sample_picks(space, Random(1))
     assert first == second != sample_picks(space, Random(2))
     limits = {decision.name: len(decision.options) for decision in space.decisions}
-    for picks in [mutate(space, first, Random(0)), crossover(space, first, second, Random(0)), *neighbours(space, first)]:
+    for picks in [
+        mutate(space, first, Random(0)),
+        crossover(space, first, second, Random(0)),
+        *neighbours(space, first),
+    ]:
         assert all(0 <= picks[name] < limit for name, limit in limits.items())
 
 

@@ -58,7 +58,9 @@ def test_arithmetic_equals_the_built_module(op: object, source: Shape, channels:
 
 
 @pytest.mark.parametrize("source", [EVEN, ODD], ids=["even", "odd"])
-@pytest.mark.parametrize("op", [FactorisedReduction(), FactorisedReduction(first=False), FactorisedReduction(norm="each")])
+@pytest.mark.parametrize(
+    "op", [FactorisedReduction(), FactorisedReduction(first=False), FactorisedReduction(norm="each")]
+)
 def test_factorised_reduction_halves_any_size(op: FactorisedReduction, source: Shape) -> None:
     check_operator(OpCall(op=op, inputs=(source,), channels=6, stride=2))
 
@@ -100,13 +102,19 @@ def test_fasterseg_table_1_macs_of_a_3x3_convolution() -> None:
 
 @pytest.mark.parametrize("size", [(9, 12), (8, 11)])
 def test_same_padding_puts_the_odd_pixel_at_the_far_edge(size: tuple[int, int]) -> None:
-    call = OpCall(op=Conv(same=True, norm=False, activation="none"), inputs=(Shape(1, *size),), channels=1, stride=2)
+    call = OpCall(
+        op=Conv(same=True, norm=False, activation="none"), inputs=(Shape(1, *size),), channels=1, stride=2
+    )
     module = call.op.module(call)
     torch.nn.init.ones_(module.conv1.weight)
     image = torch.rand(1, 1, *size)
     total = [max((-(-side // 2) - 1) * 2 + 3 - side, 0) for side in size]
-    padded = torch.nn.functional.pad(image, (total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2))
-    torch.testing.assert_close(module(image), torch.nn.functional.conv2d(padded, torch.ones(1, 1, 3, 3), stride=2))
+    padded = torch.nn.functional.pad(
+        image, (total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2)
+    )
+    torch.testing.assert_close(
+        module(image), torch.nn.functional.conv2d(padded, torch.ones(1, 1, 3, 3), stride=2)
+    )
 
 
 def test_pre_activation_comes_first() -> None:
@@ -116,7 +124,13 @@ def test_pre_activation_comes_first() -> None:
 
 @pytest.mark.parametrize(
     ("op", "channels"),
-    [(Conv(groups=3), 8), (InvertedResidual(groups=3), 8), (Ghost(), 7), (Shuffle(), 7), (FactorisedReduction(), 7)],
+    [
+        (Conv(groups=3), 8),
+        (InvertedResidual(groups=3), 8),
+        (Ghost(), 7),
+        (Shuffle(), 7),
+        (FactorisedReduction(), 7),
+    ],
     ids=repr,
 )
 def test_widths_that_do_not_divide_are_refused(op: object, channels: int) -> None:

@@ -64,7 +64,9 @@ class Model:
 def save_bundle(folder: Path, model: Model) -> None:
     """Write a bundle; weights first, so that a description never stands without them."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.detach().to("cpu").contiguous() for name, tensor in model.network.state_dict().items()}
+    state = {
+        name: tensor.detach().to("cpu").contiguous() for name, tensor in model.network.state_dict().items()
+    }
     write_bytes(folder / WEIGHTS, safetensors.torch.save(state), what="weights of the model")
     description = {
         "format": FORMAT,
@@ -81,11 +83,15 @@ def save_bundle(folder: Path, model: Model) -> None:
 def load_bundle(folder: Path) -> Model:
     """Read a bundle, in evaluation mode."""
     if not (folder / DESCRIPTION).is_file():
-        raise BundleProblem(f"{folder} is no bundle: it has no {DESCRIPTION}. Give the folder that `train` wrote.")
+        raise BundleProblem(
+            f"{folder} is no bundle: it has no {DESCRIPTION}. Give the folder that `train` wrote."
+        )
     facts = read_json(folder / DESCRIPTION, what="bundle", error=BundleProblem)
     version = facts.get("format") if isinstance(facts, dict) else None
     if version != FORMAT:
-        raise BundleProblem(f"bundle {folder}: format is {version!r}, this version reads {FORMAT}. Update segtailor.")
+        raise BundleProblem(
+            f"bundle {folder}: format is {version!r}, this version reads {FORMAT}. Update segtailor."
+        )
     arch = parse_architecture(facts.get("architecture"), what=f"bundle {folder}")
     task = from_json(Task, facts.get("task"), what=f"bundle {folder}, task", error=BundleProblem)
     preprocessing = from_json(
@@ -118,7 +124,9 @@ def _load_weights(network: Network, file: Path) -> None:
     try:
         state = safetensors.torch.load_file(file)
     except FileNotFoundError:
-        raise BundleProblem(f"{file} does not exist; the bundle is incomplete. Copy or train it again.") from None
+        raise BundleProblem(
+            f"{file} does not exist; the bundle is incomplete. Copy or train it again."
+        ) from None
     except (SafetensorError, OSError, ValueError) as problem:
         raise BundleProblem(f"{file} is damaged ({problem}). Copy or train it again.") from None
     own = network.state_dict()
@@ -127,7 +135,9 @@ def _load_weights(network: Network, file: Path) -> None:
         raise BundleProblem(f"{file}: weight '{name}' {side}; the bundle does not fit its own description.")
     for name, tensor in own.items():
         if tensor.shape != state[name].shape:
-            raise BundleProblem(f"{file}: weight '{name}' has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}.")
+            raise BundleProblem(
+                f"{file}: weight '{name}' has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}."
+            )
     network.load_state_dict(state)
 
 
@@ -136,5 +146,7 @@ def _pixels(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
         return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     array = np.asarray(image)
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8 or min(array.shape) < 1:
-        raise UserError(f"an image is a (height, width, 3) uint8 array, not {array.shape} {array.dtype}; convert it first.")
+        raise UserError(
+            f"an image is a (height, width, 3) uint8 array, not {array.shape} {array.dtype}; convert it first."
+        )
     return array

@@ -26,6 +26,4 @@ class InvertedResidualArchitecture:
             )
         for index, candidate in enumerate(self.blocks):
             if candidate not in CANDIDATES:
-                raise InvalidArchitecture(
-                    f"blocks.{index}: {candidate!r}; allowed: {', '.join(CANDIDATES)}."
-                )
+                raise InvalidArchitecture(f"blocks.{index}: {candidate!r}; allowed: {', '.join(CANDIDATES)}.")

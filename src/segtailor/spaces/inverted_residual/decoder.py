@@ -16,7 +16,7 @@ DILATIONS = (6, 12, 18)
 
 
 def lr_aspp(build: PlanBuilder, last: str, low: str, *, channels: int, classes: int) -> str:
-    """Gate the last map by its own windowed means, and add the logits of both maps; return the output's name."""
+    """Gate the last map by its own windowed means, then add the logits of both maps; return the output."""
     features = build.add("decoder_features", POINT, last, channels=channels)
     window = build.add("decoder_window", WindowPool(), last)
     attention = build.add(
@@ -33,7 +33,7 @@ def lr_aspp(build: PlanBuilder, last: str, low: str, *, channels: int, classes: 
 
 
 def aspp(build: PlanBuilder, last: str, low: str, *, channels: int, classes: int) -> str:
-    """Fuse four fields of view and the mean of the last map, refine with the low-level map; return the output's name."""
+    """Join four fields of view and the mean of the last map, refine with the low map; return the output."""
     views = [build.add("decoder_point", POINT, last, channels=channels)]
     for dilation in DILATIONS:
         # "Fully depthwise" in the paper: as many groups as outputs, so each output reads two of the 320 inputs.

@@ -1,4 +1,4 @@
-"""AutoRTNet's family: hyper-cells of searched depth, an aggregation cell, a multi-scale module (Sun et al. 2021)."""
+"""AutoRTNet's family: hyper-cells of searched depth, then an aggregation cell (Sun et al. 2021)."""
 
 from segtailor.spaces.hyper_cell.aggregation import ADJACENT_SCALES, OWN_PATHS, Aggregation, Link, Wiring
 from segtailor.spaces.hyper_cell.architecture import HyperCellArchitecture, MultiScale, Stage

@@ -1,7 +1,7 @@
 """The aggregation cell as data: which map feeds which, at what stride, by which operator.
 
-The published wiring is in a figure that did not survive as text; both wirings below fit the seven nodes and seven
-edges that the paper states. `OWN_PATHS` is the default, `ADJACENT_SCALES` the alternative.
+The paper draws the wiring in a figure and states only its size: both wirings below have the seven nodes and
+seven edges. `OWN_PATHS`, the default, is our reading; `ADJACENT_SCALES` is the alternative.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from pydantic import ConfigDict
+
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.spaces.hyper_cell.operators import AGGREGATION_OPS, AggregationOp
 
@@ -18,6 +20,7 @@ INPUTS = ("H1", "H2", "H3")  # the outputs of the three hyper-cells
 INPUT_STRIDES = (4, 8, 16)
 MAX_LINKS = 64
 MAX_WIDTH = 4096
+STRICT = ConfigDict(extra="forbid")  # the codec forbids unknown fields of the outermost dataclass only
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,15}")
 
 
@@ -31,11 +34,12 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Wiring:
-    """Edges in execution order at `width` channels. A node is the sum of its edges, at the finest of their scales.
+    """Edges in execution order, all of `width` channels. A node sums its edges at the finest of their scales.
 
     Nodes that no edge reads are final: they are concatenated in order of appearance, at the size of `like`.
     """
 
+    __pydantic_config__ = STRICT
     links: tuple[Link, ...]
     like: str
     width: int = 72
@@ -87,7 +91,8 @@ class Wiring:
         before = [*INPUTS, *(earlier.dst for earlier in self.links[:index])]
         if link.src not in before:
             raise InvalidArchitecture(
-                f"{where}: reads '{link.src}', which no earlier edge computes; allowed: {', '.join(dict.fromkeys(before))}."
+                f"{where}: reads '{link.src}', which no earlier edge computes; "
+                f"allowed: {', '.join(dict.fromkeys(before))}."
             )
         if any(later.dst == link.src for later in self.links[index:]):
             raise InvalidArchitecture(
@@ -129,6 +134,7 @@ ADJACENT_SCALES = Wiring(
 class Aggregation:
     """An aggregation cell: one operator for each edge of the wiring, in its order."""
 
+    __pydantic_config__ = STRICT
     operators: tuple[AggregationOp, ...]
     wiring: Wiring = OWN_PATHS
 

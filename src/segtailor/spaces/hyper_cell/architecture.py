@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.spaces.hyper_cell.aggregation import MAX_WIDTH, Aggregation
+from segtailor.spaces.hyper_cell.aggregation import MAX_WIDTH, STRICT, Aggregation
 from segtailor.spaces.hyper_cell.operators import CELL_OPS, CellOp
 
 EDGES = (
@@ -26,6 +26,7 @@ Cell: TypeAlias = tuple[CellOp, CellOp, CellOp, CellOp, CellOp]  # one operator 
 class Stage:
     """One hyper-cell: a reduction cell, then `depth - 1` normal cells that share their operators."""
 
+    __pydantic_config__ = STRICT
     width: int  # of a node; a cell's output has twice as many channels
     depth: int
     reduction: Cell
@@ -34,8 +35,9 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiScale:
-    """Parallel branches of `branch` channels (point, dilated at `rates`, pooled), projected to `output` channels."""
+    """Branches of `branch` channels (1x1, dilated at `rates`, pooled), projected to `output` channels."""
 
+    __pydantic_config__ = STRICT
     branch: int = 256
     output: int = 128
     rates: tuple[int, ...] = (6, 12, 18)
@@ -51,19 +53,22 @@ class MultiScale:
             )
 
 
+MULTI_SCALE = MultiScale()  # widths chosen so that AutoRTNet-A has the published 2.5 M parameters
+
+
 @dataclass(frozen=True, kw_only=True)
 class HyperCellArchitecture:
     """Three hyper-cells at strides 4, 8 and 16 behind a stem of two convolutions.
 
-    `bridge` says what the next reduction cell reads as its older input behind a hyper-cell of depth 1: the map that
-    entered, brought to this scale by a factorised reduction (as the search needs it), or that map itself, as in a plain
-    chain of cells (Table 5's ablation). Without such a hyper-cell it has no meaning and is True.
+    `bridge` says what a reduction cell reads as its older input behind a hyper-cell of depth 1: the map that
+    entered there, brought to its scale by a factorised reduction (as the search needs it), or that map as it
+    is, as in a plain chain of cells (Table 5's ablation). Without such a hyper-cell it is True.
     `lead` normal cells of hyper-cell 1, at the stem's width, precede the first reduction (Table 5 again).
     """
 
     stages: tuple[Stage, Stage, Stage]
     aggregation: Aggregation | None
-    context: MultiScale = MultiScale()
+    context: MultiScale = MULTI_SCALE
     stem: int = 8
     lead: int = 0
     bridge: bool = True
@@ -79,7 +84,7 @@ class HyperCellArchitecture:
             _check_width(f"{where}.width", stage.width)
             if not 1 <= stage.depth <= MAX_DEPTH:
                 raise InvalidArchitecture(
-                    f"{where}.depth: {stage.depth}; allowed: 1 to {MAX_DEPTH} cells, the reduction cell included."
+                    f"{where}.depth: {stage.depth}; allowed: 1 to {MAX_DEPTH} cells, reduction included."
                 )
             _check_cell(f"{where}.reduction", stage.reduction)
             _check_cell(f"{where}.normal", stage.normal)
@@ -93,10 +98,10 @@ class HyperCellArchitecture:
         return tuple(accumulate(depths, initial=self.lead + 1))
 
     def with_reductions(self, *positions: int) -> HyperCellArchitecture:
-        """Return the plain chain of as many cells whose reduction cells sit at `positions`, from 1 (Table 5)."""
+        """Return the plain chain of as many cells that reduces at `positions`, from 1 (Table 5)."""
         cells = self.lead + sum(stage.depth for stage in self.stages)
         ends = [*positions, cells + 1]
-        depths = [after - before for before, after in zip(ends[:-1], ends[1:], strict=True)]
+        depths = [after - before for before, after in pairwise(ends)]
         if len(positions) != STAGES or min(ends) < 1 or min(depths) < 1:
             raise InvalidArchitecture(
                 f"reductions: {list(positions)}; allowed: {STAGES} ascending positions from 1 to {cells}."

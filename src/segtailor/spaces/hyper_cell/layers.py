@@ -1,7 +1,7 @@
 """The layers of the family: stem, cells, hyper-cells, aggregation cell, multi-scale module, classifier.
 
-Node names are regular, so that shared weights of a search find their place: `stem1`, `lead2_out`, `hyper1_cell2_pre0`,
-`hyper1_cell2_edge13`, `hyper1_cell2_node3`, `hyper1_bridge`, `agg_edge_H1_N1`, `context_rate6`, `classifier`.
+Node names are regular, so that shared weights of a search find their place: `stem1`, `lead2_out`,
+`hyper1_cell2_pre0`, `hyper1_cell2_edge13`, `hyper1_bridge`, `agg_edge_H1_N1`, `context_rate6`, `classifier`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _aggregation(build: PlanBuilder, aggregation: Aggregation, outputs: list[str
     }
     choices = dict(zip(wiring.links, aggregation.operators, strict=True))
     # A node is read only after its last edge, so nodes can be finished in the order of their last edges.
-    for node in dict.fromkeys(link.dst for link in wiring.links if link == wiring.incoming(link.dst)[-1]):
+    for node in (link.dst for link in wiring.links if link == wiring.incoming(link.dst)[-1]):
         links = wiring.incoming(node)
         terms = [
             build.add(
@@ -109,7 +109,7 @@ def _multi_scale(build: PlanBuilder, context: MultiScale, source: str) -> str:
     for rate in context.rates:
         op = Separable(dilation=rate)
         branches.append(build.add(f"context_rate{rate}", op, source, channels=context.branch))
-    # No norm behind the pooling: batch statistics of one pixel do not exist when training with a single image.
+    # No norm behind the pooling: one training image has no batch statistics of a single pixel.
     pooled = PooledConv(norm=False, bias=True)
     branches.append(build.add("context_pool", pooled, source, channels=context.branch))
     joined = build.add("context_join", Concat(), *branches, channels=context.branch * len(branches))

@@ -1,6 +1,6 @@
 """The ten operators of a cell and the five of the aggregation cell, by name (AutoRTNet section 3.1).
 
-All are pre-activation units as in DARTS and SNAS: ReLU, convolution, norm; a stride sits on the first convolution.
+All are pre-activation units as in DARTS and SNAS: ReLU, convolution, norm; a stride sits on the first one.
 """
 
 from __future__ import annotations

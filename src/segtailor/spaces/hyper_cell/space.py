@@ -1,4 +1,4 @@
-"""Decisions of the family (AutoRTNet sections 3.1 to 3.3): operators of six cells, three depths, aggregation."""
+"""Decisions of the family: operators of six cells, three depths, operators of the aggregation cell."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from segtailor.core.space import SPACES, Decision, Picks
 from segtailor.spaces.hyper_cell.aggregation import OWN_PATHS, Aggregation, Wiring
 from segtailor.spaces.hyper_cell.architecture import (
     EDGES,
+    MULTI_SCALE,
     STAGES,
     Cell,
     HyperCellArchitecture,
@@ -32,9 +33,9 @@ RESCUED = EDGES.index((1, 2))  # the edge that becomes `skip` in a cell picked a
 @SPACES.register("hyper_cell")
 @dataclass(frozen=True, kw_only=True)
 class HyperCell:
-    """Ten operators on each edge of six cells, the depth of each hyper-cell, five operators per aggregation edge.
+    """Ten operators per edge of six cells, the depth of each hyper-cell, five operators per aggregation edge.
 
-    Picks whose cell is all `zero` decode to that cell with `skip` on edge 1-2, so that every pick is a network.
+    A cell picked all `zero` decodes with `skip` on its edge 1-2, so that any picks give a network.
     """
 
     depths: tuple[int, int, int] = (
@@ -45,7 +46,7 @@ class HyperCell:
     widths: tuple[int, int, int] = (8, 24, 72)
     stem: int = 8
     wiring: Wiring | None = OWN_PATHS
-    context: MultiScale = MultiScale()
+    context: MultiScale = MULTI_SCALE
 
     architecture_type: ClassVar[type] = HyperCellArchitecture
 
@@ -97,7 +98,7 @@ class HyperCell:
         return network(arch, image, classes)
 
     def calls(self, image: Shape, classes: int) -> Iterator[OpCall]:
-        """Yield every call of any plan: a call depends on the operator, the hyper-cell and which nodes are fed."""
+        """Yield every call of any plan: it depends on operator, hyper-cell and which nodes are fed."""
         seen: set[OpCall] = set()
         for probe in self._probes():
             for call in self.plan(self.architecture(probe), image, classes).calls:
@@ -136,7 +137,7 @@ class HyperCell:
                 raise InvalidArchitecture(f"{field}: {value}; this space allows {allowed}.")
 
     def _probes(self) -> Iterator[Picks]:
-        """Yield picks that together make every call: each operator everywhere, then cells with empty nodes."""
+        """Yield picks that together make every call: each operator everywhere, then empty nodes."""
         deep, shallow = (2, 2, 2), (0, 0, 0)
         skip, zero = CELL_OPS.index("skip"), CELL_OPS.index("zero")
         for number, name in enumerate(CELL_OPS):

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from pydantic import ConfigDict
-
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.spaces.hyper_cell.operators import AGGREGATION_OPS, AggregationOp
 
@@ -20,7 +18,6 @@ INPUTS = ("H1", "H2", "H3")  # the outputs of the three hyper-cells
 INPUT_STRIDES = (4, 8, 16)
 MAX_LINKS = 64
 MAX_WIDTH = 4096
-STRICT = ConfigDict(extra="forbid")  # the codec forbids unknown fields of the outermost dataclass only
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,15}")
 
 
@@ -39,7 +36,6 @@ class Wiring:
     Nodes that no edge reads are final: they are concatenated in order of appearance, at the size of `like`.
     """
 
-    __pydantic_config__ = STRICT
     links: tuple[Link, ...]
     like: str
     width: int = 72
@@ -134,7 +130,6 @@ ADJACENT_SCALES = Wiring(
 class Aggregation:
     """An aggregation cell: one operator for each edge of the wiring, in its order."""
 
-    __pydantic_config__ = STRICT
     operators: tuple[AggregationOp, ...]
     wiring: Wiring = OWN_PATHS
 

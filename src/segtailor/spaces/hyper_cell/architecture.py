@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.spaces.hyper_cell.aggregation import MAX_WIDTH, STRICT, Aggregation
+from segtailor.spaces.hyper_cell.aggregation import MAX_WIDTH, Aggregation
 from segtailor.spaces.hyper_cell.operators import CELL_OPS, CellOp
 
 EDGES = (
@@ -26,7 +26,6 @@ Cell: TypeAlias = tuple[CellOp, CellOp, CellOp, CellOp, CellOp]  # one operator 
 class Stage:
     """One hyper-cell: a reduction cell, then `depth - 1` normal cells that share their operators."""
 
-    __pydantic_config__ = STRICT
     width: int  # of a node; a cell's output has twice as many channels
     depth: int
     reduction: Cell
@@ -37,7 +36,6 @@ class Stage:
 class MultiScale:
     """Branches of `branch` channels (1x1, dilated at `rates`, pooled), projected to `output` channels."""
 
-    __pydantic_config__ = STRICT
     branch: int = 256
     output: int = 128
     rates: tuple[int, ...] = (6, 12, 18)

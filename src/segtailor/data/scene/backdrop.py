@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
+from PIL import Image
 
-from segtailor.data.scene.canvas import BUILDING, SKY, TREE, Canvas, Floats, Patch, noise_tile, texture
+from segtailor.data.scene.canvas import BUILDING, SKY, TILE, TREE, Canvas, Floats, Patch, noise_tile, texture
 from segtailor.data.scene.style import FAR, Light, Street, grey, vivid
 
 
@@ -33,16 +34,16 @@ class House:
 def paint_sky(canvas: Canvas, light: Light, rng: Generator) -> None:
     """Paint a gradient with clouds over the whole canvas; everything else covers it."""
     height, width = canvas.camera.size
-    row = np.linspace(0, 1, height, dtype=np.float32)[:, None]
-    toward_horizon = np.clip(row * height / max(float(canvas.camera.horizon.mean()), 1.0), 0, 1) ** 1.5
-    shift = int(rng.integers(256))
-    down = (row * 96 / (1.15 - np.minimum(toward_horizon, 1))).astype(np.int32) + shift
-    across = (np.linspace(0, rng.uniform(60, 200), width)[None]).astype(np.int32) + 3 * shift
-    cloud = noise_tile()[down & 255, across & 255]
+    rows = min(height, max(1, int(canvas.camera.horizon.max()) + 1 + height // 32))  # below is only ground
+    left, top = rng.integers(TILE // 2, size=2)
+    part = Image.fromarray(noise_tile()[top : top + rng.integers(20, 90), left : left + TILE // 2])
+    cloud = np.asarray(part.resize((width, rows), Image.Resampling.BICUBIC))
     cover = np.clip((cloud + 2 * light.clouds - 1) * 0.6, 0, 1)[..., None]
-    blue = light.zenith + (light.haze - light.zenith) * toward_horizon[..., None]
-    white = np.clip(light.haze * (1.02 + 0.06 * cloud[..., None]), 0, 1)
-    canvas.image[:] = blue + (white - blue) * cover
+    low = (np.linspace(0, 1, rows, dtype=np.float32) ** 1.5)[:, None, None]
+    blue = light.zenith + (light.haze - light.zenith) * low
+    white = light.haze * (0.98 + 0.06 * cloud[..., None])
+    canvas.image[:rows] = blue + (white - blue) * cover
+    canvas.image[rows:] = light.haze
     canvas.labels[:] = SKY
 
 
@@ -54,7 +55,7 @@ def draw_houses(street: Street, rng: Generator) -> list[House]:
         base = rng.uniform(5, 20)
         at = rng.uniform(-8, 2)
         while at < FAR:
-            end = at + rng.uniform(8, 26)
+            end = at + rng.uniform(8, 26) * (1 + max(at, 0) / 50)  # far houses are a few pixels: draw fewer
             for start, stop in street.gaps:
                 if at < start < end:
                     end = start
@@ -84,6 +85,9 @@ def paint_houses(canvas: Canvas, houses: list[House], street: Street, light: Lig
         if front is not None:
             colour = _facade(front, house) * light.wall(house.side)
             canvas.paint(front, (front.height >= 0) & (front.height <= house.height), colour, BUILDING)
+        if any(abs(other.end - house.start) < 0.1 and other.height >= house.height for other in houses
+               if other.side == house.side):
+            continue  # hidden behind the neighbour
         outer = (x, x + house.side * 14)
         gable = canvas.camera.facing((min(outer), max(outer)), roof, house.start)
         if gable is not None:
@@ -118,13 +122,13 @@ def _house(side: int, start: float, end: float, height: float, rng: Generator) -
         height=height,
         colour=np.asarray(colour, np.float32),
         glass=grey(rng, 0.06, 0.45),
-        shop=vivid(rng, (0.1, 0.7)) if rng.random() < 0.5 else grey(rng, 0.1, 0.6),
+        shop=vivid(rng, (0.1, 0.5)) if rng.random() < 0.5 else grey(rng, 0.1, 0.6),
         bay=rng.uniform(1.6, 4.2),
         floor=rng.uniform(2.7, 3.8),
         window=(rng.uniform(0.3, 0.75), rng.uniform(0.35, 0.7)) if rng.random() < 0.9 else (0.0, 0.0),
         lit=rng.uniform(0, 0.25),
         shift=int(rng.integers(256)),
-        rough=rng.uniform(0.02, 0.1),
+        rough=rng.uniform(0.02, 0.12),
     )
 
 
@@ -132,11 +136,11 @@ def _facade(patch: Patch, house: House) -> Floats:
     """Colour a facade: wall with grain, windows by bay and floor, a shop below, a cornice above."""
     along, height = patch.along - np.float32(house.start), patch.height
     bay, floor = along / np.float32(house.bay), height / np.float32(house.floor)
-    grain = texture(along, height, scale=3.0, shift=house.shift)
+    grain = texture(along, height, scale=12.0, shift=house.shift)
     colour = house.colour * (1 + house.rough * grain)[..., None]
     # beyond a few pixels per bay windows would alias: fade them towards the wall
     step = np.abs(np.gradient(along[0]))[None] if along.shape[1] > 1 else np.ones((1, 1), np.float32)
-    clear = np.clip(1.8 - 3 * step / house.bay, 0.15, 1)
+    clear = np.clip(1.8 - 3 * step / house.bay, 0.15, 1).astype(np.float32)
     inside = (np.abs(bay % 1 - 0.5) < house.window[0] / 2) & (np.abs(floor % 1 - 0.55) < house.window[1] / 2)
     inside &= (height > house.floor) & (height < house.height - 0.5)
     pane = noise_tile()[(floor.astype(np.int32) * 37 + house.shift) & 255, (bay.astype(np.int32) * 61) & 255]

@@ -6,8 +6,9 @@ except the pixel grid, so one scene looks the same at any resolution.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -54,17 +55,27 @@ class Camera:
     height: float
     horizon: Floats
 
-    @property
+    @cached_property
     def column(self) -> Floats:
         """Horizontal tangent of the ray through each column (1, columns)."""
         steps = np.arange(self.size[1], dtype=np.float32) + 0.5
         return ((steps - self.centre) / self.focal)[None]
 
+    @cached_property
+    def row(self) -> Floats:
+        """Pixels below the horizon of every pixel (rows, columns)."""
+        return np.arange(self.size[0], dtype=np.float32)[:, None] + (0.5 - self.horizon[None])
+
+    def sees(self, x: float, z: float, reach: float) -> bool:
+        """Tell whether anything within `reach` metres of X at distance Z may be in view."""
+        left, right = float(self.column[0, 0]), float(self.column[0, -1])
+        return z > NEAREST and (x - reach) / z < right and (x + reach) / z > left
+
     def facing(self, x: tuple[float, float], v: tuple[float, float], z: float) -> Patch | None:
         """Return the pixels of an upright rectangle that faces the camera, or None when out of view."""
         if z < NEAREST:
             return None
-        columns = self._columns(x[0] / z, x[1] / z)
+        columns = self.span(x[0] / z, x[1] / z)
         along = self.column[:, columns] * np.float32(z)
         return self._patch(columns, along, v, z)
 
@@ -74,15 +85,16 @@ class Camera:
         if near >= z[1] or abs(x) < 0.05:  # edge on: no area
             return None
         tangents = sorted((x / near, x / z[1]))
-        columns = self._columns(tangents[0], tangents[1])
+        columns = self.span(tangents[0], tangents[1])
         tangent = self.column[:, columns]
         distance = np.float32(x) / np.where(np.abs(tangent) < 1e-6, np.float32(1e-6), tangent)
         return self._patch(columns, distance, v, distance)
 
-    def _columns(self, left: float, right: float) -> slice:
+    def span(self, left: float, right: float) -> slice:
+        """Return the columns between two horizontal tangents."""
         width = self.size[1]
-        first = int(np.ceil(np.clip(left * self.focal + self.centre - 0.5, 0, width)))
-        last = int(np.floor(np.clip(right * self.focal + self.centre - 0.5, -1, width - 1))) + 1
+        first = math.ceil(min(max(left * self.focal + self.centre - 0.5, 0), width))
+        last = math.floor(min(max(right * self.focal + self.centre - 0.5, -1), width - 1)) + 1
         return slice(first, max(first, last))
 
     def _patch(
@@ -90,15 +102,14 @@ class Camera:
     ) -> Patch | None:
         if columns.start >= columns.stop:
             return None
-        horizon = self.horizon[None, columns]
+        horizon = self.horizon[columns]
         pixel = distance / np.float32(self.focal)
         top = float((horizon + (self.height - v[1]) / pixel).min())
         bottom = float((horizon + (self.height - v[0]) / pixel).max())
-        rows = slice(int(max(np.floor(top), 0)), int(min(np.ceil(bottom) + 1, self.size[0])))
+        rows = slice(max(math.floor(top), 0), min(math.ceil(bottom) + 1, self.size[0]))
         if rows.start >= rows.stop:
             return None
-        row = np.arange(rows.start, rows.stop, dtype=np.float32)[:, None] + 0.5
-        return Patch(rows, columns, along, self.height - (row - horizon) * pixel, distance, pixel)
+        return Patch(rows, columns, along, self.height - self.row[rows, columns] * pixel, distance, pixel)
 
 
 class Canvas:

@@ -25,8 +25,7 @@ def plane_of(canvas: Canvas) -> Plane:
     """Intersect all rays below the horizon with the ground."""
     camera = canvas.camera
     top = int(np.clip(np.floor(camera.horizon.min()), 0, camera.size[0] - 1))
-    row = np.arange(top, camera.size[0], dtype=np.float32)[:, None] + 0.5
-    drop = row - camera.horizon[None]
+    drop = camera.row[top:]
     z = np.float32(camera.focal * camera.height) / np.maximum(drop, np.float32(1e-3))
     return Plane(top=top, x=camera.column * z, z=z, seen=(drop > 0) & (z < FAR))
 
@@ -40,8 +39,8 @@ def paint_ground(canvas: Canvas, street: Street, light: Light, *, shade: Floats,
         in_gap |= (z > start + 0.5) & (z < end - 0.5)
     road = ((x > street.kerbs[0]) & (x < street.kerbs[1])) | in_gap
     road_colour, pavement_colour = _surfaces(rng)
-    grit = texture(x, z, scale=9.0, shift=int(rng.integers(256)))
-    patches = texture(x, z, scale=1.3, shift=int(rng.integers(256)))
+    grit = texture(x, z, scale=21.0, shift=int(rng.integers(256)))
+    patches = texture(x, z, scale=2.0, shift=int(rng.integers(256)))
     slabs = _slabs(x, z, canvas.camera.focal, rng)
     paved_road = rng.random() < 0.25  # a paved road: the joints then tell nothing
     tone = np.where(road, np.float32(1), np.float32(0.97)) + 0.05 * grit + 0.06 * patches
@@ -62,23 +61,20 @@ def shadow_blob(canvas: Canvas, at: tuple[float, float], radii: tuple[float, flo
     camera, (x, z), (across, ahead) = canvas.camera, at, radii
     near, far = max(z - ahead, 0.5), z + ahead
     base = camera.focal * camera.height
-    rows = slice(
-        int(np.clip(camera.horizon.min() + base / far, 0, camera.size[0])),
-        int(np.clip(camera.horizon.max() + base / near + 1, 0, camera.size[0])),
-    )
     sides = [(x + sign * across) / depth for sign in (-1, 1) for depth in (near, far)]
-    columns = slice(
-        int(np.clip(min(sides) * camera.focal + camera.centre, 0, camera.size[1])),
-        int(np.clip(max(sides) * camera.focal + camera.centre + 1, 0, camera.size[1])),
-    )
-    if rows.start >= rows.stop or columns.start >= columns.stop:
+    columns = camera.span(min(sides), max(sides))
+    if columns.start >= columns.stop:
         return
-    row = np.arange(rows.start, rows.stop, dtype=np.float32)[:, None] + 0.5
-    ground_z = np.float32(base) / np.maximum(row - camera.horizon[None, columns], np.float32(1e-3))
+    horizon = camera.horizon[columns]
+    top, bottom = float(horizon.min()) + base / far, float(horizon.max()) + base / near + 1
+    rows = slice(max(int(top), 0), min(int(bottom), camera.size[0]))
+    if rows.start >= rows.stop:
+        return
+    ground_z = np.float32(base) / np.maximum(camera.row[rows, columns], np.float32(1e-3))
     ground_x = camera.column[:, columns] * ground_z
     r = ((ground_x - x) / across) ** 2 + ((ground_z - z) / ahead) ** 2
     flat = np.abs(canvas.depth[rows, columns] - ground_z) < 0.05 * ground_z + 0.05  # only where ground is seen
-    dark = np.where(flat, np.float32(strength) * np.clip(1.6 * (1 - r), 0, 1), np.float32(0))
+    dark = np.where(flat, np.float32(strength) * np.minimum(np.maximum(1.6 - 1.6 * r, 0), 1), np.float32(0))
     canvas.image[rows, columns] *= (1 - dark)[..., None]
 
 

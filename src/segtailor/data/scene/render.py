@@ -6,13 +6,12 @@ import zlib
 from typing import NamedTuple
 
 import numpy as np
-from numpy.random import Generator
+from numpy.random import PCG64, Generator
 from numpy.typing import NDArray
-from PIL import Image, ImageFilter
 
 from segtailor.data.scene import things
 from segtailor.data.scene.backdrop import draw_houses, paint_houses, paint_skyline, paint_sky, shade_heights
-from segtailor.data.scene.canvas import TILE, Camera, Canvas, Floats, grain_tile
+from segtailor.data.scene.canvas import SKY, TILE, Camera, Canvas, Floats, grain_tile
 from segtailor.data.scene.ground import paint_ground
 from segtailor.data.scene.style import Light, Street, draw_light, draw_street
 
@@ -62,23 +61,25 @@ def _populate(canvas: Canvas, street: Street, light: Light, rng: Generator) -> N
         out = 1 if side else -1
         kerb, wall = street.kerbs[side], street.walls[side]
         strip = abs(wall - kerb)
-        for z in _spread(rng, 3.0, 110, 13 / busy):
-            kind = str(rng.choice(("tree", "pole", "sign"), p=(0.4, 0.35, 0.25)))
+        for z in _spread(rng, 3.0, 110, 11 / busy):
+            kind = str(rng.choice(("tree", "pole", "sign"), p=(0.38, 0.3, 0.32)))
             placed.append((z, kind, kerb + out * rng.uniform(0.25, 0.8)))
         for z in _spread(rng, 4.0, 70, 9 / busy):
-            kind = str(rng.choice(("person", "bicycle"), p=(0.75, 0.25)))
+            kind = str(rng.choice(("person", "bicycle"), p=(0.7, 0.3)))
             placed.append((z, kind, kerb + out * rng.uniform(0.2, 0.95) * strip))
         if rng.random() < 0.6:
             placed += [(z, "car", kerb - out * 1.15) for z in _spread(rng, 3.0, 90, 10 / busy, least=7.0)]
     left, right = street.kerbs
     placed += [(z, "car", rng.uniform(left + 1.6, right - 1.6)) for z in _spread(rng, 11, 120, 30 / busy, least=8)]
-    placed += [(z, "rider", rng.uniform(left + 0.8, right - 0.8)) for z in _spread(rng, 6, 60, 30 / busy)]
+    placed += [(z, "rider", rng.uniform(left + 0.8, right - 0.8)) for z in _spread(rng, 5, 60, 25 / busy)]
     placed += [(z, "person", rng.uniform(left, right)) for z in _spread(rng, 7, 60, 35 / busy)]
     for start, end in street.gaps:
         if rng.random() < 0.5:
             placed.append((rng.uniform(start + 2, end - 2), "crossing", rng.uniform(left - 8, right + 8)))
-    for z, kind, x in sorted(placed, reverse=True):
-        _paint(canvas, kind, (float(x), float(z)), light, rng)
+    seeds = rng.integers(2**32, size=len(placed))  # one each: what is out of view changes nothing in view
+    for (z, kind, x), seed in sorted(zip(placed, seeds, strict=True), reverse=True):
+        if canvas.camera.sees(x, z, 3.5):
+            _paint(canvas, kind, (float(x), float(z)), light, Generator(PCG64(seed)))
 
 
 def _paint(canvas: Canvas, kind: str, at: tuple[float, float], light: Light, rng: Generator) -> None:
@@ -111,23 +112,31 @@ def _expose(canvas: Canvas, light: Light, rng: Generator) -> NDArray[np.uint8]:
     """Turn light into a photograph: haze, exposure, vignette, blur, noise."""
     height, width = canvas.camera.size
     air = np.exp(canvas.depth * np.float32(-1 / light.visibility))
-    air[np.isinf(canvas.depth)] = 1  # the sky has its haze already
-    image = (canvas.image - light.haze) * air[..., None] + light.haze
+    np.copyto(air, np.float32(1), where=canvas.labels == SKY)  # the sky has its haze already
+    image = _soften((canvas.image - light.haze) * air[..., None] + light.haze, rng.uniform(0.08, 0.25))
     gain = np.float32(rng.uniform(0.75, 1.25)) * rng.uniform(0.93, 1.07, 3).astype(np.float32) * light.tint
-    across = np.linspace(-1, 1, width, dtype=np.float32)[None, :, None]
-    down = np.linspace(-1, 1, height, dtype=np.float32)[:, None, None]
-    image *= gain * (1 - np.float32(rng.uniform(0, 0.14)) * (across**2 + down**2))
-    picture = Image.fromarray(_bytes(image))
-    radius = rng.uniform(0.3, 0.75) * max(1.0, (height * width) ** 0.5 / 360)  # also smooths stair steps
-    blurred = np.asarray(picture.filter(ImageFilter.GaussianBlur(radius)), np.float32) / 255
-    return _bytes(blurred + _grain((height, width), rng)[..., None] * np.float32(rng.uniform(0.005, 0.04)))
+    across = np.linspace(-1, 1, width, dtype=np.float32)[None]
+    down = np.linspace(-1, 1, height, dtype=np.float32)[:, None]
+    vignette = 1 - np.float32(rng.uniform(0, 0.14)) * (across**2 + down**2)
+    image *= gain
+    image *= vignette[..., None]
+    image += (_grain((height, width), rng) * np.float32(rng.uniform(0.005, 0.035)))[..., None]
+    np.clip(image, 0, 1, out=image)
+    image *= 255
+    return image.astype(np.uint8)
+
+
+def _soften(image: Floats, weight: float) -> Floats:
+    """Blur by one pixel in each direction, as a lens does; also hides stair steps."""
+    side, middle = np.float32(weight), np.float32(1 - 2 * weight)
+    blurred = image.copy()
+    blurred[1:-1] = image[1:-1] * middle + (image[:-2] + image[2:]) * side
+    image[:] = blurred
+    image[:, 1:-1] = blurred[:, 1:-1] * middle + (blurred[:, :-2] + blurred[:, 2:]) * side
+    return image
 
 
 def _grain(size: tuple[int, int], rng: Generator) -> Floats:
     """Sensor noise: one tile, shuffled by row and column so that it does not repeat visibly."""
     rows, columns = rng.integers(TILE, size=size[0]), rng.integers(TILE, size=size[1])
     return grain_tile()[rows[:, None], columns[None]]
-
-
-def _bytes(image: Floats) -> NDArray[np.uint8]:
-    return (np.clip(image, 0, 1) * np.float32(255)).astype(np.uint8)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.random import Generator
 from PIL import Image
 
-from segtailor.data.scene.canvas import BUILDING, SKY, TILE, TREE, Canvas, Floats, Patch, noise_tile, texture
+from segtailor.data.scene.canvas import BUILDING, SKY, TILE, TREE, Canvas, Floats, Patch, noise_at, noise_tile, texture
 from segtailor.data.scene.style import FAR, Light, Street, grey, vivid
 
 
@@ -139,15 +139,14 @@ def _facade(patch: Patch, house: House) -> Floats:
     grain = texture(along, height, scale=12.0, shift=house.shift)
     colour = house.colour * (1 + house.rough * grain)[..., None]
     # beyond a few pixels per bay windows would alias: fade them towards the wall
-    step = np.abs(np.gradient(along[0]))[None] if along.shape[1] > 1 else np.ones((1, 1), np.float32)
-    clear = np.clip(1.8 - 3 * step / house.bay, 0.15, 1).astype(np.float32)
+    clear = np.clip(1.8 - 3 * patch.step / np.float32(house.bay), 0.15, 1)
     inside = (np.abs(bay % 1 - 0.5) < house.window[0] / 2) & (np.abs(floor % 1 - 0.55) < house.window[1] / 2)
     inside &= (height > house.floor) & (height < house.height - 0.5)
-    pane = noise_tile()[(floor.astype(np.int32) * 37 + house.shift) & 255, (bay.astype(np.int32) * 61) & 255]
+    pane = noise_at(floor.astype(np.int32) * 37 + house.shift, bay.astype(np.int32) * 61)
     glass = house.glass * (1 + 0.35 * pane)[..., None]
     glass = np.where((pane > 2.2 - 5 * house.lit)[..., None], np.float32((0.9, 0.8, 0.55)), glass)
     colour += (glass - colour) * (inside * clear)[..., None]
     shop = (height < house.floor * 0.8) & (np.abs((bay * 0.5) % 1 - 0.5) < 0.38) & (height > 0.4)
-    colour += (house.shop * (0.8 + 0.2 * grain)[..., None] - colour) * (shop * (0.85 * clear))[..., None]
+    colour += (house.shop * (0.95 + 0.06 * grain)[..., None] - colour) * (shop * (0.85 * clear))[..., None]
     cornice = height > house.height - 0.5
     return np.asarray(np.where(cornice[..., None], colour * 0.75, colour), np.float32)

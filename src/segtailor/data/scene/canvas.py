@@ -34,7 +34,8 @@ class Patch(NamedTuple):
     """The pixels of one upright surface: where they are, and their world coordinates.
 
     `along` (1, columns) is X for surfaces facing the camera and Z for those beside it; `height` (rows, columns)
-    is V; `distance` is Z, a number or one per column; `pixel` is the size of a pixel in metres, alike.
+    is V; `distance` is Z, a number or one per column; `pixel` is the size of a pixel in metres, alike; `step` is
+    how far `along` moves from one column to the next.
     """
 
     rows: slice
@@ -43,6 +44,7 @@ class Patch(NamedTuple):
     height: Floats
     distance: float | Floats
     pixel: float | Floats
+    step: float | Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,7 @@ class Camera:
             return None
         columns = self.span(x[0] / z, x[1] / z)
         along = self.column[:, columns] * np.float32(z)
-        return self._patch(columns, along, v, z)
+        return self._patch(columns, along, v, z, z / self.focal)
 
     def beside(self, x: float, v: tuple[float, float], z: tuple[float, float]) -> Patch | None:
         """Return the pixels of an upright rectangle along the street at lateral position `x`."""
@@ -88,7 +90,7 @@ class Camera:
         columns = self.span(tangents[0], tangents[1])
         tangent = self.column[:, columns]
         distance = np.float32(x) / np.where(np.abs(tangent) < 1e-6, np.float32(1e-6), tangent)
-        return self._patch(columns, distance, v, distance)
+        return self._patch(columns, distance, v, distance, distance * distance / np.float32(self.focal * abs(x)))
 
     def span(self, left: float, right: float) -> slice:
         """Return the columns between two horizontal tangents."""
@@ -98,7 +100,7 @@ class Camera:
         return slice(first, max(first, last))
 
     def _patch(
-        self, columns: slice, along: Floats, v: tuple[float, float], distance: float | Floats
+        self, columns: slice, along: Floats, v: tuple[float, float], distance: float | Floats, step: float | Floats
     ) -> Patch | None:
         if columns.start >= columns.stop:
             return None
@@ -109,7 +111,7 @@ class Camera:
         rows = slice(max(math.floor(top), 0), min(math.ceil(bottom) + 1, self.size[0]))
         if rows.start >= rows.stop:
             return None
-        return Patch(rows, columns, along, self.height - self.row[rows, columns] * pixel, distance, pixel)
+        return Patch(rows, columns, along, self.height - self.row[rows, columns] * pixel, distance, pixel, step)
 
 
 class Canvas:
@@ -155,4 +157,10 @@ def texture(across: Floats, down: Floats, *, scale: float, shift: int = 0) -> Fl
     """Read fractal noise at world coordinates; `scale` is tile cells per metre, `shift` picks another part."""
     i = (down * np.float32(scale)).astype(np.int32) + shift
     j = (across * np.float32(scale)).astype(np.int32) + 7 * shift
-    return noise_tile()[i & (TILE - 1), j & (TILE - 1)]
+    return noise_at(i, j)
+
+
+def noise_at(row: NDArray[np.int32], column: NDArray[np.int32]) -> Floats:
+    """Read fractal noise at any integer cells."""
+    flat: Floats = noise_tile().reshape(-1)
+    return flat.take(((row & (TILE - 1)) * TILE) | (column & (TILE - 1)))  # 4x faster than two index arrays

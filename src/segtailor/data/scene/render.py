@@ -61,16 +61,16 @@ def _populate(canvas: Canvas, street: Street, light: Light, rng: Generator) -> N
         out = 1 if side else -1
         kerb, wall = street.kerbs[side], street.walls[side]
         strip = abs(wall - kerb)
-        for z in _spread(rng, 3.0, 110, 11 / busy):
+        for z in _spread(rng, 3.0, 80, 9 / busy):
             kind = str(rng.choice(("tree", "pole", "sign"), p=(0.38, 0.3, 0.32)))
             placed.append((z, kind, kerb + out * rng.uniform(0.25, 0.8)))
-        for z in _spread(rng, 4.0, 70, 9 / busy):
+        for z in _spread(rng, 3.5, 50, 8 / busy):
             kind = str(rng.choice(("person", "bicycle"), p=(0.7, 0.3)))
             placed.append((z, kind, kerb + out * rng.uniform(0.2, 0.95) * strip))
         if rng.random() < 0.6:
-            placed += [(z, "car", kerb - out * 1.15) for z in _spread(rng, 3.0, 90, 10 / busy, least=7.0)]
+            placed += [(z, "car", kerb - out * 1.15) for z in _spread(rng, 3.0, 70, 10 / busy, least=7.0)]
     left, right = street.kerbs
-    placed += [(z, "car", rng.uniform(left + 1.6, right - 1.6)) for z in _spread(rng, 11, 120, 30 / busy, least=8)]
+    placed += [(z, "car", rng.uniform(left + 1.6, right - 1.6)) for z in _spread(rng, 11, 90, 30 / busy, least=8)]
     placed += [(z, "rider", rng.uniform(left + 0.8, right - 0.8)) for z in _spread(rng, 5, 60, 25 / busy)]
     placed += [(z, "person", rng.uniform(left, right)) for z in _spread(rng, 7, 60, 35 / busy)]
     for start, end in street.gaps:

@@ -174,15 +174,13 @@ def _paint_profile(
     """Paint the side of a car; `s` runs from its tail (0) to its nose (length)."""
     (length, top), v = size, patch.height
     waist = 0.95 if van else 0.85
-    u = s - length * (0.42 if van else 0.43)
-    body = (v > 0.22) & (v < waist) & (s > 0) & (s < length)
-    cabin_low = (waist, length * (0.42 if van else 0.4))
-    cabin_high = (top, length * (0.4 if van else 0.24))
-    cabin = taper(u, v, cabin_low, cabin_high)
-    bulge = 0.8 + 0.25 * np.clip(v / top, 0, 1)
-    canvas.paint(patch, body | cabin, colour * bulge[..., None], CAR)
-    pane = taper(u, v, (waist, cabin_low[1] - 0.15), (top - 0.12, cabin_high[1] - 0.08)) & (np.abs(u) > 0.05)
-    canvas.paint(patch, pane & (v > waist + 0.03) & ((u > 0.4 * length) | (not van) | (u > 0.7)), DARK * 3, CAR)
+    rise = np.clip((v - waist) / (top - waist), 0, 1)
+    screen = length * (0.9 if van else 0.74) - rise * (0.3 if van else 0.75)  # the sloping windscreen
+    shape = (v > 0.22) & (v < top) & (s > 0) & (s < np.where(v < waist, np.float32(length), screen))
+    canvas.paint(patch, shape, colour * (0.8 + 0.25 * np.clip(v / top, 0, 1))[..., None], CAR)
+    rear = length * (0.62 if van else 0.06)
+    pane = (v > waist + 0.04) & (v < top - 0.12) & (s > rear) & (s < screen - 0.12)
+    canvas.paint(patch, pane & (np.abs(s - 0.4 * length) > 0.06), DARK * 3, CAR)
     for hub in (0.18 * length, 0.8 * length):
         canvas.paint(patch, disc(s - hub, v - 0.32, 0.33), DARK, CAR)
         canvas.paint(patch, disc(s - hub, v - 0.32, 0.17), DARK * 8, CAR)
@@ -197,10 +195,10 @@ def _paint_end(
     wheels = (v < 0.4) & (v > 0) & (np.abs(np.abs(u) - half * 0.8) < 0.12)
     canvas.paint(patch, wheels, DARK, CAR)
     shape = taper(u, v, (0.25, half * 0.97), (waist, half)) | taper(
-        u, v, (waist, half), (top, half * (0.94 if van else 0.7))
+        u, v, (waist, half), (top, half * (0.96 if van else 0.88))
     )
     canvas.paint(patch, shape, colour * (0.75 + 0.2 * np.clip(v / top, 0, 1))[..., None], CAR)
-    pane = taper(u, v, (waist + 0.03, half * 0.85), (top - 0.12, half * (0.8 if van else 0.64)))
+    pane = taper(u, v, (waist + 0.03, half * 0.85), (top - 0.12, half * (0.82 if van else 0.76)))
     canvas.paint(patch, pane, DARK * rng.uniform(1, 6), CAR)
     lamps = (np.abs(np.abs(u) - half * 0.82) < 0.14) & (np.abs(v - waist + 0.2) < 0.1)
     canvas.paint(patch, lamps, ((0.75, 0.1, 0.08), (0.95, 0.93, 0.8))[rng.integers(2)], CAR)

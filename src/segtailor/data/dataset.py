@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from segtailor.core.registry import Registry
 from segtailor.core.task import Task
 
 
 class Pair(NamedTuple):
-    """One decoded sample: image (height, width, 3) and labels (height, width), both uint8; label 255 is ignored."""
+    """One decoded sample, uint8: image (height, width, 3), labels (height, width); label 255 is ignored."""
 
     image: NDArray[np.uint8]
     labels: NDArray[np.uint8]
@@ -46,3 +47,8 @@ class Dataset(Protocol):
 
     def samples(self, split: str) -> Sequence[Sample]:
         """Return the samples of a split in a fixed order; an unknown split raises `UnknownName`."""
+
+
+DATASETS: Registry[Callable[..., Dataset]] = Registry(
+    "dataset"
+)  # frozen dataclasses; their fields are the options

@@ -1,0 +1,123 @@
+"""Images beside their masks: the sample that two files make, and how files find each other by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from segtailor.core.errors import DataProblem
+from segtailor.data.dataset import Pair
+from segtailor.data.files import file_stamp, list_pictures, read_image, read_mask
+from segtailor.data.labels import LabelMap
+
+MASK_ENDINGS = (
+    "",
+    "_mask",
+    "_label",
+    "_labels",
+    "_gt",
+    "_seg",
+    "_L",
+    "_P",
+)  # image `a.jpg`, mask `a_mask.png`
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSample:
+    """One image file with its mask file."""
+
+    name: str
+    image: Path
+    mask: Path
+    labels: LabelMap
+
+    @property
+    def stamp(self) -> str:
+        """Path, size and time of both files, and what the mask's values mean."""
+        return "|".join((file_stamp(self.image), file_stamp(self.mask), self.labels.fingerprint))
+
+    def read(self) -> Pair:
+        """Decode both files, or raise `DataProblem` naming the one that is wrong."""
+        image = read_image(self.image)
+        labels = self.labels.apply(read_mask(self.mask), self.mask)
+        if image.shape[:2] != labels.shape:
+            (height, width), (rows, columns) = image.shape[:2], labels.shape
+            raise DataProblem(
+                f"mask {self.mask} is {columns}x{rows}, its image {self.image} is {width}x{height} upright. "
+                "Make both the same size."
+            )
+        return Pair(image, labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairing:
+    """Files matched by name: pairs by sample name, and what found no partner."""
+
+    pairs: Mapping[str, tuple[Path, Path]]
+    images_alone: tuple[Path, ...] = ()
+    masks_alone: tuple[Path, ...] = ()
+
+    def complete(self, where: Path) -> Mapping[str, tuple[Path, Path]]:
+        """Return the pairs if there are any and no image lacks its mask; otherwise raise `DataProblem`."""
+        if self.images_alone:
+            count, total = len(self.images_alone), len(self.images_alone) + len(self.pairs)
+            raise DataProblem(
+                f"{count} of {total} images in {where} have no mask, first {self.images_alone[0]}. "
+                "Add masks of the same name or move these images away."
+            )
+        if not self.pairs:
+            raise DataProblem(f"{where} holds no images with masks; check the path and the folder layout.")
+        return self.pairs
+
+
+def pair_folders(
+    images: Path,
+    masks: Path,
+    *,
+    endings: Iterable[str] = MASK_ENDINGS,
+    image_ending: str = "",
+    prefix: str = "",
+) -> Pairing:
+    """Match the pictures below two folders by relative path without suffix.
+
+    A mask may add one of `endings`; `image_ending` is cut from image names. Sample names start with `prefix`.
+    """
+    pictures = _by_stem(images, image_ending)
+    candidates = _by_stem(masks, "")
+    tails = tuple(endings)
+    pairs: dict[str, tuple[Path, Path]] = {}
+    alone: list[Path] = []
+    used: set[str] = set()
+    for stem, image in pictures.items():
+        match = next((stem + tail for tail in tails if stem + tail in candidates), None)
+        if match is None:
+            alone.append(image)
+        else:
+            pairs[prefix + stem] = (image, candidates[match])
+            used.add(match)
+    spare = tuple(path for stem, path in candidates.items() if stem not in used)
+    return Pairing(pairs=pairs, images_alone=tuple(alone), masks_alone=spare)
+
+
+def file_samples(pairs: Mapping[str, tuple[Path, Path]], labels: LabelMap) -> tuple[FileSample, ...]:
+    """Return the samples of matched files."""
+    return tuple(
+        FileSample(name=name, image=image, mask=mask, labels=labels) for name, (image, mask) in pairs.items()
+    )
+
+
+def _by_stem(folder: Path, ending: str) -> dict[str, Path]:
+    table: dict[str, Path] = {}
+    for path in list_pictures(folder):
+        stem = path.relative_to(folder).with_suffix("").as_posix()
+        if ending:
+            if not stem.endswith(ending):
+                continue
+            stem = stem.removesuffix(ending)
+        if stem in table:
+            raise DataProblem(
+                f"{table[stem]} and {path} share one name, so their masks cannot be told apart. Rename one."
+            )
+        table[stem] = path
+    return table

@@ -1,0 +1,108 @@
+"""Named splits: by list file, by ratio and seed, and several taken together (`train+val`)."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from segtailor.core.errors import DataProblem, UnknownName, unknown
+from segtailor.data.dataset import Dataset, Sample
+
+T = TypeVar("T")
+
+LIST_LIMIT = 64 * 2**20  # bytes of a list file
+COMMON_NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+
+
+def split_samples(dataset: Dataset, split: str) -> Sequence[Sample]:
+    """Return the samples of a split, of several joined by `+`, or of `trainval` (train and val together)."""
+    return [sample for part in _parts(dataset.splits, split) for sample in dataset.samples(part)]
+
+
+def choose(table: Mapping[str, Sequence[T]], split: str) -> Sequence[T]:
+    """Look a split up by name: one, several joined by `+`, or `trainval`."""
+    return [item for part in _parts(tuple(table), split) for item in table[part]]
+
+
+def _parts(known: Sequence[str], split: str) -> tuple[str, ...]:
+    if split in known:
+        return (split,)
+    parts = ("train", "val") if split == "trainval" else tuple(split.split("+"))
+    for part in parts:
+        if part not in known:
+            raise unknown("split", part, known)
+    if len(set(parts)) != len(parts):
+        raise UnknownName(f"split '{split}' names one split twice; write each once.")
+    return parts
+
+
+def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int = 0) -> dict[str, list[str]]:
+    """Divide names into train, val and test; the same names and seed always give the same answer.
+
+    Order is by a hash of seed and name, so adding a file moves few of the others.
+    """
+    if val < 0 or test < 0 or val + test >= 1:
+        raise DataProblem(
+            f"val={val:g} and test={test:g} leave nothing to train on; together they must be under 1."
+        )
+    wanted = {"val": val, "test": test}
+    counts = {split: max(1, round(share * len(names))) for split, share in wanted.items() if share > 0}
+    if sum(counts.values()) >= len(names):
+        raise DataProblem(
+            f"{len(names)} image(s) cannot be divided into train and {' and '.join(counts)}; "
+            "add images, or give val=0 to train without validation."
+        )
+    ranked = sorted(names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
+    held: dict[str, set[str]] = {}
+    start = 0
+    for split, count in counts.items():
+        held[split] = set(ranked[start : start + count])
+        start += count
+    taken = set().union(*held.values())
+    table = {"train": [name for name in names if name not in taken]}
+    table.update({split: [name for name in names if name in chosen] for split, chosen in held.items()})
+    return table
+
+
+def read_list(path: Path) -> list[tuple[str, ...]]:
+    """Read a list file: one or two columns, split by comma, tab or spaces; `#` starts a comment line."""
+    try:
+        if path.stat().st_size > LIST_LIMIT:
+            raise DataProblem(f"list {path} is over {LIST_LIMIT} bytes; is it the right file?")
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as problem:
+        raise DataProblem(f"list {path} cannot be read: {problem.strerror}. Check the path.") from None
+    except UnicodeDecodeError:
+        raise DataProblem(f"list {path} is not text in UTF-8; write it again.") from None
+    rows = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        row = _columns(line)
+        if not 1 <= len(row) <= 2 or not all(row):
+            raise DataProblem(
+                f"list {path}, line {number}: expected 'image' or 'image mask', got {len(row)} columns. "
+                "Separate with a comma where names hold spaces."
+            )
+        if row not in (("image", "mask"), ("image", "label")):  # a header
+            rows.append(row)
+    return rows
+
+
+def _columns(line: str) -> tuple[str, ...]:
+    if "," in line or '"' in line:
+        return tuple(cell.strip() for cell in next(csv.reader([line.strip()], skipinitialspace=True)))
+    if "\t" in line:
+        return tuple(cell.strip() for cell in line.strip().split("\t"))
+    return tuple(line.split())

@@ -1,7 +1,8 @@
 """CamVid (Brostow et al., 2008) with the 11 classes of SegNet (Badrinarayanan et al., 2017).
 
 Layouts: `images/{train,val,test}` + `masks/...` (ids, 255 unlabelled); `train` + `trainannot` (SegNet
-tutorial: ids, 11 unlabelled); `train` + `train_labels` and `701_StillsRaw_full` + `LabeledApproved_full` (32 colours).
+tutorial: ids, 11 unlabelled); with 32 colours `train` + `train_labels`, or `701_StillsRaw_full` +
+`LabeledApproved_full`.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ LABELS = LabelMap(
 @DATASETS.register("camvid")
 @dataclass(frozen=True, kw_only=True)
 class CamVid(FileDataset):
-    """CamVid road scenes. With `fold`, a drive: val is that drive, train all other frames of train and val."""
+    """CamVid road scenes. `fold` is a drive to leave out: val is that drive, train the rest of train and val."""
 
     fold: str | None = None
 

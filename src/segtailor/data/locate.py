@@ -1,4 +1,4 @@
-"""From what a user writes to a dataset: `folder:PATH?val=0.1&seed=3`, `synthetic:size=64x128`, or a YAML file.
+"""From what a user writes to a dataset: `folder:PATH?val=0.1&seed=3`, `synthetic:size=64x128`, a YAML file.
 
 dataset: folder                     # the same as YAML; paths are relative to the file
 path: ../photos
@@ -30,7 +30,7 @@ DATASETS.add("synthetic", synthetic.from_options)
 
 
 def locate(text: str) -> Dataset:
-    """Return the dataset that `text` names, its files looked up; a mistake raises `UserError` with a remedy."""
+    """Return the dataset that `text` names, its files looked up; a mistake raises `UserError`."""
     if text.lower().endswith((".yaml", ".yml")) and ":" not in text.partition("/")[0]:
         return _from_yaml(Path(text).expanduser())
     name, colon, rest = text.partition(":")

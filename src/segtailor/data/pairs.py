@@ -111,8 +111,9 @@ class FileDataset(ABC):
 
     def samples(self, split: str) -> tuple[FileSample, ...]:
         """Return the samples of a split, of several joined by `+`, or of `trainval`."""
+        labels = self.labels
         return tuple(
-            FileSample(name=name, image=image, mask=mask, labels=self.labels)
+            FileSample(name=name, image=image, mask=mask, labels=labels)
             for part in parts_of(split, self.splits)
             for name, (image, mask) in self.pairings[part].complete(self.path).items()
         )

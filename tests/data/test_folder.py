@@ -310,9 +310,12 @@ def test_sizes_that_disagree_are_refused(tmp_path: Path) -> None:
 
 def test_options_that_disagree_are_refused(tmp_path: Path) -> None:
     write_pairs(tmp_path, NAMES)
-    for wrong in ({"classes": ("a",), "count": 3}, {"palette": ("000000",), "count": 2}, {"count": 0}):
+    for wrong in ({"classes": ("a",), "count": 3}, {"palette": ("000000",), "count": 2}):
         with pytest.raises(DataProblem, match="disagree"):
             _ = Folder(path=tmp_path, **wrong).task  # type: ignore[arg-type]
+    for count in (0, 10**12):
+        with pytest.raises(DataProblem, match="no number of classes"):
+            _ = Folder(path=tmp_path, count=count).task
     with pytest.raises(DataProblem, match="same name"):
         _ = Folder(path=tmp_path, classes=("a", "a", "b")).task
     with pytest.raises(DataProblem, match="stands for two classes"):

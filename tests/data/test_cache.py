@@ -231,9 +231,7 @@ print("done", pixels.fingerprint, flush=True)
 
 def builder(root: Path, pause: float) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", BUILDER, str(root / "data"), str(root / "cache"), str(pause)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "src"}
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def test_two_processes_build_one_cache_once(tmp_path: Path) -> None:

@@ -1,0 +1,264 @@
+"""Pixels decoded once: two flat memory-mapped uint8 files per split, keyed by the samples' stamps.
+
+A cache appears by one atomic rename of a finished folder, so an interrupted build is never used and two
+processes cannot disturb each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segtailor.core.codec import canonical, from_json, read_json, to_json
+from segtailor.core.errors import DataProblem, UserError
+from segtailor.core.task import IGNORE, Task
+from segtailor.data.dataset import Dataset, Pair, Sample, check_pair
+from segtailor.data.splits import split_samples
+
+try:
+    import fcntl
+except ImportError:  # not POSIX: two processes may both build, the rename still decides
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT = 1
+INDEX, IMAGES, LABELS = "index.json", "images.u8", "labels.u8"
+INDEX_LIMIT = 2**30  # bytes: a million samples have an index of about 100 MB
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """What the two flat files hold, sample by sample. `content` hashes all of it."""
+
+    format: int
+    names: tuple[str, ...]
+    sizes: tuple[tuple[int, int], ...]
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """The decoded samples of one split, read-only and memory-mapped.
+
+    `sizes` is (N, 2): height and width. `fingerprint` depends on names and pixels, not on where files lie.
+    """
+
+    task: Task
+    names: tuple[str, ...]
+    sizes: NDArray[np.int64]
+    fingerprint: str
+    images: NDArray[np.uint8]  # flat: sample after sample, rows of RGB
+    labels: NDArray[np.uint8]  # flat: sample after sample
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """First pixel of each sample in the flat files, and one past the last (N + 1)."""
+        return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.sizes.prod(axis=1))])
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all samples have one size, so that `canvas` copies nothing."""
+        return bool((self.sizes == self.sizes[0]).all())
+
+    def pair(self, index: int) -> Pair:
+        """Return one sample as views into the mapped files."""
+        height, width = (int(extent) for extent in self.sizes[index])
+        place = range(len(self))[index]
+        start, stop = int(self.offsets[place]), int(self.offsets[place + 1])
+        image = self.images[3 * start : 3 * stop].reshape(height, width, 3)
+        return Pair(image, self.labels[start:stop].reshape(height, width))
+
+    def canvas(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return all images (N, H, W, 3) and labels (N, H, W).
+
+        One size: views of the mapped files. Mixed sizes: a copy padded at the bottom and right to the
+        largest, images with 0 and labels with 255; `sizes` tells the valid extents.
+        """
+        count, (height, width) = len(self), (int(extent) for extent in self.sizes.max(axis=0))
+        if self.uniform:
+            return self.images.reshape(count, height, width, 3), self.labels.reshape(count, height, width)
+        images = np.zeros((count, height, width, 3), dtype=np.uint8)
+        labels = np.full((count, height, width), IGNORE, dtype=np.uint8)
+        for index, (rows, columns) in enumerate(self.sizes):
+            images[index, :rows, :columns], labels[index, :rows, :columns] = self.pair(index)
+        return images, labels
+
+
+def open_pixels(dataset: Dataset, split: str, root: Path, *, progress: Progress | None = None) -> Pixels:
+    """Return the decoded samples of a split, from the cache below `root` or decoded into it now.
+
+    `progress(done, total)` is called while decoding. Raises `DataProblem` when a sample cannot be used or the
+    cache cannot be written; nothing half-made stays behind.
+    """
+    samples = split_samples(dataset, split)
+    if not samples:
+        raise DataProblem(f"split '{split}' has no samples; check the dataset's folders or lists.")
+    folder = root / _key(samples)
+    pixels = _load(folder, dataset.task)
+    if pixels is not None:
+        return pixels
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _only_builder(folder):
+            pixels = _load(folder, dataset.task)  # another process may have finished while we waited
+            if pixels is None:
+                _build(samples, folder, dataset.task, progress or _silent)
+                pixels = _load(folder, dataset.task)
+    except OSError as problem:
+        raise _unwritable(root, problem) from problem
+    if pixels is None:
+        raise DataProblem(f"the pixel cache {folder} changed while it was opened; run again.")
+    return pixels
+
+
+def _key(samples: Sequence[Sample]) -> str:
+    document = {"format": FORMAT, "samples": [[sample.name, sample.stamp] for sample in samples]}
+    return hashlib.sha256(canonical(document).encode()).hexdigest()[:32]
+
+
+def _load(folder: Path, task: Task) -> Pixels | None:
+    """Map a finished cache; a missing, foreign or damaged one counts as none."""
+    if not folder.is_dir():
+        return None
+    try:
+        data = read_json(folder / INDEX, what="pixel cache index", limit=INDEX_LIMIT)
+        index = from_json(Index, data, what="pixel cache index")
+        total = sum(height * width for height, width in index.sizes)
+        sizes = [(folder / IMAGES).stat().st_size, (folder / LABELS).stat().st_size]
+        if index.format != FORMAT or sizes != [3 * total, total] or len(index.names) != len(index.sizes):
+            return None
+        images = np.memmap(folder / IMAGES, dtype=np.uint8, mode="r").view(np.ndarray)
+        labels = np.memmap(folder / LABELS, dtype=np.uint8, mode="r").view(np.ndarray)
+    except (UserError, OSError):
+        return None
+    return Pixels(
+        task=task,
+        names=index.names,
+        sizes=np.array(index.sizes, dtype=np.int64),
+        fingerprint=index.content,
+        images=images,
+        labels=labels,
+    )
+
+
+@contextlib.contextmanager
+def _only_builder(folder: Path) -> Iterator[None]:
+    """Wait until no other process builds this cache. The system frees the lock of a process that dies."""
+    with folder.with_suffix(".lock").open("wb") as handle:
+        locked = False
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # a network disk without locks: the rename still decides
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                locked = True
+        if locked:
+            for stale in folder.parent.glob(f"{folder.name}.build-*"):
+                shutil.rmtree(stale, ignore_errors=True)  # left by a killed process
+        yield
+
+
+def _build(samples: Sequence[Sample], folder: Path, task: Task, progress: Progress) -> None:
+    """Decode into a folder beside the final one, then rename it."""
+    draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.build-", dir=folder.parent))
+    try:
+        index = _write_pixels(samples, draft, task, progress)
+        with (draft / INDEX).open("wb") as handle:
+            handle.write(canonical(to_json(index)).encode())
+            _settle(handle)
+        if _load(folder, task) is None:
+            shutil.rmtree(folder, ignore_errors=True)  # damaged
+        with contextlib.suppress(FileExistsError):
+            _publish(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _publish(draft: Path, folder: Path) -> None:
+    try:
+        draft.rename(folder)
+    except OSError as problem:
+        if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise FileExistsError(folder) from None  # another process was first: its cache is as good
+
+
+class _Decoded(NamedTuple):
+    pair: Pair
+    digest: bytes
+
+
+def _write_pixels(samples: Sequence[Sample], draft: Path, task: Task, progress: Progress) -> Index:
+    sizes: list[tuple[int, int]] = []
+    content = hashlib.sha256()
+    with (draft / IMAGES).open("wb") as images, (draft / LABELS).open("wb") as labels:
+        for sample, (pair, digest) in zip(samples, _decoded(samples, task), strict=True):
+            images.write(pair.image.data)
+            labels.write(pair.labels.data)
+            height, width = pair.labels.shape
+            sizes.append((height, width))
+            content.update(canonical([sample.name, height, width]).encode() + digest)
+            progress(len(sizes), len(samples))
+        _settle(images)
+        _settle(labels)
+    names = tuple(sample.name for sample in samples)
+    return Index(format=FORMAT, names=names, sizes=tuple(sizes), content=content.hexdigest()[:32])
+
+
+def _decoded(samples: Sequence[Sample], task: Task) -> Iterator[_Decoded]:
+    """Decode in threads and in order, never far ahead of the writer (PIL and hashing free Python's lock)."""
+    workers = min(8, os.cpu_count() or 1)
+    waiting: deque[Future[_Decoded]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+    try:
+        for sample in samples:
+            waiting.append(pool.submit(_decode, sample, task))
+            if len(waiting) >= 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _decode(sample: Sample, task: Task) -> _Decoded:
+    pair = Pair(*(np.ascontiguousarray(part) for part in sample.read()))
+    check_pair(pair, task, sample.name)
+    return _Decoded(
+        pair, hashlib.sha256(pair.image.data).digest() + hashlib.sha256(pair.labels.data).digest()
+    )
+
+
+def _settle(handle: BinaryIO) -> None:
+    handle.flush()
+    os.fsync(handle.fileno())
+
+
+def _unwritable(root: Path, problem: OSError) -> DataProblem:
+    if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DataProblem(
+            f"the disk is full: the pixel cache in {root} could not be finished and its part was removed. "
+            "Free some space or choose another cache folder."
+        )
+    reason = problem.strerror or str(problem)
+    return DataProblem(f"the pixel cache in {root} cannot be written: {reason}. Choose another cache folder.")
+
+
+def _silent(done: int, total: int) -> None:
+    del done, total

@@ -1,0 +1,180 @@
+"""Images and masks from disk, through PIL only. Files are untrusted: sizes bounded, damage explained."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from segtailor.core.errors import DataProblem
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
+PIXEL_LIMIT = 2**27  # 16k x 8k; a larger picture is a mistake or a decompression bomb
+FOLDER_LIMIT = 1_000_000  # folders walked below one root
+
+# What PIL's decoders raise on damaged input, found by feeding them cut and scrambled files.
+_DAMAGE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    EOFError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+
+
+class RawMask(NamedTuple):
+    """A mask as the file stores it: ids (height, width) or colours (height, width, 3).
+
+    `palette` holds the colours (n, 3) of a palette file, whose `values` are indices into it.
+    """
+
+    values: NDArray[np.generic]
+    palette: NDArray[np.uint8] | None = None
+
+    @property
+    def coloured(self) -> bool:
+        """Whether `values` are colours rather than ids."""
+        return self.values.ndim == 3
+
+
+def read_image(path: Path) -> NDArray[np.uint8]:
+    """Read an image as RGB (height, width, 3), turned upright as its EXIF orientation says.
+
+    16-bit greyscale is scaled from its full range; transparency is dropped.
+    """
+    with _opened(path, "image") as picture:
+        upright = ImageOps.exif_transpose(picture)
+        if upright.mode == "F":
+            raise _unusable(path, "image", "it holds floating-point values")
+        if upright.mode.startswith("I"):
+            grey = np.asarray(upright).astype(np.int64)
+            if grey.min() < 0 or grey.max() > 65535:
+                raise _unusable(path, "image", "its values exceed 16 bits")
+            return np.repeat((grey // 257).astype(np.uint8)[:, :, None], 3, axis=2)
+        if upright.mode == "P" and "transparency" in upright.info:
+            upright = upright.convert("RGBA")
+        return np.array(upright.convert("RGB"), dtype=np.uint8)
+
+
+def read_mask(path: Path) -> RawMask:
+    """Read a mask without interpreting it: greyscale and palette files give ids, the others colours."""
+    with _opened(path, "mask") as picture:
+        upright = ImageOps.exif_transpose(picture)
+        mode = upright.mode
+        if mode == "F":
+            raise _unusable(path, "mask", "it holds floating-point values")
+        if mode in ("P", "PA"):
+            flat = upright.getpalette("RGB") or []
+            indices = np.array(upright if mode == "P" else upright.getchannel(0), dtype=np.uint8)
+            return RawMask(indices, np.array(flat, dtype=np.uint8).reshape(-1, 3))
+        if mode in ("1", "L", "LA"):
+            channel = upright.getchannel(0) if mode == "LA" else upright
+            return RawMask(np.array(channel).astype(np.uint8))
+        if mode.startswith("I"):
+            return RawMask(np.array(upright).astype(np.int32))
+        return RawMask(np.array(upright.convert("RGB"), dtype=np.uint8))
+
+
+def colours_of(raw: RawMask) -> NDArray[np.uint8] | None:
+    """Return the mask as colours (height, width, 3), or nothing where the file stores plain ids."""
+    if raw.coloured:
+        return raw.values.astype(np.uint8, copy=False)
+    if raw.palette is None:
+        return None
+    table = np.zeros((256, 3), dtype=np.uint8)
+    table[: len(raw.palette)] = raw.palette[:256]
+    colours: NDArray[np.uint8] = table[raw.values.astype(np.uint8, copy=False)]
+    return colours
+
+
+def list_pictures(folder: Path) -> tuple[Path, ...]:
+    """Return every image file below `folder`, sorted; linked folders are followed, each real folder once."""
+    found: list[Path] = []
+    seen: set[tuple[int, int]] = set()
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
+        try:
+            status = here.stat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue  # a link back to a folder above: following it would never end
+            seen.add((status.st_dev, status.st_ino))
+            entries = sorted(os.scandir(here), key=lambda entry: entry.name)
+        except OSError as problem:
+            raise DataProblem(
+                f"folder {here} cannot be listed: {problem.strerror}. Check the path."
+            ) from None
+        if len(seen) > FOLDER_LIMIT:
+            raise DataProblem(
+                f"{folder} holds more than {FOLDER_LIMIT} folders; name the dataset's own folder."
+            )
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if _is_folder(entry):
+                waiting.append(Path(entry.path))
+            elif Path(entry.name).suffix.lower() in SUFFIXES:
+                found.append(Path(entry.path))  # broken links too: reading one then names it
+    return tuple(sorted(found))
+
+
+def list_folders(folder: Path) -> tuple[Path, ...]:
+    """Return the folders directly inside `folder`, sorted; none where it is no folder."""
+    try:
+        return tuple(sorted(Path(entry.path) for entry in os.scandir(folder) if _is_folder(entry)))
+    except OSError:
+        return ()
+
+
+def file_stamp(path: Path) -> str:
+    """Return path, size and time of a file: changes when its content does."""
+    try:
+        status = path.stat()
+    except OSError as problem:
+        raise DataProblem(f"{path} cannot be read: {problem.strerror}. Restore or remove it.") from None
+    return f"{path.absolute()}:{status.st_size}:{status.st_mtime_ns}"
+
+
+@contextmanager
+def _opened(path: Path, what: str) -> Iterator[Image.Image]:
+    """Open and fully decode a picture, turning every kind of damage into one clear error."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise _unusable(path, what, "it is not a regular file")
+        if status.st_size == 0:
+            raise _unusable(path, what, "it is empty (zero bytes)")
+        with Image.open(path) as picture:
+            if picture.width * picture.height > PIXEL_LIMIT:
+                raise _unusable(path, what, f"{picture.width}x{picture.height} is over {PIXEL_LIMIT} pixels")
+            picture.load()
+            yield picture
+    except _DAMAGE as problem:
+        reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+        raise _unusable(path, what, reason.rstrip(".")) from None
+
+
+def _unusable(path: Path, what: str, reason: str) -> DataProblem:
+    return DataProblem(f"{what} {path} cannot be read: {reason}. Restore, convert or remove it.")
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that points to itself
+        return False

@@ -1,0 +1,170 @@
+"""Images beside their masks: the sample that two files make, and how files find each other by name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from segtailor.core.errors import DataProblem
+from segtailor.core.task import Task
+from segtailor.data.dataset import Pair
+from segtailor.data.files import file_stamp, list_pictures, read_image, read_mask
+from segtailor.data.labels import LabelMap
+from segtailor.data.splits import parts_of
+
+MASK_ENDINGS = (
+    "",
+    "_mask",
+    "_label",
+    "_labels",
+    "_gt",
+    "_seg",
+    "_L",
+    "_P",
+)  # image `a.jpg`, mask `a_mask.png`
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSample:
+    """One image file with its mask file."""
+
+    name: str
+    image: Path
+    mask: Path
+    labels: LabelMap
+
+    @property
+    def stamp(self) -> str:
+        """Path, size and time of both files, and what the mask's values mean."""
+        return "|".join((file_stamp(self.image), file_stamp(self.mask), self.labels.fingerprint))
+
+    def read(self) -> Pair:
+        """Decode both files, or raise `DataProblem` naming the one that is wrong."""
+        image = read_image(self.image)
+        labels = self.labels.apply(read_mask(self.mask), self.mask)
+        if image.shape[:2] != labels.shape:
+            (height, width), (rows, columns) = image.shape[:2], labels.shape
+            raise DataProblem(
+                f"mask {self.mask} is {columns}x{rows}, its image {self.image} is {width}x{height} upright. "
+                "Make both the same size."
+            )
+        return Pair(image, labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairing:
+    """Files matched by name: pairs by sample name, and what found no partner."""
+
+    pairs: Mapping[str, tuple[Path, Path]]
+    images_alone: tuple[Path, ...] = ()
+    masks_alone: tuple[Path, ...] = ()
+
+    def complete(self, where: Path) -> Mapping[str, tuple[Path, Path]]:
+        """Return the pairs if there are any and no image lacks its mask; otherwise raise `DataProblem`."""
+        if self.images_alone:
+            count, total = len(self.images_alone), len(self.images_alone) + len(self.pairs)
+            raise DataProblem(
+                f"{count} of {total} images in {where} have no mask, first {self.images_alone[0]}. "
+                "Add masks of the same name or move these images away."
+            )
+        if not self.pairs:
+            raise DataProblem(f"{where} holds no images with masks; check the path and the folder layout.")
+        return self.pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileDataset(ABC):
+    """Splits of image and mask files below `path`; a layout says how to find them and what its masks mean."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        try:
+            self.path.stat()
+        except FileNotFoundError:
+            raise DataProblem(f"dataset folder {self.path} does not exist; check the path.") from None
+        except (OSError, ValueError) as problem:
+            raise DataProblem(
+                f"dataset folder {str(self.path)!r:.200} cannot be opened: {problem}."
+            ) from None
+
+    @property
+    @abstractmethod
+    def task(self) -> Task:
+        """Classes, colours, ignore label."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> LabelMap:
+        """What the values in mask files mean."""
+
+    @abstractmethod
+    def find(self) -> Mapping[str, Pairing]:
+        """Look the files of every split up, or raise `DataProblem` saying which layout was expected."""
+
+    @cached_property
+    def pairings(self) -> Mapping[str, Pairing]:
+        """The files of every split, with those that found no partner."""
+        return self.find()
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return tuple(self.pairings)
+
+    def samples(self, split: str) -> tuple[FileSample, ...]:
+        """Return the samples of a split, of several joined by `+`, or of `trainval`."""
+        labels = self.labels
+        return tuple(
+            FileSample(name=name, image=image, mask=mask, labels=labels)
+            for part in parts_of(split, self.splits)
+            for name, (image, mask) in self.pairings[part].complete(self.path).items()
+        )
+
+
+def pair_folders(
+    images: Path,
+    masks: Path,
+    *,
+    endings: Iterable[str] = MASK_ENDINGS,
+    image_ending: str = "",
+    prefix: str = "",
+) -> Pairing:
+    """Match the pictures below two folders by relative path without suffix.
+
+    A mask may add one of `endings`; `image_ending` is cut from image names. Sample names start with `prefix`.
+    """
+    pictures = _by_stem(images, image_ending)
+    candidates = _by_stem(masks, "")
+    tails = tuple(endings)
+    pairs: dict[str, tuple[Path, Path]] = {}
+    alone: list[Path] = []
+    used: set[str] = set()
+    for stem, image in pictures.items():
+        match = next((stem + tail for tail in tails if stem + tail in candidates), None)
+        if match is None:
+            alone.append(image)
+        else:
+            pairs[prefix + stem] = (image, candidates[match])
+            used.add(match)
+    spare = tuple(path for stem, path in candidates.items() if stem not in used)
+    return Pairing(pairs=pairs, images_alone=tuple(alone), masks_alone=spare)
+
+
+def _by_stem(folder: Path, ending: str) -> dict[str, Path]:
+    table: dict[str, Path] = {}
+    for path in list_pictures(folder):
+        stem = path.relative_to(folder).with_suffix("").as_posix()
+        if ending:
+            if not stem.endswith(ending):
+                continue
+            stem = stem.removesuffix(ending)
+        if stem in table:
+            raise DataProblem(
+                f"{table[stem]} and {path} share one name, so their masks cannot be told apart. Rename one."
+            )
+        table[stem] = path
+    return table

@@ -1,0 +1,175 @@
+"""A pinhole camera over flat ground, and a canvas with a depth test. Knows no street furniture.
+
+World: X metres to the right, V metres above the ground, Z metres ahead. Nothing here depends on the image size
+except the pixel grid, so one scene looks the same at any resolution.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from segtailor.core.task import Colour
+
+Floats: TypeAlias = NDArray[np.float32]
+Mask: TypeAlias = NDArray[np.bool_]
+
+CLASSES = ("sky", "building", "tree", "road", "sidewalk", "pole", "sign", "car", "person", "bicycle")
+PALETTE: tuple[Colour, ...] = (
+    (112, 168, 220), (120, 104, 96), (84, 142, 60), (98, 72, 128), (224, 120, 200),
+    (190, 190, 170), (240, 210, 40), (30, 60, 190), (220, 40, 60), (255, 140, 40),
+)  # fmt: skip
+SKY, BUILDING, TREE, ROAD, SIDEWALK, POLE, SIGN, CAR, PERSON, BICYCLE = range(len(CLASSES))
+
+TILE = 256  # side of the noise tile, a power of two so that wrapping is a bit mask
+NEAREST = 0.4  # metres: what is closer is behind the lens
+
+
+class Patch(NamedTuple):
+    """The pixels of one upright surface: where they are, and their world coordinates.
+
+    `along` (1, columns) is X for surfaces facing the camera and Z for those beside it; `height` (rows, columns)
+    is V; `distance` is Z, a number or one per column; `pixel` is the size of a pixel in metres, alike; `step` is
+    how far `along` moves from one column to the next.
+    """
+
+    rows: slice
+    columns: slice
+    along: Floats
+    height: Floats
+    distance: float | Floats
+    pixel: float | Floats
+    step: float | Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Camera:
+    """Where the camera is and looks; `horizon` is a row per column, so a tilted camera is a sheared one."""
+
+    size: tuple[int, int]
+    focal: float
+    centre: float
+    height: float
+    horizon: Floats
+
+    @cached_property
+    def column(self) -> Floats:
+        """Horizontal tangent of the ray through each column (1, columns)."""
+        steps = np.arange(self.size[1], dtype=np.float32) + 0.5
+        return ((steps - self.centre) / self.focal)[None]
+
+    @cached_property
+    def row(self) -> Floats:
+        """Pixels below the horizon of every pixel (rows, columns)."""
+        return np.arange(self.size[0], dtype=np.float32)[:, None] + (0.5 - self.horizon[None])
+
+    def sees(self, x: float, z: float, reach: float) -> bool:
+        """Tell whether anything within `reach` metres of X at distance Z may be in view."""
+        left, right = float(self.column[0, 0]), float(self.column[0, -1])
+        return z > NEAREST and (x - reach) / z < right and (x + reach) / z > left
+
+    def facing(self, x: tuple[float, float], v: tuple[float, float], z: float) -> Patch | None:
+        """Return the pixels of an upright rectangle that faces the camera, or None when out of view."""
+        if z < NEAREST:
+            return None
+        columns = self.span(x[0] / z, x[1] / z)
+        along = self.column[:, columns] * np.float32(z)
+        return self._patch(columns, along, v, z, z / self.focal)
+
+    def beside(self, x: float, v: tuple[float, float], z: tuple[float, float]) -> Patch | None:
+        """Return the pixels of an upright rectangle along the street at lateral position `x`."""
+        near = max(z[0], NEAREST)
+        if near >= z[1] or abs(x) < 0.05:  # edge on: no area
+            return None
+        tangents = sorted((x / near, x / z[1]))
+        columns = self.span(tangents[0], tangents[1])
+        tangent = self.column[:, columns]
+        distance = np.float32(x) / np.where(np.abs(tangent) < 1e-6, np.float32(1e-6), tangent)
+        return self._patch(
+            columns, distance, v, distance, distance * distance / np.float32(self.focal * abs(x))
+        )
+
+    def span(self, left: float, right: float) -> slice:
+        """Return the columns between two horizontal tangents."""
+        width = self.size[1]
+        first = math.ceil(min(max(left * self.focal + self.centre - 0.5, 0), width))
+        last = math.floor(min(max(right * self.focal + self.centre - 0.5, -1), width - 1)) + 1
+        return slice(first, max(first, last))
+
+    def _patch(
+        self,
+        columns: slice,
+        along: Floats,
+        v: tuple[float, float],
+        distance: float | Floats,
+        step: float | Floats,
+    ) -> Patch | None:
+        if columns.start >= columns.stop:
+            return None
+        horizon = self.horizon[columns]
+        pixel = distance / np.float32(self.focal)
+        top = float((horizon + (self.height - v[1]) / pixel).min())
+        bottom = float((horizon + (self.height - v[0]) / pixel).max())
+        rows = slice(max(math.floor(top), 0), min(math.ceil(bottom) + 1, self.size[0]))
+        if rows.start >= rows.stop:
+            return None
+        return Patch(
+            rows, columns, along, self.height - self.row[rows, columns] * pixel, distance, pixel, step
+        )
+
+
+class Canvas:
+    """Image (float, 0..1), labels and depth (metres, infinite for sky) that surfaces are painted on."""
+
+    def __init__(self, camera: Camera) -> None:
+        self.camera = camera
+        self.image: Floats = np.zeros((*camera.size, 3), np.float32)
+        self.labels: NDArray[np.uint8] = np.zeros(camera.size, np.uint8)
+        self.depth: Floats = np.full(camera.size, np.inf, np.float32)
+
+    def paint(self, patch: Patch, mask: Mask, colour: ArrayLike, label: int) -> None:
+        """Paint the masked pixels of a patch wherever nothing nearer is there already."""
+        window = (patch.rows, patch.columns)
+        visible = mask & (self.depth[window] > patch.distance - np.float32(1e-3))  # later paint wins a tie
+        np.copyto(self.image[window], np.asarray(colour, np.float32), where=visible[..., None])
+        np.copyto(self.labels[window], np.uint8(label), where=visible)
+        np.copyto(self.depth[window], np.asarray(patch.distance, np.float32), where=visible)
+
+
+@cache
+def noise_tile() -> Floats:
+    """Return one tile of fractal noise (mean 0, deviation 1) that repeats without a seam; every texture reads it."""
+    rng = np.random.default_rng(20240229)
+    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(TILE), np.fft.rfftfreq(TILE), indexing="ij"))
+    spectrum = np.fft.rfft2(rng.standard_normal((TILE, TILE))) / np.maximum(frequency, 1 / TILE) ** 0.8
+    spectrum[0, 0] = 0
+    tile = np.fft.irfft2(spectrum, s=(TILE, TILE))
+    tile = (tile / tile.std()).astype(np.float32)
+    tile.setflags(write=False)
+    return tile
+
+
+@cache
+def grain_tile() -> Floats:
+    """Return one tile of white noise (deviation 1) for sensor noise and fine grit."""
+    tile = np.random.default_rng(19991231).standard_normal((TILE, TILE)).astype(np.float32)
+    tile.setflags(write=False)
+    return tile
+
+
+def texture(across: Floats, down: Floats, *, scale: float, shift: int = 0) -> Floats:
+    """Read fractal noise at world coordinates; `scale` is tile cells per metre, `shift` picks another part."""
+    i = (down * np.float32(scale)).astype(np.int32) + shift
+    j = (across * np.float32(scale)).astype(np.int32) + 7 * shift
+    return noise_at(i, j)
+
+
+def noise_at(row: NDArray[np.int32], column: NDArray[np.int32]) -> Floats:
+    """Read fractal noise at any integer cells."""
+    flat: Floats = noise_tile().reshape(-1)
+    return flat.take(((row & (TILE - 1)) * TILE) | (column & (TILE - 1)))  # 4x faster than two index arrays

@@ -1,0 +1,141 @@
+"""The ground plane: road, markings, kerbs, pavement, side streets, cast shadows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+
+from segtailor.data.scene.canvas import ROAD, SIDEWALK, Canvas, Floats, Mask, texture
+from segtailor.data.scene.style import FAR, Light, Street, grey
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plane:
+    """Ground coordinates of every row from `top` down: X, Z and whether the pixel shows ground at all."""
+
+    top: int
+    x: Floats
+    z: Floats
+    seen: Mask
+
+
+def plane_of(canvas: Canvas) -> Plane:
+    """Intersect all rays below the horizon with the ground."""
+    camera = canvas.camera
+    top = int(np.clip(np.floor(camera.horizon.min()), 0, camera.size[0] - 1))
+    drop = camera.row[top:]
+    z = np.float32(camera.focal * camera.height) / np.maximum(drop, np.float32(1e-3))
+    return Plane(top=top, x=camera.column * z, z=z, seen=(drop > 0) & (z < FAR))
+
+
+def paint_ground(canvas: Canvas, street: Street, light: Light, *, shade: Floats, rng: Generator) -> None:
+    """Paint the ground; `shade` (2, metres) is the height of what casts shadows left and right, per metre of Z."""
+    plane = plane_of(canvas)
+    x, z = plane.x, plane.z
+    in_gap = np.zeros(z.shape, bool)
+    for start, end in street.gaps:
+        in_gap |= (z > start + 0.5) & (z < end - 0.5)
+    road = ((x > street.kerbs[0]) & (x < street.kerbs[1])) | in_gap
+    road_colour, pavement_colour = _surfaces(rng)
+    grit = texture(x, z, scale=21.0, shift=int(rng.integers(256)))
+    patches = texture(x, z, scale=2.0, shift=int(rng.integers(256)))
+    slabs = _slabs(x, z, canvas.camera.focal, rng)
+    paved_road = rng.random() < 0.25  # a paved road: the joints then tell nothing
+    tone = np.where(road, np.float32(1), np.float32(0.97)) + 0.05 * grit + 0.06 * patches
+    tone -= np.where(road, np.float32(0.22 if paved_road else 0.0), np.float32(rng.uniform(0.0, 0.3))) * slabs
+    colour = np.where(road[..., None], road_colour, pavement_colour)
+    kerb = ~in_gap & ((np.abs(x - street.kerbs[0] + 0.1) < 0.12) | (np.abs(x - street.kerbs[1] - 0.1) < 0.12))
+    tone += np.where(kerb, np.float32(rng.choice((-0.3, 0.25))), np.float32(0))
+    colour = colour * tone[..., None]
+    _mark(colour, plane, street, in_gap, rng)
+    colour *= (1 - 0.45 * light.sun * _shadow(plane, street, light, shade))[..., None]
+    _place(canvas, plane, colour, road)
+
+
+def shadow_blob(canvas: Canvas, at: tuple[float, float], radii: tuple[float, float], strength: float) -> None:
+    """Darken the ground under an object centred at (X, Z); call before the object itself is painted."""
+    camera, (x, z), (across, ahead) = canvas.camera, at, radii
+    near, far = max(z - ahead, 0.5), z + ahead
+    base = camera.focal * camera.height
+    sides = [(x + sign * across) / depth for sign in (-1, 1) for depth in (near, far)]
+    columns = camera.span(min(sides), max(sides))
+    if columns.start >= columns.stop:
+        return
+    horizon = camera.horizon[columns]
+    top, bottom = float(horizon.min()) + base / far, float(horizon.max()) + base / near + 1
+    rows = slice(max(int(top), 0), min(int(bottom), camera.size[0]))
+    if rows.start >= rows.stop:
+        return
+    ground_z = np.float32(base) / np.maximum(camera.row[rows, columns], np.float32(1e-3))
+    ground_x = camera.column[:, columns] * ground_z
+    r = ((ground_x - x) / across) ** 2 + ((ground_z - z) / ahead) ** 2
+    flat = (
+        np.abs(canvas.depth[rows, columns] - ground_z) < 0.05 * ground_z + 0.05
+    )  # only where ground is seen
+    dark = np.where(flat, np.float32(strength) * np.minimum(np.maximum(1.6 - 1.6 * r, 0), 1), np.float32(0))
+    canvas.image[rows, columns] *= (1 - dark)[..., None]
+
+
+def _surfaces(rng: Generator) -> tuple[Floats, Floats]:
+    """Colours of road and pavement: same distribution, either may be the brighter one."""
+    road = grey(rng, 0.22, 0.5, 0.03)
+    step = rng.uniform(0.03, 0.16) * rng.choice((-1, 1), p=(0.3, 0.7))
+    pavement = np.clip(road + step + rng.uniform(-0.03, 0.03, 3), 0.12, 0.8).astype(np.float32)
+    return road, pavement
+
+
+def _slabs(x: Floats, z: Floats, focal: float, rng: Generator) -> Floats:
+    """Joints of paving slabs, fading where a pixel covers more than a joint."""
+    side = rng.uniform(0.4, 1.2)
+    joint = 0.035 + z / focal * 0.5
+    fade = np.clip(1.6 - 6 * (z / focal) / side, 0, 1)
+    across = np.abs((x / side) % 1 - 0.5) > 0.5 - joint / side
+    along = np.abs((z / side) % 1 - 0.5) > 0.5 - (joint + z * z / (1.5 * focal) * 0.25) / side
+    far = z * z / (1.5 * focal) < 0.7 * side  # along the view joints merge much sooner
+    return ((across | (along & far)) * fade).astype(np.float32)
+
+
+def _mark(colour: Floats, plane: Plane, street: Street, in_gap: Mask, rng: Generator) -> None:
+    """Draw lane lines, edge lines and a zebra crossing: part of the road, worn by noise."""
+    x, z = plane.x, plane.z
+    width = np.float32(0.09) + z * np.float32(0.0012)
+    lane = (street.kerbs[1] - street.kerbs[0]) / street.lanes
+    marked = np.zeros(z.shape, bool)
+    dash, phase = rng.uniform(5, 9), rng.uniform(0, 9)
+    for index in range(1, street.lanes):
+        solid = rng.random() < 0.25
+        line = np.abs(x - np.float32(street.kerbs[0] + index * lane)) < width
+        marked |= line if solid else line & ((z + phase) % dash < 0.45 * dash)
+    if rng.random() < 0.4:
+        marked |= (np.abs(x - street.kerbs[0] - 0.35) < width) | (np.abs(x - street.kerbs[1] + 0.35) < width)
+    marked &= ~in_gap
+    if street.gaps and rng.random() < 0.7:
+        start = street.gaps[0][0] - 5
+        inside = (x > street.kerbs[0] + 0.2) & (x < street.kerbs[1] - 0.2)
+        marked &= (z < start - 1.2) | (z > start + 4)
+        marked |= (z > start) & (z < start + 3) & (x % 1.0 < 0.5) & inside
+        marked |= (
+            (z > start - 1.2) & (z < start - 0.8) & inside & (x > (street.kerbs[0] + street.kerbs[1]) / 2)
+        )
+    worn = texture(x, z, scale=6.0, shift=int(rng.integers(256))) < rng.uniform(0.4, 2.5)
+    tint = np.array(rng.choice(((0.85, 0.85, 0.83), (0.85, 0.72, 0.25)), p=(0.8, 0.2)), np.float32)
+    np.copyto(colour, 0.25 * colour + 0.75 * tint, where=(marked & worn)[..., None])
+
+
+def _shadow(plane: Plane, street: Street, light: Light, shade: Floats) -> Floats:
+    """Shadow of the houses on the sun side: as long as they are high."""
+    left = light.side < 0
+    index = np.minimum(plane.z, FAR - 1).astype(np.int32)
+    reach = shade[0 if left else 1][index] * np.float32(0.55)
+    wall = np.float32(street.walls[0 if left else 1])
+    covered = plane.x < wall + reach if left else plane.x > wall - reach
+    return covered.astype(np.float32)
+
+
+def _place(canvas: Canvas, plane: Plane, colour: Floats, road: Mask) -> None:
+    window = slice(plane.top, None)
+    np.copyto(canvas.image[window], colour, where=plane.seen[..., None])
+    np.copyto(canvas.labels[window], np.where(road, np.uint8(ROAD), np.uint8(SIDEWALK)), where=plane.seen)
+    np.copyto(canvas.depth[window], plane.z, where=plane.seen)

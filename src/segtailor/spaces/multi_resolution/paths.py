@@ -33,7 +33,9 @@ def path_pairs(
 ) -> tuple[tuple[Path, Path], ...]:
     """Return all pairs of paths to two different rates: 1695 of them over 16 layers (FasterSeg section 3.1)."""
     return tuple(
-        pair for ends in combinations(RATES, 2) for pair in product(*(listing(layers, end) for end in ends))
+        (finer, coarser)
+        for one, other in combinations(RATES, 2)
+        for finer, coarser in product(listing(layers, one), listing(layers, other))
     )
 
 

@@ -10,13 +10,22 @@ import torch
 from torch.nn import functional
 
 import segtailor
+from segtailor.api import plan as expand
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.sampling import mutate, sample, sample_picks
 from segtailor.core.space import architecture_document, parse_architecture, read_architecture
+from segtailor.nets.network import Network
 from segtailor.nets.weights import WeightsProblem
 from segtailor.spaces import published
-from segtailor.spaces.multi_resolution import Cell, MultiResolution, MultiResolutionArchitecture
+from segtailor.spaces.multi_resolution import (
+    Cell,
+    Derivation,
+    MultiResolution,
+    MultiResolutionArchitecture,
+    Scores,
+    derive,
+)
 from segtailor.testing import check_architecture, check_space
 from tests.support import FIXTURES, deterministic_state, fixture, noise
 
@@ -54,7 +63,7 @@ def test_counts_of_the_published_networks_are_exact(row: dict[str, object]) -> N
 
 @pytest.mark.parametrize("row", GOLDEN["parts"], ids=lambda row: f"{row['architecture']}-{row['part']}")
 def test_every_part_has_its_share_of_parameters_and_macs(row: dict[str, object]) -> None:
-    plan = segtailor.api.plan(row["architecture"], image=(1024, 2048))
+    plan = expand(row["architecture"], image=(1024, 2048))
     calls = [plan.call(name) for name in nodes_of(plan, str(row["part"]))]
     main = [plan.call(name) for name in nodes_of(plan.select(), str(row["part"]))]
     assert sum(call.params() for call in calls) == row["params"]
@@ -67,6 +76,43 @@ def test_the_main_output_runs_the_published_number_of_convolutions(name: str) ->
     convolutions = [module for module in network.modules() if isinstance(module, torch.nn.Conv2d)]
     assert len(convolutions) == GOLDEN["convolutions"][name]
     assert sum(parameter.numel() for parameter in network.parameters()) == segtailor.count(name).params
+
+
+def released_count(arch: MultiResolutionArchitecture | str) -> int:
+    """Count as the release does, on a built network without storage."""
+    with torch.device("meta"):
+        network = Network(expand(arch, image=(1024, 2048)).select()).eval()
+    total = 0
+
+    def add(module: torch.nn.Module, _: object, out: torch.Tensor) -> None:
+        nonlocal total
+        if isinstance(module, torch.nn.Conv2d):
+            total += out.numel() * (module.weight[0].numel() + (module.bias is not None))
+        elif isinstance(module, torch.nn.BatchNorm2d):
+            total += 2 * out.numel()
+
+    for module in network.modules():
+        module.register_forward_hook(add)
+    network(torch.zeros(1, 3, 1024, 2048, device="meta"))
+    return total
+
+
+@pytest.mark.slow
+def test_the_built_networks_count_as_the_release_counts() -> None:
+    record = GOLDEN["release_counter"]
+    assert [released_count(name) for name in NAMES] == [record[name] for name in NAMES]
+    raw = json.loads((FIXTURES / "fasterseg_scores.json").read_text())["networks"]["teacher"]
+    scores = Scores(**{field: tuple(raw[field]) for field in ("operators", "entries", "widths")})
+    assert (
+        round(released_count(derive(scores, Derivation(ratios=(4,)))) / 1e9, 3) == record["pruned_teacher_g"]
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_unread_attention_is_counted_apart(name: str) -> None:
+    plan = expand(name, image=(256, 512))
+    unread = plan.call("fusion_attention").params()
+    assert plan.select().params() + unread == GOLDEN["with_attention"][name]
 
 
 def test_the_paper_counts_the_training_form_and_a_hundredth_more_macs() -> None:
@@ -115,6 +161,25 @@ def test_every_stage_of_the_student_equals_the_reference() -> None:
         found = [float(value) for value in (out.mean(), out.std(), out.min(), out.max())]
         wanted = [stage[key] for key in ("mean", "std", "min", "max")]
         assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5), stage
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "size", [(64, 64), (65, 97), (90, 120)]
+)  # the reference fails where a side is no multiple of 32
+def test_published_networks_run_at_any_size(name: str, size: tuple[int, int]) -> None:
+    network, plan = network_with_all_outputs(name), expand(name, image=size)
+    with torch.no_grad():
+        found = network.forward_all(torch.randn(1, 3, *size))
+    for output, logits in found.items():
+        assert tuple(logits.shape[1:]) == plan.shape(plan.outputs[output])
+        assert bool(torch.isfinite(logits).all())
+    assert plan.shape(plan.outputs["main"])[1:] == (-(-size[0] // 8), -(-size[1] // 8))
+
+
+@cache
+def network_with_all_outputs(name: str) -> Network:
+    return segtailor.create(name, outputs="all")
 
 
 def node_of(stage: str) -> str:

@@ -10,7 +10,7 @@ from numpy.random import PCG64, Generator
 from numpy.typing import NDArray
 
 from segtailor.data.scene import things
-from segtailor.data.scene.backdrop import draw_houses, paint_houses, paint_skyline, paint_sky, shade_heights
+from segtailor.data.scene.backdrop import draw_houses, paint_houses, paint_sky, paint_skyline, shade_heights
 from segtailor.data.scene.canvas import SKY, TILE, Camera, Canvas, Floats, grain_tile
 from segtailor.data.scene.ground import paint_ground
 from segtailor.data.scene.style import Light, Street, draw_light, draw_street

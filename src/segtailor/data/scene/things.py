@@ -6,7 +6,17 @@ import numpy as np
 from numpy.random import Generator
 
 from segtailor.data.scene.canvas import (
-    BICYCLE, CAR, PERSON, POLE, SIGN, TREE, Canvas, Floats, Mask, Patch, texture,
+    BICYCLE,
+    CAR,
+    PERSON,
+    POLE,
+    SIGN,
+    TREE,
+    Canvas,
+    Floats,
+    Mask,
+    Patch,
+    texture,
 )  # fmt: skip
 from segtailor.data.scene.ground import shadow_blob
 from segtailor.data.scene.shapes import bar, disc, ring, rod, taper, thick

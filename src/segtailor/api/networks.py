@@ -1,4 +1,4 @@
-"""The Python interface: the functions behind the verbs. `import segtailor` re-exports them lazily."""
+"""Networks by name: expand, count, describe, draw, build, and load published weights into them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from segtailor.nets.network import Network
 
-__all__ = ["architectures", "count", "create", "load_published", "plan", "resolve"]
 
 COUNTING_SIZE = (1024, 2048)  # the size that published figures are counted at
 CLASSES = 19  # Cityscapes

@@ -108,6 +108,14 @@ class Lines:
             self._stream.flush()
 
 
+class Screen(Console):
+    """A console that falls silent on a broken pipe; rich would end the process and redirect stdout."""
+
+    def on_broken_pipe(self) -> None:
+        """Write no more."""
+        self.quiet = True
+
+
 class Terminal:
     """A live view: one bar per phase, the newest metrics below, messages above."""
 
@@ -164,7 +172,7 @@ def display_for(stream: TextIO, *, json: bool = False, quiet: bool = False) -> D
     """Choose: nothing when `quiet`, live on a capable terminal, lines elsewhere and with `json`."""
     if quiet:
         return Quiet()
-    console = Console(file=stream)
+    console = Screen(file=stream)
     live = stream.isatty() and not console.is_dumb_terminal and not json
     return Terminal(console) if live else Lines(stream)
 

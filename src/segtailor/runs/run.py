@@ -42,8 +42,8 @@ def execute(
     """Start, resume or (when it is finished) just read the run of `recipe` in `folder`; return its result.
 
     `make` builds the job, and is called only when there is work to do. Of several processes that train
-    together one is the leader and writes; the others load the same checkpoint and write nothing. `agree` tells
-    each of them whether any was asked to stop, so that all stop after the same step.
+    together one is the leader and writes; the others load the same checkpoint and write nothing. `agree`
+    tells each of them whether any was asked to stop, so that all stop after the same step.
     """
     layout = Layout(folder)
     try:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import segtailor
 from segtailor.core.job import Step
-from segtailor.runs import Lines, Policy, execute, read_result, read_steps
+from segtailor.runs import Layout, Lines, Policy, execute, read_result, read_steps
 
 RECIPE = {"job": "toy", "train": {"steps": 30, "rates": [0.1, 0.2]}}
 SOURCES = str(Path(segtailor.__file__).resolve().parents[1])
@@ -99,8 +100,10 @@ def forked(work: Callable[[], object]) -> int:
     if child == 0:
         try:
             work()
-        finally:
             os._exit(0)
+        finally:
+            traceback.print_exc()
+            os._exit(1)
     return child
 
 
@@ -112,10 +115,18 @@ def outcome(folder: Path) -> list[Any]:
 def killed_at_random(folder: Path, kills: int, seed: int) -> int:
     """Kill sessions at random moments, resuming each time; return how many were killed at work."""
     rng = random.Random(seed)
+    journal = Layout(folder).journal
     killed = 0
     for _ in range(kills):
-        child = forked(lambda: run(folder, pause=0.002))
-        time.sleep(rng.uniform(0.001, 0.05))
+        begin = journal.stat().st_size if journal.exists() else 0
+        end = begin + 130 * rng.randrange(8)  # bytes: whatever the load of the machine, a few steps of work
+        child = forked(lambda: run(folder, pause=0.004))
+        while not journal.exists() or journal.stat().st_size < end:
+            time.sleep(0.0005)
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:  # finished before its time had come
+                return killed if status == 0 else -1
+        time.sleep(rng.uniform(0, 0.005))
         os.kill(child, signal.SIGKILL)
         killed += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) < 0
     run(folder)

@@ -54,15 +54,10 @@ def new_folder(path: Path, *, what: str) -> Iterator[Path]:
             temporary.mkdir(parents=True)
             yield temporary
             sync_tree(temporary)
-            if path.exists():
-                path.rename(
-                    _temporary(path)
-                )  # a folder cannot be renamed onto a full one; `sweep` removes it
-            temporary.rename(path)
+            _replace_folder(path, temporary)
             sync_folder(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    sweep(path.parent)
 
 
 @contextmanager
@@ -127,6 +122,21 @@ def strict(data: Any) -> Any:
     if isinstance(data, list | tuple):
         return [strict(value) for value in data]
     return data
+
+
+def _replace_folder(path: Path, new: Path) -> None:
+    """Put `new` in the place of `path`; a crash in the instant between the two renames leaves neither there."""
+    if not path.exists():
+        new.rename(path)
+        return
+    old = _temporary(path)
+    path.rename(old)  # no folder can be renamed onto one that is not empty
+    try:
+        new.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _temporary(path: Path) -> Path:

@@ -148,7 +148,7 @@ class Terminal:
         else:  # begins at `done`, so that resumed work does not count as fast work
             task = self._progress.add_task(step.phase, completed=step.done, total=step.total)
             self._phases[step.phase] = task
-        self._status = Text("  ".join(_facts(step)), style="dim", overflow="ellipsis")
+        self._status = Text("  ".join(_facts(step)), style="dim", overflow="ellipsis", no_wrap=True)
         if step.message:
             self.message(step.message)
 

@@ -125,7 +125,7 @@ def strict(data: Any) -> Any:
 
 
 def _replace_folder(path: Path, new: Path) -> None:
-    """Put `new` in the place of `path`; a crash in the instant between the two renames leaves neither there."""
+    """Put `new` in the place of `path`; a crash between the two renames leaves neither there."""
     if not path.exists():
         new.rename(path)
         return

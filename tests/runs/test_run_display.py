@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from toy_job import RECIPE, SOURCES, Toy, failing_at
 
 from segtailor.core.errors import UserError
 from segtailor.core.job import Step
 from segtailor.runs import Layout, Lines, Quiet, Terminal, display_for, execute
+from tests.runs.toy_job import RECIPE, SOURCES, Toy, failing_at
 
 
 class Screen(StringIO):

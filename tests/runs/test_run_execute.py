@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import toy_job
-from toy_job import RECIPE, SOURCES, Toy, failing_at, files_up_to
 
 from segtailor.core.errors import Interrupted, RunProblem, UserError
 from segtailor.core.job import Step
 from segtailor.runs import Layout, Lines, Policy, entries, execute, read_recipe, read_result, read_steps
+from tests.runs import toy_job
+from tests.runs.toy_job import RECIPE, SOURCES, Toy, failing_at, files_up_to
 
 QUICK = Policy(tensorboard=False)
 

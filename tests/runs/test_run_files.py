@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_job import Toy, files_up_to
 
+from segtailor.core.atomic import new_folder, sweep, write_json, write_text, writing
 from segtailor.core.errors import RunProblem
-from segtailor.runs import Journal, entries, write_json, write_text
-from segtailor.runs.atomic import new_folder, sweep, writing
+from segtailor.runs import Journal, entries
 from segtailor.runs.checkpoint import MANIFEST, Checkpoints
 from segtailor.runs.lock import hold
+from tests.runs.toy_job import Toy, files_up_to
 
 
 def names(folder: Path) -> list[str]:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import toy_job
 
 from segtailor.runs import Layout, entries
+from tests.runs import toy_job
 
 
 def script(*arguments: object) -> str:
@@ -31,7 +31,7 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
     assert any(entry["step"] for entry in starts)  # some session did resume
 
 
-@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [23, pytest.param(1, marks=pytest.mark.slow)])
 def test_death_before_any_file_access_changes_nothing(tmp_path: Path, stride: int) -> None:
     toy_job.run(tmp_path / "whole")
     different = int(script("everywhere", tmp_path / "dying", stride))

@@ -1,6 +1,5 @@
 """Run any job in a directory: journal, checkpoints, resume, lock, progress."""
 
-from segtailor.runs.atomic import new_folder, write_bytes, write_json, write_text
 from segtailor.runs.display import Display, Lines, Quiet, Terminal, display_for
 from segtailor.runs.journal import Journal, entries
 from segtailor.runs.layout import Layout
@@ -20,11 +19,7 @@ __all__ = [
     "display_for",
     "entries",
     "execute",
-    "new_folder",
     "read_recipe",
     "read_result",
     "read_steps",
-    "write_bytes",
-    "write_json",
-    "write_text",
 ]

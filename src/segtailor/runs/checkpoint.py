@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from segtailor.core.atomic import new_folder, write_json
 from segtailor.core.codec import read_json
 from segtailor.core.errors import RunProblem, UserError
 from segtailor.core.job import Job
-from segtailor.runs.atomic import new_folder, write_json
 
 MANIFEST = "manifest.json"
 FORMAT = 1

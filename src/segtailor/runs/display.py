@@ -179,11 +179,8 @@ def display_for(stream: TextIO, *, json: bool = False, quiet: bool = False) -> D
 
 def describe(step: Step) -> str:
     """Say a step in one line."""
-    if step.total:
-        count = f"{step.done}/{step.total} ({100 * step.done / step.total:.0f} %)"
-    else:
-        count = str(step.done)
-    return "  ".join([f"{step.phase} {count}", *_facts(step)])
+    share = f"/{step.total} ({100 * step.done / step.total:.0f} %)" if step.total else ""
+    return "  ".join([f"{step.phase} {step.done}{share}", *_facts(step)])
 
 
 def _facts(step: Step) -> list[str]:

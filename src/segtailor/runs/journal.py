@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeAlias
 
+from segtailor.core.atomic import strict, writing
 from segtailor.core.codec import Json
 from segtailor.core.errors import RunProblem
-from segtailor.runs.atomic import strict, writing
 
 Entry: TypeAlias = dict[str, Json]
 BLOCK = 4096

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-TEMPORARY = ".tmp"  # names that start with a dot and end so are unfinished writes
-
 
 @dataclass(frozen=True)
 class Layout:

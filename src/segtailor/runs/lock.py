@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from segtailor.core.atomic import writing
 from segtailor.core.errors import RunProblem
-from segtailor.runs.atomic import writing
 
 CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # some cluster file systems
 

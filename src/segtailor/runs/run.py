@@ -11,10 +11,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from segtailor.core.atomic import strict, sweep, write_json, writing
 from segtailor.core.codec import Json, canonical, read_json
 from segtailor.core.errors import Interrupted, RunProblem
 from segtailor.core.job import Job, Step
-from segtailor.runs.atomic import strict, sweep, write_json, writing
 from segtailor.runs.checkpoint import Checkpoints
 from segtailor.runs.display import Display, Quiet
 from segtailor.runs.environment import changes, environment

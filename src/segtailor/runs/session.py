@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from segtailor.core.atomic import strict, write_json
 from segtailor.core.codec import Json
 from segtailor.core.job import Job, Step
-from segtailor.runs.atomic import strict, write_json
 from segtailor.runs.checkpoint import Checkpoints
 from segtailor.runs.display import Display
 from segtailor.runs.events import Events, events

@@ -50,7 +50,9 @@ def features_only(name: str) -> nn.Module:
     """Build the encoder with fresh weights and exactly the maps at strides 4, 8, 16 and 32."""
     timm = _timm()
     if not timm.is_model(name):
-        raise Unsupported(f"encoder 'timm:{name}': the installed timm has no such model; see timm.list_models().")
+        raise Unsupported(
+            f"encoder 'timm:{name}': the installed timm has no such model; see timm.list_models()."
+        )
     try:
         reductions = timm.create_model(name, features_only=True, pretrained=False).feature_info.reduction()
     except (RuntimeError, AttributeError, TypeError) as problem:

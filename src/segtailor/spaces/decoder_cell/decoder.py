@@ -65,7 +65,9 @@ def _block(build: PlanBuilder, arch: DecoderCellArchitecture, number: int, input
 
 def _head(build: PlanBuilder, arch: DecoderCellArchitecture, blocks: list[Tap], classes: int) -> str:
     joined = blocks[0]
-    for number, block in enumerate(blocks[1:], start=1):  # one by one: a map may be resized twice, as published
+    for number, block in enumerate(
+        blocks[1:], start=1
+    ):  # one by one: a map may be resized twice, as published
         pair = [joined, block]
         joined = _join(build, f"head_concat{number}", Concat(like=_larger(pair)), pair)
     reduced = build.add("head_point", POINT, joined.node, channels=arch.channels)

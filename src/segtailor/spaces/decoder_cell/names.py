@@ -23,9 +23,7 @@ def published_names(network: Network, arch: DecoderCellArchitecture) -> NameMap:
     from segtailor.nets.weights import NameMap
 
     own_layout = next(iter(encoder(arch.encoder).layouts().values()))
-    layers = [
-        layer._replace(start=f"encoder.{layer.start}".rstrip(".")) for layer in own_layout.layers
-    ]
+    layers = [layer._replace(start=f"encoder.{layer.start}".rstrip(".")) for layer in own_layout.layers]
     layers += _decoder(arch)
     absent = {str(block) for block in range(BLOCKS) if f"aux{block}" not in network.plan.outputs}
 

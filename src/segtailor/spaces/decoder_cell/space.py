@@ -1,4 +1,4 @@
-"""Decisions and plans of the family (paper, section 3): 19 decisions in the order in which the controller takes them."""
+"""Decisions and plans of the family (paper, section 3): 19 decisions in the controller's order."""
 
 from __future__ import annotations
 

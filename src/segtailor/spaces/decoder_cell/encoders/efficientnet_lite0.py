@@ -66,8 +66,7 @@ def layouts() -> dict[str, KeyNames]:
     """Return the key layout of the package."""
     stem = LayerNames("encoder_stem", "", (("conv1", "_conv_stem"), ("norm1", "_bn0")))
     blocks = [
-        LayerNames(f"encoder_block{number}", f"_blocks.{number}", PARTS)
-        for number, _ in enumerate(_blocks())
+        LayerNames(f"encoder_block{number}", f"_blocks.{number}", PARTS) for number, _ in enumerate(_blocks())
     ]
     return {"": KeyNames(layers=(stem, *blocks), extra=("_conv_head.", "_bn1.", "_fc."))}
 

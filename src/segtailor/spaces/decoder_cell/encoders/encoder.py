@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+IMAGENET = Preprocessing()  # the usual mean and deviation
+
+
 class Tap(NamedTuple):
     """A map that the decoder may read: its node, and the image size over its size."""
 
@@ -52,4 +55,4 @@ class Encoder:
 
     write: Callable[[PlanBuilder], tuple[Tap, ...]]
     layouts: Callable[[], dict[str, KeyNames]]
-    preprocessing: Preprocessing = Preprocessing()
+    preprocessing: Preprocessing = IMAGENET

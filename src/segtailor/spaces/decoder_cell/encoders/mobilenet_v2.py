@@ -44,9 +44,7 @@ TORCHVISION_PARTS = tuple(
 )
 # Torchvision's first block has no expansion; `_with_expansion` adds one under these made-up names.
 TORCHVISION_FIRST = tuple(
-    zip(
-        (f"body.{link}" for link in LINKS), ("added.0", "added.1", "0.0", "0.1", "1", "2"), strict=True
-    )
+    zip((f"body.{link}" for link in LINKS), ("added.0", "added.1", "0.0", "0.1", "1", "2"), strict=True)
 )
 
 

@@ -13,7 +13,9 @@ from segtailor.core.plan import MAIN, Count, Plan, Shape
 from segtailor.core.plan import count as count_plan
 from segtailor.core.receptive import receptive_field
 from segtailor.core.space import SPACES, Architecture, family_of, identity, plan_of, read_architecture
-from segtailor.spaces import architectures, published, published_record
+from segtailor.spaces import architectures as architectures
+from segtailor.spaces import published as published
+from segtailor.spaces import published_record
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -120,7 +120,7 @@ def killed_at_random(folder: Path, kills: int, seed: int) -> int:
     for _ in range(kills):
         begin = journal.stat().st_size if journal.exists() else 0
         end = begin + 130 * rng.randrange(8)  # bytes: whatever the load of the machine, a few steps of work
-        child = forked(lambda: run(folder, pause=0.004))
+        child = forked(lambda: run(folder, pause=0.015))
         while not journal.exists() or journal.stat().st_size < end:
             time.sleep(0.0005)
             ended, status = os.waitpid(child, os.WNOHANG)

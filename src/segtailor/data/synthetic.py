@@ -62,7 +62,9 @@ class Synthetic:
             raise DataProblem("synthetic: no splits were asked for; give at least one, e.g. train=400.")
         for split, count in self.images.items():
             if not NAME.fullmatch(split):
-                raise DataProblem(f"synthetic: '{split}' is no name for a split; use letters, digits, - and _.")
+                raise DataProblem(
+                    f"synthetic: '{split}' is no name for a split; use letters, digits, - and _."
+                )
             if count < 1:
                 raise DataProblem(f"synthetic: {split}={count} is too few; a split needs at least 1 image.")
         if not all(SMALLEST <= side <= LARGEST for side in self.size):

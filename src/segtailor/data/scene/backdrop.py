@@ -8,7 +8,18 @@ import numpy as np
 from numpy.random import Generator
 from PIL import Image
 
-from segtailor.data.scene.canvas import BUILDING, SKY, TILE, TREE, Canvas, Floats, Patch, noise_at, noise_tile, texture
+from segtailor.data.scene.canvas import (
+    BUILDING,
+    SKY,
+    TILE,
+    TREE,
+    Canvas,
+    Floats,
+    Patch,
+    noise_at,
+    noise_tile,
+    texture,
+)
 from segtailor.data.scene.style import FAR, Light, Street, grey, vivid
 
 
@@ -85,8 +96,11 @@ def paint_houses(canvas: Canvas, houses: list[House], street: Street, light: Lig
         if front is not None:
             colour = _facade(front, house) * light.wall(house.side)
             canvas.paint(front, (front.height >= 0) & (front.height <= house.height), colour, BUILDING)
-        if any(abs(other.end - house.start) < 0.1 and other.height >= house.height for other in houses
-               if other.side == house.side):
+        if any(
+            abs(other.end - house.start) < 0.1 and other.height >= house.height
+            for other in houses
+            if other.side == house.side
+        ):
             continue  # hidden behind the neighbour
         outer = (x, x + house.side * 14)
         gable = canvas.camera.facing((min(outer), max(outer)), roof, house.start)

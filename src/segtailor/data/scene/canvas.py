@@ -90,7 +90,9 @@ class Camera:
         columns = self.span(tangents[0], tangents[1])
         tangent = self.column[:, columns]
         distance = np.float32(x) / np.where(np.abs(tangent) < 1e-6, np.float32(1e-6), tangent)
-        return self._patch(columns, distance, v, distance, distance * distance / np.float32(self.focal * abs(x)))
+        return self._patch(
+            columns, distance, v, distance, distance * distance / np.float32(self.focal * abs(x))
+        )
 
     def span(self, left: float, right: float) -> slice:
         """Return the columns between two horizontal tangents."""
@@ -100,7 +102,12 @@ class Camera:
         return slice(first, max(first, last))
 
     def _patch(
-        self, columns: slice, along: Floats, v: tuple[float, float], distance: float | Floats, step: float | Floats
+        self,
+        columns: slice,
+        along: Floats,
+        v: tuple[float, float],
+        distance: float | Floats,
+        step: float | Floats,
     ) -> Patch | None:
         if columns.start >= columns.stop:
             return None
@@ -111,7 +118,9 @@ class Camera:
         rows = slice(max(math.floor(top), 0), min(math.ceil(bottom) + 1, self.size[0]))
         if rows.start >= rows.stop:
             return None
-        return Patch(rows, columns, along, self.height - self.row[rows, columns] * pixel, distance, pixel, step)
+        return Patch(
+            rows, columns, along, self.height - self.row[rows, columns] * pixel, distance, pixel, step
+        )
 
 
 class Canvas:

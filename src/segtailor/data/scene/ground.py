@@ -46,9 +46,7 @@ def paint_ground(canvas: Canvas, street: Street, light: Light, *, shade: Floats,
     tone = np.where(road, np.float32(1), np.float32(0.97)) + 0.05 * grit + 0.06 * patches
     tone -= np.where(road, np.float32(0.22 if paved_road else 0.0), np.float32(rng.uniform(0.0, 0.3))) * slabs
     colour = np.where(road[..., None], road_colour, pavement_colour)
-    kerb = ~in_gap & (
-        (np.abs(x - street.kerbs[0] + 0.1) < 0.12) | (np.abs(x - street.kerbs[1] - 0.1) < 0.12)
-    )
+    kerb = ~in_gap & ((np.abs(x - street.kerbs[0] + 0.1) < 0.12) | (np.abs(x - street.kerbs[1] - 0.1) < 0.12))
     tone += np.where(kerb, np.float32(rng.choice((-0.3, 0.25))), np.float32(0))
     colour = colour * tone[..., None]
     _mark(colour, plane, street, in_gap, rng)
@@ -73,7 +71,9 @@ def shadow_blob(canvas: Canvas, at: tuple[float, float], radii: tuple[float, flo
     ground_z = np.float32(base) / np.maximum(camera.row[rows, columns], np.float32(1e-3))
     ground_x = camera.column[:, columns] * ground_z
     r = ((ground_x - x) / across) ** 2 + ((ground_z - z) / ahead) ** 2
-    flat = np.abs(canvas.depth[rows, columns] - ground_z) < 0.05 * ground_z + 0.05  # only where ground is seen
+    flat = (
+        np.abs(canvas.depth[rows, columns] - ground_z) < 0.05 * ground_z + 0.05
+    )  # only where ground is seen
     dark = np.where(flat, np.float32(strength) * np.minimum(np.maximum(1.6 - 1.6 * r, 0), 1), np.float32(0))
     canvas.image[rows, columns] *= (1 - dark)[..., None]
 
@@ -116,7 +116,9 @@ def _mark(colour: Floats, plane: Plane, street: Street, in_gap: Mask, rng: Gener
         inside = (x > street.kerbs[0] + 0.2) & (x < street.kerbs[1] - 0.2)
         marked &= (z < start - 1.2) | (z > start + 4)
         marked |= (z > start) & (z < start + 3) & (x % 1.0 < 0.5) & inside
-        marked |= (z > start - 1.2) & (z < start - 0.8) & inside & (x > (street.kerbs[0] + street.kerbs[1]) / 2)
+        marked |= (
+            (z > start - 1.2) & (z < start - 0.8) & inside & (x > (street.kerbs[0] + street.kerbs[1]) / 2)
+        )
     worn = texture(x, z, scale=6.0, shift=int(rng.integers(256))) < rng.uniform(0.4, 2.5)
     tint = np.array(rng.choice(((0.85, 0.85, 0.83), (0.85, 0.72, 0.25)), p=(0.8, 0.2)), np.float32)
     np.copyto(colour, 0.25 * colour + 0.75 * tint, where=(marked & worn)[..., None])

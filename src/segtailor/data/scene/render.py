@@ -70,7 +70,9 @@ def _populate(canvas: Canvas, street: Street, light: Light, rng: Generator) -> N
         if rng.random() < 0.6:
             placed += [(z, "car", kerb - out * 1.15) for z in _spread(rng, 3.0, 70, 10 / busy, least=7.0)]
     left, right = street.kerbs
-    placed += [(z, "car", rng.uniform(left + 1.6, right - 1.6)) for z in _spread(rng, 11, 90, 30 / busy, least=8)]
+    placed += [
+        (z, "car", rng.uniform(left + 1.6, right - 1.6)) for z in _spread(rng, 11, 90, 30 / busy, least=8)
+    ]
     placed += [(z, "rider", rng.uniform(left + 0.8, right - 0.8)) for z in _spread(rng, 5, 60, 25 / busy)]
     placed += [(z, "person", rng.uniform(left, right)) for z in _spread(rng, 7, 60, 35 / busy)]
     for start, end in street.gaps:

@@ -149,7 +149,9 @@ def paint_car(canvas: Canvas, at: tuple[float, float], light: Light, rng: Genera
     flank = canvas.camera.beside(face, (0, top), (z, z + length))
     if flank is not None and abs(x) > width / 2:
         lit = 0.8 * light.wall(1 if x > 0 else -1)
-        _paint_profile(canvas, flank, flank.along - np.float32(z), (length, top), van=van, colour=colour * lit)
+        _paint_profile(
+            canvas, flank, flank.along - np.float32(z), (length, top), van=van, colour=colour * lit
+        )
     patch = canvas.camera.facing((x - width / 2, x + width / 2), (0, top), z)
     if patch is not None:
         _paint_end(canvas, patch, patch.along - x, (width, top), van=van, colour=colour, rng=rng)
@@ -187,7 +189,14 @@ def _paint_profile(
 
 
 def _paint_end(
-    canvas: Canvas, patch: Patch, u: Floats, size: tuple[float, float], *, van: bool, colour: Floats, rng: Generator
+    canvas: Canvas,
+    patch: Patch,
+    u: Floats,
+    size: tuple[float, float],
+    *,
+    van: bool,
+    colour: Floats,
+    rng: Generator,
 ) -> None:
     """Paint the back or front of a car."""
     (width, top), v = size, patch.height

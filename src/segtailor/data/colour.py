@@ -21,7 +21,7 @@ def colourise(labels: NDArray[np.uint8], palette: Sequence[Colour]) -> NDArray[n
 def overlay(
     image: NDArray[np.uint8], labels: NDArray[np.uint8], palette: Sequence[Colour], opacity: float = 0.55
 ) -> NDArray[np.uint8]:
-    """Lay the colours of the labels over an image; pixels beyond the palette (ignored) show the bare image."""
+    """Lay the colours of the labels over an image; ignored pixels show the bare image."""
     weight = np.zeros(256, np.float32)
     weight[: len(palette)] = opacity
     share = weight[labels][..., None]

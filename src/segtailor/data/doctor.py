@@ -1,4 +1,4 @@
-"""The dataset doctor: looks at every sample before training does, and says what is wrong and how to mend it."""
+"""The dataset doctor: looks at every sample before training does; says what is wrong and how to mend it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ INK: Colour = (30, 30, 34)
 def contact_sheet(
     dataset: Dataset, split: str, *, columns: int = 2, count: int = 8, seed: int = 0
 ) -> Image.Image:
-    """Draw `count` random samples of a split as image | overlay pairs, `columns` pairs per row, legend below."""
+    """Draw `count` random samples of a split as image | overlay, `columns` per row, a legend below."""
     if columns < 1 or count < 1:
         raise DataProblem(
             f"a sheet of {count} pictures in {columns} columns is empty; give 1 or more of each."

@@ -70,7 +70,8 @@ class Synthetic:
         if not all(SMALLEST <= side <= LARGEST for side in self.size):
             height, width = self.size
             raise DataProblem(
-                f"synthetic: size={height}x{width} cannot be rendered; give height x width, each {SMALLEST} to {LARGEST}."
+                f"synthetic: size={height}x{width} cannot be rendered; give height x width, "
+                f"each {SMALLEST} to {LARGEST}."
             )
         if self.seed < 0:
             raise DataProblem(f"synthetic: seed={self.seed} is negative; use 0 or more.")
@@ -96,7 +97,7 @@ class Synthetic:
 
 
 def from_options(options: Mapping[str, str]) -> Synthetic:
-    """Build the dataset from text: `size=128x256`, `seed=0`, and a count for every split (`train=400,val=100`)."""
+    """Build the dataset from text: `size=128x256`, `seed=0`, images per split (`train=400`, `val=100`)."""
     counts = {name: _whole(name, text) for name, text in options.items() if name not in ("size", "seed")}
     return Synthetic(
         images=MappingProxyType({**DEFAULT_IMAGES, **counts}),

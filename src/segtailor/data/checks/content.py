@@ -36,8 +36,8 @@ def faulty_files(census: Sequence[Census], task: Task) -> Iterator[Finding]:
             severity="error",
             kind="off-by-one",
             file=first.file,
-            message=f"the ids run from 1 to {task.outputs} and 0 never occurs, but {task.outputs} classes are "
-            f"numbered 0 to {task.outputs - 1}: the labels are shifted by one",
+            message=f"the ids run from 1 to {task.outputs} and 0 never occurs, but {task.outputs} classes "
+            f"are numbered 0 to {task.outputs - 1}: the labels are shifted by one",
             fix="Subtract 1 from every id (255 stays), or give the classes their ids 1.. in the class list.",
         )
     for fault in faults:
@@ -61,7 +61,7 @@ def label_range(census: Sequence[Census], task: Task) -> Iterator[Finding]:
                     severity="error",
                     kind="id-out-of-range",
                     file=record.file,
-                    message=f"label {beyond[0]} occurs, the {task.outputs} classes are 0 to {task.outputs - 1}",
+                    message=f"label {beyond[0]} occurs, the classes are 0 to {task.outputs - 1}",
                     fix=FIXES["id-out-of-range"],
                 )
 
@@ -91,7 +91,7 @@ def shifted_classes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
             kind="off-by-one",
             message=f"'{task.classes[0]}' (id 0) never occurs while ids 1 to {task.outputs - 1} all do: "
             "the ids seem to start at 1",
-            fix="If 0 is no class, give the real classes their ids in the class list, or subtract 1 from every id.",
+            fix="If 0 is no class, give the classes their ids in the class list, or subtract 1 from all ids.",
         )
 
 
@@ -128,8 +128,8 @@ def ignored_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
                 severity="error",
                 kind="all-ignored",
                 file=blank[0].file,
-                message=f"every pixel of every mask in split '{split.split}' is ignored (255): nothing can be "
-                "learned or scored",
+                message=f"every pixel of every mask in split '{split.split}' is ignored (255): nothing can "
+                "be learned or scored",
                 fix="Check how the masks were exported; 255 means 'unlabelled'.",
             )
             continue
@@ -159,7 +159,7 @@ def small_splits(census: Sequence[Census], task: Task) -> Iterator[Finding]:
             yield Finding(
                 severity="warning",
                 kind="tiny-split",
-                message=f"split '{split.split}' has only {split.total} image(s); below {enough} results are chance",
+                message=f"split '{split.split}' has only {split.total} images; below {enough}, scores are chance",
                 fix="Add labelled images, or move some here from a larger split.",
             )
     if len(census) == 1:
@@ -183,15 +183,15 @@ def imbalance(census: Sequence[Census], task: Task) -> Iterator[Finding]:
         yield Finding(
             severity="warning",
             kind="imbalance",
-            message=f"in '{split.split}' class '{task.classes[most]}' covers {shares[most]:.1%} of the pixels, "
-            f"'{task.classes[least]}' {shares[least]:.3%}",
+            message=f"in '{split.split}' class '{task.classes[most]}' covers {shares[most]:.1%} of the pixels"
+            f", '{task.classes[least]}' {shares[least]:.3%}",
             fix="Train with class weights or OHEM, and judge by mIoU, not by pixel accuracy.",
         )
     for label in np.flatnonzero(present & (shares < TINY_CLASS)):
         yield Finding(
             severity="warning",
             kind="tiny-class",
-            message=f"class '{task.classes[label]}' covers only {shares[label]:.4%} of the pixels in '{split.split}'",
+            message=f"class '{task.classes[label]}' covers only {shares[label]:.4%} of '{split.split}'",
             fix="Add images that show it, merge it with a similar class, or train with class weights.",
         )
 

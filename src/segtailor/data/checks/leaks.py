@@ -23,7 +23,7 @@ BLOCK = 1024  # thumbnails compared at once
 COMPARED = 20_000  # thumbnails per split
 FRAMES = 3  # a prefix shared by fewer files on average is a running number, not a drive
 GENERIC = frozenset(
-    "img image images frame frames pic picture photo sample scene train val valid test".split()
+    ("img", "image", "frame", "pic", "picture", "photo", "sample", "scene", "train", "val", "valid", "test")
 )
 
 
@@ -68,7 +68,7 @@ def near_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
                     kind="near-duplicate",
                     file=part[row].file,
                     message=f"split '{second.split}' holds almost the same picture as {twin.file} in split "
-                    f"'{first.split}' (likeness {likeness[row, best[row]]:.4f}): scores there will be too good",
+                    f"'{first.split}' (likeness {likeness[row, best[row]]:.4f}): scores will be too good",
                     fix="Keep both in the same split, or remove one.",
                 )
 
@@ -89,9 +89,9 @@ def shared_drives(census: Sequence[Census], task: Task) -> Iterator[Finding]:
         yield Finding(
             severity="warning",
             kind="shared-drive",
-            message=f"{hit} of {count} images of split '{second}' come from a drive that split '{first}' also shows "
-            f"({', '.join(shared[:5])}{', ...' if len(shared) > 5 else ''}): '{second}' scores will be optimistic "
-            "and say little about new places",
+            message=f"{hit} of {count} images of split '{second}' come from drives that split '{first}' shows too "
+            f"({', '.join(shared[:5])}{', ...' if len(shared) > 5 else ''}): scores on '{second}' will be "
+            "optimistic and say little about new places",
             fix="Put whole drives into one split, e.g. hold one drive out; or keep a test drive apart.",
         )
 
@@ -127,7 +127,7 @@ def _drive(record: Record) -> str:
 
 
 def _tells(name: str, total: Counter[str]) -> bool:
-    """Whether a prefix names a recording: not a word like `img`, not a year, not the only one without a digit."""
+    """Tell whether a prefix names a recording: no word like `img`, no year, not the only plain word."""
     if name.lower() in GENERIC or re.fullmatch(r"(19|20)\d\d", name):
         return False
     return len(total) > 1 or any(character.isdigit() for character in name)

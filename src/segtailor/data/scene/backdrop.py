@@ -158,7 +158,7 @@ def _facade(patch: Patch, house: House) -> Floats:
     inside &= (height > house.floor) & (height < house.height - 0.5)
     pane = noise_at(floor.astype(np.int32) * 37 + house.shift, bay.astype(np.int32) * 61)
     glass = house.glass * (1 + 0.35 * pane)[..., None]
-    glass = np.where((pane > 2.2 - 5 * house.lit)[..., None], np.float32((0.9, 0.8, 0.55)), glass)
+    glass = np.where((pane > 2.2 - 5 * house.lit)[..., None], np.array((0.9, 0.8, 0.55), np.float32), glass)
     colour += (glass - colour) * (inside * clear)[..., None]
     shop = (height < house.floor * 0.8) & (np.abs((bay * 0.5) % 1 - 0.5) < 0.38) & (height > 0.4)
     colour += (house.shop * (0.95 + 0.06 * grain)[..., None] - colour) * (shop * (0.85 * clear))[..., None]

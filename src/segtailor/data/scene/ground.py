@@ -31,7 +31,7 @@ def plane_of(canvas: Canvas) -> Plane:
 
 
 def paint_ground(canvas: Canvas, street: Street, light: Light, *, shade: Floats, rng: Generator) -> None:
-    """Paint the ground; `shade` (2, metres) is the height of what casts shadows left and right, per metre of Z."""
+    """Paint the ground; `shade` (2, metres) is the height of the houses left and right at each metre."""
     plane = plane_of(canvas)
     x, z = plane.x, plane.z
     in_gap = np.zeros(z.shape, bool)
@@ -94,7 +94,7 @@ def _slabs(x: Floats, z: Floats, focal: float, rng: Generator) -> Floats:
     across = np.abs((x / side) % 1 - 0.5) > 0.5 - joint / side
     along = np.abs((z / side) % 1 - 0.5) > 0.5 - (joint + z * z / (1.5 * focal) * 0.25) / side
     far = z * z / (1.5 * focal) < 0.7 * side  # along the view joints merge much sooner
-    return ((across | (along & far)) * fade).astype(np.float32)
+    return np.asarray((across | (along & far)) * fade, np.float32)
 
 
 def _mark(colour: Floats, plane: Plane, street: Street, in_gap: Mask, rng: Generator) -> None:
@@ -131,7 +131,7 @@ def _shadow(plane: Plane, street: Street, light: Light, shade: Floats) -> Floats
     reach = shade[0 if left else 1][index] * np.float32(0.55)
     wall = np.float32(street.walls[0 if left else 1])
     covered = plane.x < wall + reach if left else plane.x > wall - reach
-    return covered.astype(np.float32)
+    return np.asarray(covered, np.float32)
 
 
 def _place(canvas: Canvas, plane: Plane, colour: Floats, road: Mask) -> None:

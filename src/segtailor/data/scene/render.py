@@ -10,18 +10,18 @@ from numpy.random import PCG64, Generator
 from numpy.typing import NDArray
 
 from segtailor.data.scene import things
-from segtailor.data.scene.backdrop import draw_houses, paint_houses, paint_skyline, paint_sky, shade_heights
+from segtailor.data.scene.backdrop import draw_houses, paint_houses, paint_sky, paint_skyline, shade_heights
 from segtailor.data.scene.canvas import SKY, TILE, Camera, Canvas, Floats, grain_tile
 from segtailor.data.scene.ground import paint_ground
 from segtailor.data.scene.style import Light, Street, draw_light, draw_street
 
 
 class Scene(NamedTuple):
-    """One view: image (h, w, 3) uint8, labels (h, w) uint8, depth (h, w) float32 in metres, infinite for sky."""
+    """One view: image (h, w, 3), labels (h, w), and depth (h, w) in metres, infinite for sky."""
 
     image: NDArray[np.uint8]
     labels: NDArray[np.uint8]
-    depth: Floats
+    depth: NDArray[np.float32]
 
 
 def render(seed: int, index: int, size: tuple[int, int], *, split: str = "train") -> Scene:

@@ -1,4 +1,4 @@
-"""What all of one scene shares: light, weather, street layout. Drawn once per scene, independent of the size."""
+"""What all of one scene shares: light, weather, street layout. Drawn once, independent of the size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAR = 220.0  # metres: the street ends here
 
 @dataclass(frozen=True, kw_only=True)
 class Street:
-    """Lateral layout in metres, camera at 0: kerbs and walls left and right, side streets as (start, end) in Z."""
+    """Lateral layout in metres, camera at 0: kerbs and walls (left, right); side streets as spans of Z."""
 
     kerbs: tuple[float, float]
     walls: tuple[float, float]
@@ -85,7 +85,8 @@ def draw_street(rng: Generator) -> Street:
     camera = rng.uniform(0.35, 0.72) * width  # from the left kerb: on the right half more often than not
     kerbs = (-camera, width - camera)
     pavements = rng.uniform(1.5, 5.0, 2)
-    gaps, at = [], rng.uniform(8, 45)
+    gaps: list[tuple[float, float]] = []
+    at = rng.uniform(8, 45)
     while at < 120 and len(gaps) < 3:
         gaps.append((float(at), float(at + rng.uniform(7, 13))))
         at += rng.uniform(28, 70)

@@ -1,4 +1,4 @@
-"""Street furniture and traffic: trees, poles, signs, cars, people, bicycles. Each paints one thing at (x, z)."""
+"""Street furniture and traffic: trees, poles, signs, cars, people, bicycles; one function each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ import numpy as np
 from numpy.random import Generator
 
 from segtailor.data.scene.canvas import (
-    BICYCLE, CAR, PERSON, POLE, SIGN, TREE, Canvas, Floats, Mask, Patch, texture,
-)  # fmt: skip
+    BICYCLE,
+    CAR,
+    PERSON,
+    POLE,
+    SIGN,
+    TREE,
+    Canvas,
+    Floats,
+    Mask,
+    Patch,
+    texture,
+)
 from segtailor.data.scene.ground import shadow_blob
 from segtailor.data.scene.shapes import bar, disc, ring, rod, taper, thick
 from segtailor.data.scene.style import Light, grey, paint_colour, vivid
@@ -84,7 +94,7 @@ def paint_sign(canvas: Canvas, at: tuple[float, float], rng: Generator) -> None:
 
 
 def paint_person(canvas: Canvas, at: tuple[float, float], rng: Generator, *, seat: float = 0.0) -> None:
-    """Paint someone standing or walking, or sitting on something of height `seat` (then without legs below)."""
+    """Paint someone standing or walking, or sitting at height `seat`."""
     x, z = at
     tall = rng.uniform(0.85, 1.1) if rng.random() < 0.9 else rng.uniform(0.6, 0.8)
     if not seat:
@@ -138,7 +148,7 @@ def paint_bicycle(canvas: Canvas, at: tuple[float, float], rng: Generator, *, ri
 
 
 def paint_car(canvas: Canvas, at: tuple[float, float], light: Light, rng: Generator) -> None:
-    """Paint a car or van along the street at (left-right centre, near end): its flank, then its back or front."""
+    """Paint a car or van along the street, its near end at Z: the flank, then the back or front."""
     x, z = at
     van = rng.random() < 0.2
     width, length = (2.0, rng.uniform(4.8, 6.5)) if van else (1.78, rng.uniform(3.7, 4.8))

@@ -132,10 +132,14 @@ class Canvas:
         self.labels: NDArray[np.uint8] = np.zeros(camera.size, np.uint8)
         self.depth: NDArray[np.float32] = np.full(camera.size, np.inf, np.float32)
 
+    def unhidden(self, patch: Patch) -> Mask:
+        """Return where a patch is nearer than all that is painted so far; later paint wins a tie."""
+        return np.asarray(self.depth[patch.rows, patch.columns] > patch.distance - np.float32(1e-3))
+
     def paint(self, patch: Patch, mask: Mask, colour: ArrayLike, label: int) -> None:
         """Paint the masked pixels of a patch wherever nothing nearer is there already."""
         window = (patch.rows, patch.columns)
-        visible = mask & (self.depth[window] > patch.distance - np.float32(1e-3))  # later paint wins a tie
+        visible = mask & self.unhidden(patch)
         np.copyto(self.image[window], np.asarray(colour, np.float32), where=visible[..., None])
         np.copyto(self.labels[window], np.uint8(label), where=visible)
         np.copyto(self.depth[window], np.asarray(patch.distance, np.float32), where=visible)
@@ -167,6 +171,11 @@ def texture(across: Floats, down: Floats, *, scale: float, shift: int = 0) -> Fl
     i = (down * np.float32(scale)).astype(np.int32) + shift
     j = (across * np.float32(scale)).astype(np.int32) + 7 * shift
     return noise_at(i, j)
+
+
+def fraction(value: Floats) -> Floats:
+    """Return the part after the point, from 0 to 1 (several times faster than the remainder operator)."""
+    return np.asarray(value - np.floor(value))
 
 
 def noise_at(row: NDArray[np.int32], column: NDArray[np.int32]) -> Floats:

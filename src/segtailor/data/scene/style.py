@@ -42,8 +42,9 @@ class Light:
 
 def grey(rng: Generator, low: float, high: float, chroma: float = 0.06) -> Floats:
     """Draw a muted colour: the one distribution that road, pavement, walls, poles and many cars share."""
-    level = rng.uniform(low, high)
-    return np.clip(level + rng.uniform(-chroma, chroma, 3), 0.02, 1).astype(np.float32)
+    level, spread = rng.uniform(low, high), rng.random(3, dtype=np.float32)
+    colour = np.float32(level - chroma) + spread * np.float32(2 * chroma)
+    return np.asarray(np.maximum(colour, np.float32(0.02)))
 
 
 def vivid(rng: Generator, saturation: tuple[float, float] = (0.3, 0.9)) -> Floats:

@@ -43,7 +43,8 @@ def paint_tree(canvas: Canvas, at: tuple[float, float], light: Light, rng: Gener
     shift = int(rng.integers(256))
     ragged, leaves = texture(u, v, scale=5.0, shift=shift), texture(u, v, scale=23.0, shift=shift + 31)
     r = (u / radius) ** 2 + ((v - crown[0]) / crown[1]) ** 2
-    mask = (r + 0.22 * ragged + 0.12 * leaves < 0.85) & (leaves < rng.uniform(1.0, 2.5)) & (v > 0.02)
+    outline = r + 0.22 * np.maximum(ragged, -2) + 0.12 * np.maximum(leaves, -2)  # stays within the patch
+    mask = (outline < 0.85) & (leaves < rng.uniform(1.0, 2.5)) & (v > 0.02)
     sunny = 0.9 + 0.25 * np.clip((v - crown[0]) / crown[1] + 0.6 * light.side * u / radius * light.sun, -1, 1)
     colour = _foliage(rng) * light.tint * (sunny + 0.22 * leaves + 0.1 * ragged)[..., None]
     canvas.paint(patch, mask, np.clip(colour, 0.01, 1), TREE)

@@ -159,7 +159,8 @@ def small_splits(census: Sequence[Census], task: Task) -> Iterator[Finding]:
             yield Finding(
                 severity="warning",
                 kind="tiny-split",
-                message=f"split '{split.split}' has only {split.total} images; under {enough}, scores are luck",
+                message=f"split '{split.split}' has only {split.total} images; with under {enough}, "
+                "scores are luck",
                 fix="Add labelled images, or move some here from a larger split.",
             )
     if len(census) == 1:

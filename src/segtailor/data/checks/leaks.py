@@ -90,8 +90,8 @@ def shared_drives(census: Sequence[Census], task: Task) -> Iterator[Finding]:
             severity="warning",
             kind="shared-drive",
             message=f"{hit} of {count} images of split '{second}' come from drives that split '{first}' "
-            f"shows too ({', '.join(shared[:5])}{', ...' if len(shared) > 5 else ''}): scores on '{second}' will be "
-            "optimistic and say little about new places",
+            f"shows too ({', '.join(shared[:5])}{', ...' if len(shared) > 5 else ''}): scores on "
+            f"'{second}' will be optimistic and say little about new places",
             fix="Put whole drives into one split, e.g. hold one drive out; or keep a test drive apart.",
         )
 

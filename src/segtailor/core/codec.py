@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Hashable
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
+from pydantic import TypeAdapter, ValidationError
 
 from segtailor.core.errors import UserError
 
@@ -20,12 +21,9 @@ JSON_LIMIT = 16 * 2**20  # bytes: files come from outside, a larger one is a mis
 
 
 @cache
-def adapter(kind: type[T]) -> TypeAdapter[T]:
-    """Return the (cached) pydantic adapter of a dataclass; unknown fields are refused."""
-    try:
-        return TypeAdapter(kind, config=ConfigDict(extra="forbid"))
-    except PydanticUserError:  # the type carries its own config
-        return TypeAdapter(kind)
+def adapter(kind: Hashable) -> TypeAdapter[Any]:
+    """Return the (cached) pydantic adapter of a dataclass."""
+    return TypeAdapter(kind)
 
 
 def to_json(value: Any) -> Any:
@@ -36,9 +34,14 @@ def to_json(value: Any) -> Any:
 def from_json(kind: type[T], data: Any, *, what: str, error: type[UserError] = UserError) -> T:
     """Validate plain JSON data into `kind`; a mistake raises `error` naming the field and what is allowed."""
     try:
-        return adapter(kind).validate_json(json.dumps(data))
+        value: T = adapter(kind).validate_json(json.dumps(data), strict=True)
     except ValidationError as problem:
         raise error(f"{what}: {explain(problem)}") from None
+    extra = _first_unknown(data, to_json(value))
+    if extra is not None:
+        names = ", ".join(field.name for field in fields(kind)) if is_dataclass(kind) else "see the schema"
+        raise error(f"{what}: {extra}: no such field; {kind.__name__} has: {names}")
+    return value
 
 
 def explain(problem: ValidationError) -> str:
@@ -73,7 +76,27 @@ def read_json(path: Path, *, what: str, error: type[UserError] = UserError, limi
     except (IsADirectoryError, PermissionError) as problem:
         raise error(f"{what} {path} cannot be read: {problem.strerror}.") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise error(f"{what} {path} is not valid JSON ({problem}); it may be truncated. Write it again.") from None
+        raise error(
+            f"{what} {path} is not valid JSON ({problem}); it may be truncated. Write it again."
+        ) from None
+
+
+def _first_unknown(given: Any, known: Any, place: str = "") -> str | None:
+    """Return the place of the first key that was given but is not part of the validated value."""
+    if isinstance(given, dict) and isinstance(known, dict):
+        for key, value in given.items():
+            here = f"{place}.{key}" if place else str(key)
+            if key not in known:
+                return here
+            found = _first_unknown(value, known[key], here)
+            if found:
+                return found
+    if isinstance(given, list) and isinstance(known, list) and len(given) == len(known):
+        for index, (one, other) in enumerate(zip(given, known, strict=True)):
+            found = _first_unknown(one, other, f"{place}.{index}")
+            if found:
+                return found
+    return None
 
 
 def _short(value: object) -> str:

@@ -34,7 +34,7 @@ class RunProblem(UserError):
     """A run directory that cannot be used: another recipe, another process, damaged or full."""
 
 
-class Interrupted(Exception):  # noqa: N818 - an event, not a fault
+class Interrupted(Exception):
     """The user stopped a run; it was saved and can be resumed."""
 
 

@@ -126,7 +126,9 @@ class Plan:
                 )
             shapes[node.name] = self._call(node).output()
             if min(shapes[node.name]) < 1:
-                raise InvalidArchitecture(f"plan: node '{node.name}' has an empty output {shapes[node.name]}.")
+                raise InvalidArchitecture(
+                    f"plan: node '{node.name}' has an empty output {shapes[node.name]}."
+                )
         for output, name in self.outputs.items():
             if name not in shapes:
                 raise InvalidArchitecture(f"plan: output '{output}' is node '{name}', which does not exist.")
@@ -230,7 +232,9 @@ class PlanBuilder:
         """Append a node; `channels` defaults to those of the first input."""
         width = self._shapes[inputs[0]].channels if channels is None else channels
         node = Node(name=name, op=op, inputs=inputs, channels=width, stride=stride)
-        call = OpCall(op=op, inputs=tuple(self._shapes[source] for source in inputs), channels=width, stride=stride)
+        call = OpCall(
+            op=op, inputs=tuple(self._shapes[source] for source in inputs), channels=width, stride=stride
+        )
         self._shapes[name] = call.output()
         self._nodes.append(node)
         return name
@@ -239,9 +243,7 @@ class PlanBuilder:
         """Return the shape of a node added before."""
         return self._shapes[name]
 
-    def plan(
-        self, *, outputs: Mapping[str, str], align_corners: bool, dormant: Iterable[str] = ()
-    ) -> Plan:
+    def plan(self, *, outputs: Mapping[str, str], align_corners: bool, dormant: Iterable[str] = ()) -> Plan:
         """Finish: check everything and freeze."""
         return Plan(
             image=self.image,

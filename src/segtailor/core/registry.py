@@ -31,7 +31,9 @@ class Registry(Generic[T]):
     def add(self, name: str, thing: T) -> None:
         """Register `thing` under `name`."""
         if name in self._things:
-            raise ValueError(f"{self.kind} '{name}' is registered twice: {self._things[name]!r} and {thing!r}")
+            raise ValueError(
+                f"{self.kind} '{name}' is registered twice: {self._things[name]!r} and {thing!r}"
+            )
         self._things[name] = thing
         self._names[id(thing)] = name
 

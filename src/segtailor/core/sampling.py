@@ -34,7 +34,8 @@ def mutate(space: SearchSpace, picks: Picks, rng: Random, *, rate: float = 0.1) 
 def crossover(space: SearchSpace, first: Picks, second: Picks, rng: Random) -> dict[str, int]:
     """Take each pick from one parent or the other."""
     return {
-        decision.name: (first if rng.random() < 0.5 else second)[decision.name] for decision in space.decisions
+        decision.name: (first if rng.random() < 0.5 else second)[decision.name]
+        for decision in space.decisions
     }
 
 

@@ -60,13 +60,17 @@ def family_of(arch: Architecture) -> str:
     for name in SPACES.names():
         if SPACES.get(name).architecture_type is type(arch):
             return name
-    raise InvalidArchitecture(f"{type(arch).__name__} is no architecture of a registered space: {SPACES.names()}.")
+    raise InvalidArchitecture(
+        f"{type(arch).__name__} is no architecture of a registered space: {SPACES.names()}."
+    )
 
 
 def plan_of(arch: Architecture, image: Shape, classes: int) -> Plan:
     """Expand any architecture with the space of its family."""
     if classes < 1:
-        raise InvalidArchitecture(f"classes: {classes} is too few; a network needs at least 1 output channel.")
+        raise InvalidArchitecture(
+            f"classes: {classes} is too few; a network needs at least 1 output channel."
+        )
     return SPACES.get(family_of(arch))().plan(arch, image, classes)
 
 
@@ -88,7 +92,9 @@ def architecture_document(arch: Architecture, origin: Mapping[str, Json] | None 
 def parse_architecture(document: Any, *, what: str = "architecture") -> Architecture:
     """Validate an architecture document from a file or a bundle."""
     if not isinstance(document, dict):
-        raise InvalidArchitecture(f"{what}: expected a JSON object with 'format', 'family' and 'architecture'.")
+        raise InvalidArchitecture(
+            f"{what}: expected a JSON object with 'format', 'family' and 'architecture'."
+        )
     version = document.get("format")
     if version != FORMAT:
         raise InvalidArchitecture(
@@ -97,7 +103,9 @@ def parse_architecture(document: Any, *, what: str = "architecture") -> Architec
         )
     unknown = sorted(set(document) - {"format", "family", "architecture", "origin"})
     if unknown:
-        raise InvalidArchitecture(f"{what}: unknown field '{unknown[0]}'; allowed: format, family, architecture, origin.")
+        raise InvalidArchitecture(
+            f"{what}: unknown field '{unknown[0]}'; allowed: format, family, architecture, origin."
+        )
     family = document.get("family")
     if family not in SPACES:
         raise InvalidArchitecture(f"{what}: family is {family!r}; allowed: {', '.join(SPACES.names())}.")

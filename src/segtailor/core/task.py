@@ -23,7 +23,9 @@ class Task:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.classes) <= IGNORE:
-            raise DataProblem(f"a task needs 1 to {IGNORE} classes, got {len(self.classes)}; check the class list.")
+            raise DataProblem(
+                f"a task needs 1 to {IGNORE} classes, got {len(self.classes)}; check the class list."
+            )
         if len(set(self.classes)) != len(self.classes):
             raise DataProblem("two classes have the same name; rename one of them.")
         if not self.palette:
@@ -44,7 +46,9 @@ def default_palette(count: int) -> tuple[Colour, ...]:
     golden = 0.61803398875  # steps of the golden ratio spread hues evenly for any count
     colours = []
     for index in range(count):
-        red, green, blue = colorsys.hsv_to_rgb(index * golden % 1, 0.55 + 0.35 * (index % 2), 0.95 - 0.25 * (index % 3 == 2))
+        red, green, blue = colorsys.hsv_to_rgb(
+            index * golden % 1, 0.55 + 0.35 * (index % 2), 0.95 - 0.25 * (index % 3 == 2)
+        )
         colours.append((round(255 * red), round(255 * green), round(255 * blue)))
     return tuple(colours)
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from segtailor.core.codec import canonical, from_json, read_json, to_json
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import IGNORE, Task
-from segtailor.data.dataset import Dataset, Pair, Sample
+from segtailor.data.dataset import Dataset, Pair, Sample, check_pair
 from segtailor.data.splits import split_samples
 
 try:
@@ -243,24 +243,6 @@ def _decode(sample: Sample, task: Task) -> _Decoded:
     return _Decoded(
         pair, hashlib.sha256(pair.image.data).digest() + hashlib.sha256(pair.labels.data).digest()
     )
-
-
-def check_pair(pair: Pair, task: Task, name: str) -> None:
-    """Raise `DataProblem` unless a decoded sample has the shapes, types and labels that its task promises."""
-    image, labels = pair
-    if image.dtype != np.uint8 or labels.dtype != np.uint8:
-        raise DataProblem(f"sample '{name}' is {image.dtype} and {labels.dtype}; both must be uint8.")
-    if image.ndim != 3 or image.shape[2] != 3 or image.shape[:2] != labels.shape or not labels.size:
-        raise DataProblem(
-            f"sample '{name}' has image {image.shape} and labels {labels.shape}; "
-            "they must be (height, width, 3) and (height, width)."
-        )
-    strange = labels[(labels >= task.outputs) & (labels != IGNORE)]
-    if strange.size:
-        raise DataProblem(
-            f"sample '{name}' has label {int(strange[0])}, but the task has {task.outputs} classes "
-            f"(0..{task.outputs - 1}, {IGNORE} ignored). Correct the mask or the class list."
-        )
 
 
 def _settle(handle: BinaryIO) -> None:

@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from segtailor.core.errors import DataProblem
 from segtailor.core.registry import Registry
-from segtailor.core.task import Task
+from segtailor.core.task import IGNORE, Task
 
 
 class Pair(NamedTuple):
@@ -47,6 +48,24 @@ class Dataset(Protocol):
 
     def samples(self, split: str) -> Sequence[Sample]:
         """Return the samples of a split in a fixed order; an unknown split raises `UnknownName`."""
+
+
+def check_pair(pair: Pair, task: Task, name: str) -> None:
+    """Raise `DataProblem` unless a decoded sample has the shapes, types and labels that its task promises."""
+    image, labels = pair
+    if image.dtype != np.uint8 or labels.dtype != np.uint8:
+        raise DataProblem(f"sample '{name}' is {image.dtype} and {labels.dtype}; both must be uint8.")
+    if image.ndim != 3 or image.shape[2] != 3 or image.shape[:2] != labels.shape or not labels.size:
+        raise DataProblem(
+            f"sample '{name}' has image {image.shape} and labels {labels.shape}; "
+            "they must be (height, width, 3) and (height, width)."
+        )
+    strange = labels[(labels >= task.outputs) & (labels != IGNORE)]
+    if strange.size:
+        raise DataProblem(
+            f"sample '{name}' has label {int(strange[0])}, but the task has {task.outputs} classes "
+            f"(0..{task.outputs - 1}, {IGNORE} ignored). Correct the mask or the class list."
+        )
 
 
 DATASETS: Registry[Callable[..., Dataset]] = Registry(

@@ -1,4 +1,4 @@
-"""Images and masks from disk, through PIL only. Files are untrusted: sizes are bounded, damage is explained."""
+"""Images and masks from disk, through PIL only. Files are untrusted: sizes bounded, damage explained."""
 
 from __future__ import annotations
 

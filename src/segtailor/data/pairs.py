@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from segtailor.core.errors import DataProblem
+from segtailor.core.task import Task
 from segtailor.data.dataset import Pair
 from segtailor.data.files import file_stamp, list_pictures, read_image, read_mask
 from segtailor.data.labels import LabelMap
+from segtailor.data.splits import parts_of
 
 MASK_ENDINGS = (
     "",
@@ -71,6 +75,50 @@ class Pairing:
         return self.pairs
 
 
+@dataclass(frozen=True, kw_only=True)
+class FileDataset(ABC):
+    """Splits of image and mask files below `path`; a layout says how to find them and what its masks mean."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        if not self.path.exists():
+            raise DataProblem(f"dataset folder {self.path} does not exist; check the path.")
+
+    @property
+    @abstractmethod
+    def task(self) -> Task:
+        """Classes, colours, ignore label."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> LabelMap:
+        """What the values in mask files mean."""
+
+    @abstractmethod
+    def find(self) -> Mapping[str, Pairing]:
+        """Look the files of every split up, or raise `DataProblem` saying which layout was expected."""
+
+    @cached_property
+    def pairings(self) -> Mapping[str, Pairing]:
+        """The files of every split, with those that found no partner."""
+        return self.find()
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return tuple(self.pairings)
+
+    def samples(self, split: str) -> tuple[FileSample, ...]:
+        """Return the samples of a split, of several joined by `+`, or of `trainval`."""
+        labels = self.labels
+        return tuple(
+            FileSample(name=name, image=image, mask=mask, labels=labels)
+            for part in parts_of(split, self.splits)
+            for name, (image, mask) in self.pairings[part].complete(self.path).items()
+        )
+
+
 def pair_folders(
     images: Path,
     masks: Path,
@@ -98,13 +146,6 @@ def pair_folders(
             used.add(match)
     spare = tuple(path for stem, path in candidates.items() if stem not in used)
     return Pairing(pairs=pairs, images_alone=tuple(alone), masks_alone=spare)
-
-
-def file_samples(pairs: Mapping[str, tuple[Path, Path]], labels: LabelMap) -> tuple[FileSample, ...]:
-    """Return the samples of matched files."""
-    return tuple(
-        FileSample(name=name, image=image, mask=mask, labels=labels) for name, (image, mask) in pairs.items()
-    )
 
 
 def _by_stem(folder: Path, ending: str) -> dict[str, Path]:

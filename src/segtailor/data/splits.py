@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from segtailor.core.errors import DataProblem, UnknownName, unknown
 from segtailor.data.dataset import Dataset, Sample
-
-T = TypeVar("T")
 
 LIST_LIMIT = 64 * 2**20  # bytes of a list file
 COMMON_NAMES = {
@@ -27,15 +24,11 @@ COMMON_NAMES = {
 
 def split_samples(dataset: Dataset, split: str) -> Sequence[Sample]:
     """Return the samples of a split, of several joined by `+`, or of `trainval` (train and val together)."""
-    return [sample for part in _parts(dataset.splits, split) for sample in dataset.samples(part)]
+    return [sample for part in parts_of(split, dataset.splits) for sample in dataset.samples(part)]
 
 
-def choose(table: Mapping[str, Sequence[T]], split: str) -> Sequence[T]:
-    """Look a split up by name: one, several joined by `+`, or `trainval`."""
-    return [item for part in _parts(tuple(table), split) for item in table[part]]
-
-
-def _parts(known: Sequence[str], split: str) -> tuple[str, ...]:
+def parts_of(split: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Return the known splits that a name stands for: one, several joined by `+`, or `trainval`."""
     if split in known:
         return (split,)
     parts = ("train", "val") if split == "trainval" else tuple(split.split("+"))

@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Networks: one interpreter for any plan, and the adapters that bring published weights in."""

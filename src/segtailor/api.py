@@ -1,0 +1,82 @@
+"""The Python interface: the functions behind the verbs. `import segtailor` re-exports them lazily."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from segtailor.core.errors import InvalidArchitecture
+from segtailor.core.plan import MAIN, Count, Plan, Shape
+from segtailor.core.plan import count as count_plan
+from segtailor.core.space import SPACES, Architecture, family_of, plan_of, read_architecture
+from segtailor.spaces import architectures, published
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from segtailor.nets.network import Network
+
+__all__ = ["architectures", "count", "create", "load_published", "plan", "resolve"]
+
+COUNTING_SIZE = (1024, 2048)  # the size that published figures are counted at
+CLASSES = 19  # Cityscapes
+
+
+def resolve(source: str | Path | Architecture) -> Architecture:
+    """Return an architecture from a published name, a path to its JSON, or an architecture itself."""
+    if isinstance(source, str) and source in architectures():
+        return published(source)
+    if isinstance(source, str | Path):
+        if isinstance(source, Path) or source.endswith(".json"):
+            return read_architecture(Path(source))
+        return published(source)  # raises with near matches
+    family_of(source)  # raises for anything else
+    return source
+
+
+def plan(source: str | Path | Architecture, *, image: tuple[int, int], classes: int = CLASSES) -> Plan:
+    """Expand an architecture at an image size (height, width), train-only outputs included."""
+    height, width = image
+    if min(image) < 1 or max(image) > 2**15:
+        raise InvalidArchitecture(f"image: {height}x{width}; allowed: 1 to {2**15} pixels per side.")
+    return plan_of(resolve(source), Shape(3, height, width), classes)
+
+
+def count(
+    source: str | Path | Architecture, *, image: tuple[int, int] = COUNTING_SIZE, classes: int = CLASSES
+) -> Count:
+    """Count multiply-accumulates and parameters without allocating weights (or importing torch)."""
+    return count_plan(plan(source, image=image, classes=classes))
+
+
+def create(
+    source: str | Path | Architecture,
+    *,
+    classes: int = CLASSES,
+    outputs: Sequence[str] | str = (MAIN,),
+    seed: int = 0,
+) -> Network:
+    """Build a network with fresh weights, in evaluation mode.
+
+    `outputs` names what it computes; "all" adds every train-only output. Use `forward_all` to get them.
+    """
+    from segtailor.nets.network import Network, initialise
+
+    arch = resolve(source)
+    full = plan(arch, image=(512, 1024), classes=classes)
+    chosen = (
+        tuple(full.outputs) if outputs == "all" else tuple([outputs] if isinstance(outputs, str) else outputs)
+    )
+    network = Network(full.select(chosen), architecture=arch)
+    initialise(network, seed)
+    return network.eval()
+
+
+def load_published(network: Network, state: Mapping[str, Tensor]) -> None:
+    """Copy a reference project's state dictionary into `network`; any key that does not fit raises."""
+    from segtailor.nets.weights import load_named
+
+    arch = network.architecture
+    space: Any = SPACES.get(family_of(arch))
+    load_named(network, state, space.published_names(network, arch))

@@ -1,0 +1,173 @@
+"""CamVid (Brostow et al., 2008) with the 11 classes of SegNet (Badrinarayanan et al., 2017).
+
+Layouts: `images/{train,val,test}` + `masks/...` (ids, 255 unlabelled); `train` + `trainannot` (SegNet
+tutorial: ids, 11 unlabelled); with 32 colours `train` + `train_labels`, or `701_StillsRaw_full` +
+`LabeledApproved_full`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from segtailor.core.errors import DataProblem, unknown
+from segtailor.core.task import IGNORE, Colour, Task
+from segtailor.data.dataset import DATASETS
+from segtailor.data.labels import LabelMap
+from segtailor.data.pairs import FileDataset, Pairing, pair_folders
+from segtailor.data.splits import read_list
+
+SPLITS = ("train", "val", "test")
+
+# The 32 classes of the original by the class they merge into, each with its colour.
+MERGED: Mapping[str, Mapping[str, Colour]] = {
+    "sky": {"Sky": (128, 128, 128)},
+    "building": {
+        "Building": (128, 0, 0),
+        "Archway": (192, 0, 128),
+        "Bridge": (0, 128, 64),
+        "Tunnel": (64, 0, 64),
+        "Wall": (64, 192, 0),
+    },
+    "pole": {"Column_Pole": (192, 192, 128), "TrafficCone": (0, 0, 64)},
+    "road": {"Road": (128, 64, 128), "LaneMkgsDriv": (128, 0, 192), "LaneMkgsNonDriv": (192, 0, 64)},
+    "sidewalk": {"Sidewalk": (0, 0, 192), "ParkingBlock": (64, 192, 128), "RoadShoulder": (128, 128, 192)},
+    "tree": {"Tree": (128, 128, 0), "VegetationMisc": (192, 192, 0)},
+    "sign": {"SignSymbol": (192, 128, 128), "Misc_Text": (128, 128, 64), "TrafficLight": (0, 64, 64)},
+    "fence": {"Fence": (64, 64, 128)},
+    "car": {
+        "Car": (64, 0, 128),
+        "SUVPickupTruck": (64, 128, 192),
+        "Truck_Bus": (192, 128, 192),
+        "Train": (192, 64, 128),
+        "OtherMoving": (128, 64, 64),
+    },
+    "pedestrian": {
+        "Pedestrian": (64, 64, 0),
+        "Child": (192, 128, 64),
+        "CartLuggagePram": (64, 0, 192),
+        "Animal": (64, 128, 64),
+    },
+    "bicyclist": {"Bicyclist": (0, 128, 192), "MotorcycleScooter": (192, 0, 192)},
+}
+VOID: Colour = (0, 0, 0)
+
+TASK = Task(
+    classes=tuple(MERGED),
+    palette=tuple(next(iter(members.values())) for members in MERGED.values()),
+)
+LABELS = LabelMap(
+    ids={**{label: label for label in range(len(MERGED))}, 11: IGNORE, IGNORE: IGNORE},
+    colours={
+        **{colour: label for label, members in enumerate(MERGED.values()) for colour in members.values()},
+        VOID: IGNORE,
+    },
+    ignore_other_colours=True,  # the hand-painted masks hold a few stray colours
+)
+
+
+@DATASETS.register("camvid")
+@dataclass(frozen=True, kw_only=True)
+class CamVid(FileDataset):
+    """CamVid road scenes. `fold` is a drive to leave out: val is that drive, train the rest of train and val."""
+
+    fold: str | None = None
+
+    @property
+    def task(self) -> Task:
+        """The 11 classes."""
+        return TASK
+
+    @property
+    def labels(self) -> LabelMap:
+        """Ids as they are, colours merged."""
+        return LABELS
+
+    def find(self) -> Mapping[str, Pairing]:
+        """Look for each known layout in turn."""
+        found = self._by_folder() or self._by_frame()
+        if not found:
+            raise DataProblem(
+                f"{self.path} is no CamVid folder: expected images/train + masks/train, train + trainannot, "
+                "train + train_labels, or 701_StillsRaw_full + LabeledApproved_full. Check the path."
+            )
+        return found if self.fold is None else _leave_out(found, self.fold)
+
+    def _by_folder(self) -> dict[str, Pairing]:
+        forms = (("images/{}", "masks/{}"), ("{}", "{}annot"), ("{}", "{}_labels"))
+        for images, masks in forms:
+            places = {
+                split: (self.path / images.format(split), self.path / masks.format(split)) for split in SPLITS
+            }
+            found = {
+                split: pair_folders(*both) for split, both in places.items() if all(map(Path.is_dir, both))
+            }
+            if found:
+                return found
+        return {}
+
+    def _by_frame(self) -> dict[str, Pairing]:
+        """Divide the 701 stills by `train.txt` and its like, or by the usual frame numbers."""
+        forms = (("701_StillsRaw_full", "LabeledApproved_full"), ("images", "labels"), ("images", "masks"))
+        both = next(
+            (
+                (self.path / i, self.path / m)
+                for i, m in forms
+                if (self.path / i).is_dir() and (self.path / m).is_dir()
+            ),
+            None,
+        )
+        if both is None:
+            return {}
+        whole = pair_folders(*both).complete(self.path)
+        lists = {
+            split: self.path / f"{split}.txt" for split in SPLITS if (self.path / f"{split}.txt").is_file()
+        }
+        if lists:
+            return {split: _select(whole, path) for split, path in lists.items()}
+        table: dict[str, dict[str, tuple[Path, Path]]] = {split: {} for split in SPLITS}
+        for name, files in whole.items():
+            table[usual_split(name)][name] = files
+        return {split: Pairing(pairs=pairs) for split, pairs in table.items() if pairs}
+
+
+def drive_of(name: str) -> str:
+    """Return the drive that a frame belongs to, e.g. `0006R0`."""
+    return name.rpartition("/")[2].partition("_")[0]
+
+
+def usual_split(name: str) -> str:
+    """Return the split of a frame in the usual 367 / 101 / 233 division (Sturgess et al., 2009)."""
+    drive, _, frame = name.partition("_")
+    digits = "".join(character for character in frame if character.isdecimal())
+    number = int(digits) if digits else 0
+    if drive == "Seq05VD" or (drive == "0001TP" and number > 8520):
+        return "test"
+    return "val" if drive == "0016E5" and 7959 <= number <= 8159 else "train"
+
+
+def _select(whole: Mapping[str, tuple[Path, Path]], path: Path) -> Pairing:
+    names = [Path(row[0]).stem for row in read_list(path)]
+    missing = [name for name in names if name not in whole]
+    if missing:
+        raise DataProblem(f"list {path} names frame '{missing[0]}', which is not there; correct the list.")
+    return Pairing(pairs={name: whole[name] for name in names})
+
+
+def _leave_out(found: Mapping[str, Pairing], fold: str) -> dict[str, Pairing]:
+    frames = {
+        name: files
+        for split in ("train", "val")
+        if split in found
+        for name, files in found[split].pairs.items()
+    }
+    drives = {drive_of(name) for name in frames}
+    if fold not in drives:
+        raise unknown("CamVid drive", fold, drives)
+    if len(drives) == 1:
+        raise DataProblem(f"all frames are of drive '{fold}': leaving it out leaves nothing to train on.")
+    return {
+        "train": Pairing(pairs={name: files for name, files in frames.items() if drive_of(name) != fold}),
+        "val": Pairing(pairs={name: files for name, files in frames.items() if drive_of(name) == fold}),
+    }

@@ -1,0 +1,152 @@
+"""Where a user's images and masks lie: folders with common names, folders per split, or list files.
+
+Knows names and places only; what the masks mean and how to divide an undivided set is `folder.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from segtailor.core.errors import DataProblem
+from segtailor.data.files import list_folders
+from segtailor.data.pairs import Pairing, pair_folders
+from segtailor.data.splits import COMMON_NAMES, read_list
+
+IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "inputs")
+MASK_FOLDERS = (
+    "masks",
+    "mask",
+    "labels",
+    "label",
+    "annotations",
+    "annotation",
+    "gt",
+    "segmentation",
+    "targets",
+)
+WHOLE = ""  # the key of a set that is not divided into splits
+ORDER = ("train", "val", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A folder, or one list file, and the names of its image and mask folders where they are unusual."""
+
+    path: Path
+    images: str | None = None
+    masks: str | None = None
+
+    @property
+    def root(self) -> Path:
+        """The folder that relative names start from."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def find(self) -> dict[str, Pairing]:
+        """Return the files of each split, or of the undivided set under `WHOLE`."""
+        if self.path.is_file():
+            return {WHOLE: self._listed(self.path)}
+        lists = {
+            split: path
+            for name, split in COMMON_NAMES.items()
+            for suffix in (".txt", ".csv")
+            if (path := self.path / f"{name}{suffix}").is_file()
+        }
+        if lists:
+            return {split: self._listed(path) for split, path in lists.items()}
+        both = self._image_and_mask(self.path)
+        return self._splits_outside() if both is None else self._splits_inside(*both)
+
+    def _splits_outside(self) -> dict[str, Pairing]:
+        """`train/images` beside `train/masks`."""
+        places = _split_folders(self.path)
+        found = {
+            split: pair_folders(*both, prefix=f"{place.name}/")
+            for split, place in places.items()
+            if (both := self._image_and_mask(place)) is not None
+        }
+        if not found:
+            raise self._strange()
+        return found
+
+    def _splits_inside(self, images: Path, masks: Path) -> dict[str, Pairing]:
+        """`images/train` beside `masks/train`, or no splits at all."""
+        places, mask_places = _split_folders(images), _split_folders(masks)
+        if not places or len(places) != len(list_folders(images)):
+            return {WHOLE: pair_folders(images, masks)}
+        for split, place in places.items():
+            if split not in mask_places and split != "test":  # test splits often come without masks
+                raise DataProblem(f"{place} has no folder of masks inside {masks}; add it.")
+        return {
+            split: pair_folders(place, mask_places[split], prefix=f"{place.name}/")
+            for split, place in places.items()
+            if split in mask_places
+        }
+
+    def _listed(self, path: Path) -> Pairing:
+        """Read a list file: image and mask per line, or one name that the folders hold."""
+        rows = read_list(path)
+        known = self._by_name() if any(len(row) == 1 for row in rows) else {}
+        pairs: dict[str, tuple[Path, Path]] = {}
+        for row in rows:
+            name = _bare(row[0])
+            if len(row) == 1:
+                name = row[0] if row[0] in known else name
+                if name not in known:
+                    raise DataProblem(
+                        f"list {path} names '{row[0]}', but {self.root} has no such image and mask."
+                    )
+            if name in pairs:
+                raise DataProblem(f"list {path} names '{name}' twice; remove one line.")
+            pairs[name] = known[name] if len(row) == 1 else (self.root / row[0], self.root / row[1])
+        if not pairs:
+            raise DataProblem(f"list {path} is empty; write one 'image mask' line per sample.")
+        return Pairing(pairs=pairs)
+
+    def _by_name(self) -> Mapping[str, tuple[Path, Path]]:
+        both = self._image_and_mask(self.root)
+        if both is None:
+            raise self._strange()
+        return pair_folders(*both).pairs
+
+    def _image_and_mask(self, place: Path) -> tuple[Path, Path] | None:
+        """Find the two folders; images without masks raise."""
+        images = _named(place, self.images, IMAGE_FOLDERS)
+        if images is None:
+            return None
+        masks = _named(place, self.masks, MASK_FOLDERS)
+        if masks is None:
+            raise DataProblem(
+                f"{images} has no folder of masks beside it; looked for "
+                f"{self.masks or ', '.join(MASK_FOLDERS)}. Add it, or name it with masks=..."
+            )
+        return images, masks
+
+    def _strange(self) -> DataProblem:
+        inside = ", ".join(place.name for place in list_folders(self.root)[:8]) or "no folders"
+        return DataProblem(
+            f"{self.root} holds {inside}; expected 'images' beside 'masks', 'train/images' beside 'train/masks', "
+            "or train.txt with 'image mask' lines. Rename, or give images=... and masks=..."
+        )
+
+
+def _named(place: Path, name: str | None, common: tuple[str, ...]) -> Path | None:
+    if name is not None:
+        return place / name if (place / name).is_dir() else None
+    by_name = {folder.name.lower(): folder for folder in reversed(list_folders(place))}
+    return next((by_name[choice] for choice in common if choice in by_name), None)
+
+
+def _split_folders(place: Path) -> dict[str, Path]:
+    """Return the folders named like splits, train first."""
+    named = {
+        COMMON_NAMES[folder.name.lower()]: folder
+        for folder in list_folders(place)
+        if folder.name.lower() in COMMON_NAMES
+    }
+    return {split: named[split] for split in ORDER if split in named}
+
+
+def _bare(name: str) -> str:
+    return Path(name).with_suffix("").as_posix()

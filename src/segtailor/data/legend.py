@@ -1,0 +1,194 @@
+"""What mask values mean, class by class; read from classes.yaml, classes.txt or palette.json.
+
+classes:                            # classes.yaml
+  - road                            # short form: the id is the position in this list
+  - {name: car, id: 13, colour: [0, 0, 142]}
+ignore: [255, "#000000"]            # ids and colours that do not count
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+
+from segtailor.core.codec import from_json, read_json
+from segtailor.core.errors import DataProblem
+from segtailor.core.task import IGNORE, Colour, Task
+from segtailor.data.labels import LabelMap
+
+FILES = ("classes.yaml", "classes.yml", "classes.txt", "palette.json")
+TEXT_LIMIT = 2**20  # bytes of a class list
+
+Value: TypeAlias = int | str | Colour  # an id, or a colour as three numbers or '#rrggbb'
+
+
+@dataclass(frozen=True, kw_only=True)
+class LegendClass:
+    """One class: its name, its ids in index masks (none: its position) and its colour in colour masks."""
+
+    name: str
+    ids: tuple[int, ...] = ()
+    colour: Colour | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Legend:
+    """All classes in label order, and what does not count: given ids and colours, and 255 unless claimed."""
+
+    classes: tuple[LegendClass, ...]
+    ignore_ids: tuple[int, ...] = ()
+    ignore_colours: tuple[Colour, ...] = ()
+
+    @property
+    def task(self) -> Task:
+        """Names and colours for a network."""
+        colours = tuple(row.colour for row in self.classes if row.colour is not None)
+        complete = len(colours) == len(self.classes)
+        return Task(classes=tuple(row.name for row in self.classes), palette=colours if complete else ())
+
+    def ignoring(self, values: Iterable[Value]) -> Legend:
+        """Return a legend that also ignores these ids and colours."""
+        ids, colours = list(self.ignore_ids), list(self.ignore_colours)
+        for value in values:
+            if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
+                ids.append(int(value))
+            else:
+                colours.append(parse_colour(value))
+        return replace(self, ignore_ids=tuple(ids), ignore_colours=tuple(colours))
+
+    def label_map(self, *, ignore_others: bool = False, by_colour: bool = False) -> LabelMap:
+        """Return the tables that read masks; an id or colour with two meanings raises."""
+        ids: dict[int, int] = {}
+        colours: dict[Colour, int] = {}
+        for label, row in enumerate(self.classes):
+            for value in row.ids or (label,):
+                _claim(ids, value, label)
+            if row.colour is not None:
+                _claim(colours, row.colour, label)
+        for value in self.ignore_ids:
+            ids[value] = IGNORE  # what the user ignores wins over a default position
+        for colour in self.ignore_colours:
+            _claim(colours, colour, IGNORE)
+        ids.setdefault(IGNORE, IGNORE)
+        return LabelMap(
+            ids=ids,
+            colours=colours,
+            ignore_other_ids=ignore_others,
+            ignore_other_colours=ignore_others,
+            by_colour=by_colour,
+        )
+
+
+def parse_colour(value: Value) -> Colour:
+    """Return a colour from three numbers or `#rrggbb` (the `#` may be missing)."""
+    if isinstance(value, str) and re.fullmatch(r"#?[0-9a-fA-F]{6}", value):
+        number = int(value.removeprefix("#"), 16)
+        return number >> 16, number >> 8 & 255, number & 255
+    if isinstance(value, (tuple, list)) and len(value) == 3:
+        red, green, blue = (int(channel) for channel in value)
+        if all(0 <= channel <= 255 for channel in (red, green, blue)):
+            return red, green, blue
+    raise DataProblem(f"{value!r} is no colour; write three numbers from 0 to 255 or '#rrggbb'.")
+
+
+def numbered(count: int) -> tuple[str, ...]:
+    """Return the names of classes that nobody named."""
+    return tuple(f"class{index}" for index in range(count))
+
+
+def read_legend(path: Path) -> Legend:
+    """Read a class list in any of the three forms, chosen by the file's suffix."""
+    if path.suffix == ".json":
+        return _from_palette(read_json(path, what="palette", error=DataProblem, limit=TEXT_LIMIT), path)
+    text = _read_text(path)
+    if path.suffix in (".yaml", ".yml"):
+        try:
+            return _from_document(yaml.safe_load(text), path)
+        except (yaml.YAMLError, RecursionError) as problem:
+            raise DataProblem(f"class list {path} is not valid YAML: {problem}. Correct it.") from None
+    lines = [line.strip() for line in text.splitlines()]
+    return Legend(classes=tuple(_from_line(line) for line in lines if line and not line.startswith("#")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    name: str
+    id: int | tuple[int, ...] = ()
+    colour: Value | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Document:
+    classes: tuple[_Row | str, ...]
+    ignore: tuple[Value, ...] = ()
+
+
+def _from_document(data: Any, path: Path) -> Legend:
+    if isinstance(data, list):
+        data = {"classes": data}
+    rows = data.get("classes") if isinstance(data, dict) else None
+    if isinstance(rows, list):
+        data = {**data, "classes": [_british(row) for row in rows]}
+    document = from_json(_Document, data, what=f"class list {path}", error=DataProblem)
+    classes = []
+    for row in document.classes:
+        if isinstance(row, str):
+            classes.append(LegendClass(name=row))
+        else:
+            ids = (row.id,) if isinstance(row.id, int) else row.id
+            colour = None if row.colour is None else parse_colour(row.colour)
+            classes.append(LegendClass(name=row.name, ids=ids, colour=colour))
+    return Legend(classes=tuple(classes)).ignoring(document.ignore)
+
+
+def _british(row: Any) -> Any:
+    """Accept the other spelling of colour."""
+    if isinstance(row, dict) and "color" in row and "colour" not in row:
+        return {("colour" if key == "color" else key): value for key, value in row.items()}
+    return row
+
+
+def _from_palette(data: Any, path: Path) -> Legend:
+    """Read `{"road": [128, 64, 128], ...}` or `[[128, 64, 128], ...]`."""
+    if isinstance(data, dict) and data:
+        named = data.items()
+    elif isinstance(data, list) and data:
+        named = dict(zip(numbered(len(data)), data, strict=True)).items()
+    else:
+        raise DataProblem(f"palette {path} must map class names to colours or list colours.")
+    return Legend(
+        classes=tuple(LegendClass(name=name, colour=parse_colour(colour)) for name, colour in named)
+    )
+
+
+def _from_line(line: str) -> LegendClass:
+    """Read `road`, `road 128 64 128` or `128 64 128 road`."""
+    cells = [cell for cell in re.split(r"[,\s]+", line) if cell]
+    for colour, rest in ((cells[-3:], cells[:-3]), (cells[:3], cells[3:])):
+        if rest and len(colour) == 3 and all(cell.isdecimal() for cell in colour):
+            red, green, blue = (int(cell) for cell in colour)
+            return LegendClass(name=" ".join(rest), colour=parse_colour((red, green, blue)))
+    return LegendClass(name=line)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > TEXT_LIMIT:
+            raise DataProblem(f"class list {path} is over {TEXT_LIMIT} bytes; is it the right file?")
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as problem:
+        raise DataProblem(f"class list {path} cannot be read: {problem.strerror}. Check the path.") from None
+    except UnicodeDecodeError:
+        raise DataProblem(f"class list {path} is not text in UTF-8; write it again.") from None
+
+
+def _claim(table: dict[Any, int], key: Any, label: int) -> None:
+    if table.setdefault(key, label) != label:
+        raise DataProblem(
+            f"{key} stands for two classes ({table[key]} and {label}); give each its own value."
+        )

@@ -1,0 +1,112 @@
+"""From what a user writes to a dataset: `folder:PATH?val=0.1&seed=3`, `synthetic:size=64x128`, a YAML file.
+
+dataset: folder                     # the same as YAML; paths are relative to the file
+path: ../photos
+classes: [road, car]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+from urllib.parse import unquote
+
+import yaml
+
+from segtailor.core.codec import from_json
+from segtailor.core.errors import DataProblem, UserError, unknown
+from segtailor.data import bdd, camvid, cityscapes, folder, synthetic, voc
+from segtailor.data.dataset import DATASETS, Dataset
+
+__all__ = ["DATASETS", "dataset_from", "locate"]
+
+YAML_LIMIT = 2**20  # bytes
+PATHS = ("path", "legend")  # options that are paths
+SELF_REGISTERED = (bdd, camvid, cityscapes, folder, voc)  # importing a module registers its dataset
+
+DATASETS.add("synthetic", synthetic.from_options)
+
+
+def locate(text: str) -> Dataset:
+    """Return the dataset that `text` names, its files looked up; a mistake raises `UserError`."""
+    if text.lower().endswith((".yaml", ".yml")) and ":" not in text.partition("/")[0]:
+        return _from_yaml(Path(text).expanduser())
+    name, colon, rest = text.partition(":")
+    if name not in DATASETS and Path(text).expanduser().exists():
+        raise DataProblem(f"'{text}' is a path without its layout; write e.g. folder:{text}.")
+    maker = DATASETS.get(name)
+    if not isinstance(maker, type):
+        return maker(_options(rest.removeprefix("?"), name))
+    path, _, query = rest.partition("?")
+    if not colon or not path:
+        raise DataProblem(f"'{text}' does not say where the dataset is; write {name}:PATH.")
+    options = _options(query, name)
+    if "path" in options:
+        raise DataProblem(f"'{text}' gives the path twice; leave out path=...")
+    return dataset_from(name, {"path": path, **options})
+
+
+def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = None) -> Dataset:
+    """Return the dataset called `name` with typed or textual options; relative paths start from `base`."""
+    maker = DATASETS.get(name)
+    if not isinstance(maker, type):
+        return maker({key: _plain(value) for key, value in options.items()})
+    known = [item.name for item in fields(maker)]
+    for key in options:
+        if key not in known:
+            raise unknown(f"option of '{name}'", key, known)
+    if "path" not in options:
+        raise DataProblem(f"dataset '{name}' needs a path; say where its files are.")
+    hints = get_type_hints(maker)
+    values = {key: _spread(value, hints[key]) for key, value in options.items()}
+    for key in PATHS:
+        if isinstance(values.get(key), str):
+            place = Path(values[key]).expanduser()
+            values[key] = str(place if base is None else base / place)
+    dataset: Dataset = from_json(maker, values, what=f"dataset '{name}'", error=DataProblem)
+    dataset.splits  # noqa: B018 - looks the files up now, so that a wrong path is told at once
+    return dataset
+
+
+def _options(query: str, name: str) -> dict[str, str]:
+    """Parse `a=1&b=2`; where no value may hold a comma, `a=1,b=2` too."""
+    separator = "&" if "&" in query or query.count("=") < 2 else ","
+    options: dict[str, str] = {}
+    for item in filter(None, query.split(separator)):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise UserError(f"dataset '{name}': option '{item}' has no value; write {item}=VALUE.")
+        if key in options:
+            raise UserError(f"dataset '{name}': option '{key}' is given twice; keep one.")
+        options[key.strip()] = unquote(value.strip())
+    return options
+
+
+def _spread(value: Any, hint: Any) -> Any:
+    """Split text at commas where the option is a sequence."""
+    if not isinstance(value, str) or not any(get_origin(part) is tuple for part in (hint, *get_args(hint))):
+        return value
+    return [cell.strip() for cell in value.split(",") if cell.strip()]
+
+
+def _plain(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _from_yaml(path: Path) -> Dataset:
+    try:
+        if path.stat().st_size > YAML_LIMIT:
+            raise DataProblem(f"dataset file {path} is over {YAML_LIMIT} bytes; is it the right file?")
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise DataProblem(
+            f"dataset file {path} cannot be read: {problem.strerror}. Check the path."
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as problem:
+        raise DataProblem(f"dataset file {path} is not valid YAML: {problem}. Correct it.") from None
+    if not isinstance(document, dict) or not isinstance(document.get("dataset"), str):
+        raise DataProblem(f"dataset file {path} must say which layout it describes, e.g. 'dataset: folder'.")
+    options = {str(key): value for key, value in document.items() if key != "dataset"}
+    return dataset_from(document["dataset"], options, base=path.parent)

@@ -1,0 +1,120 @@
+"""What the masks of an undescribed folder hold: ids or colours, and from them a legend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from segtailor.core.errors import DataProblem
+from segtailor.core.task import IGNORE
+from segtailor.data.files import colours_of, read_mask
+from segtailor.data.labels import pack_colours, unpack_colour
+from segtailor.data.legend import Legend, LegendClass, numbered
+
+MASK_LIMIT = 1000  # masks looked at, evenly spread: enough to meet every class, bounded on large sets
+COLOUR_LIMIT = 255
+GAP_LIMIT = 16  # unused ids in a row; more means the values are no class numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """The ids and packed colours found in masks; `coloured` when the ids alone do not tell classes apart.
+
+    `palette` holds the colour that palette files show for each id used.
+    """
+
+    ids: frozenset[int] = frozenset()
+    colours: frozenset[int] = frozenset()
+    coloured: bool = False
+    palette: Mapping[int, int] = field(default_factory=dict)
+
+    def joined(self, other: Survey) -> Survey:
+        """Return what both found. An id with two colours means palettes made per file: only colours tell."""
+        clash = any(other.palette.get(value, colour) != colour for value, colour in self.palette.items())
+        return Survey(
+            ids=self.ids | other.ids,
+            colours=self.colours | other.colours,
+            coloured=self.coloured or other.coloured or clash,
+            palette={**self.palette, **other.palette},
+        )
+
+
+def survey(masks: Sequence[Path]) -> Survey:
+    """Look at up to `MASK_LIMIT` masks. Unreadable ones are left to whoever reads them, unless all are."""
+    step = -(-len(masks) // MASK_LIMIT) or 1
+    result = Survey()
+    problems: list[DataProblem] = []
+    readable = 0
+    with ThreadPoolExecutor(4, thread_name_prefix="survey") as pool:
+        for outcome in pool.map(_glance, masks[::step]):
+            if isinstance(outcome, DataProblem):
+                problems.append(outcome)
+                continue
+            readable += 1
+            result = result.joined(outcome)
+    if problems and not readable:
+        raise problems[0]
+    return result
+
+
+def legend_of(found: Survey, *, by_colour: bool, ignored: Legend) -> Legend:
+    """Return a legend of numbered classes for what was found, less what `ignored` ignores."""
+    if by_colour:
+        if len(found.colours) > COLOUR_LIMIT:
+            raise DataProblem(
+                f"the masks hold more than {COLOUR_LIMIT} colours. Are they masks? JPEG invents colours: "
+                "save them as PNG, or give a palette and others=ignore."
+            )
+        colours = [unpack_colour(key) for key in sorted(found.colours)]
+        colours = [colour for colour in colours if colour not in ignored.ignore_colours]
+        names = numbered(len(colours))
+        classes = tuple(LegendClass(name=n, colour=c) for n, c in zip(names, colours, strict=True))
+    else:
+        ids = sorted(found.ids - set(ignored.ignore_ids) - {IGNORE})
+        _check_ids(ids)
+        classes = tuple(LegendClass(name=name) for name in numbered(ids[-1] + 1 if ids else 0))
+    if not classes:
+        raise DataProblem(
+            f"every pixel of every mask is ignored ({IGNORE}), so there is nothing to learn. "
+            "If 255 marks the object in 0/255 masks give binary=true; otherwise check the masks."
+        )
+    return Legend(classes=classes, ignore_ids=ignored.ignore_ids, ignore_colours=ignored.ignore_colours)
+
+
+def _check_ids(ids: list[int]) -> None:
+    if ids and (ids[0] < 0 or ids[-1] >= IGNORE):
+        strange = ids[0] if ids[0] < 0 else ids[-1]
+        raise DataProblem(
+            f"masks hold id {strange}; class ids go from 0 to {IGNORE - 1}. Renumber the masks."
+        )
+    for before, after in zip([-1, *ids], ids, strict=False):
+        if after - before - 1 > GAP_LIMIT:
+            raise DataProblem(
+                f"masks hold class id {after}, but no id between {before} and {after} (found: "
+                f"{', '.join(map(str, ids[:12]))}). If {after} means unlabelled give ignore={after}; "
+                f"if the ids are right list the classes (classes.yaml) or give count={after + 1}."
+            )
+
+
+def _glance(path: Path) -> Survey | DataProblem:
+    try:
+        raw = read_mask(path)
+    except DataProblem as problem:
+        return problem
+    channel = raw.values[:, :, 0] if raw.coloured else raw.values
+    ids = [int(value) for value in np.unique(channel)]
+    colours = colours_of(raw)
+    shown = (
+        [] if colours is None else [int(key) for key in np.unique(pack_colours(colours))[: COLOUR_LIMIT + 1]]
+    )
+    table = [] if raw.palette is None else pack_colours(raw.palette).tolist()
+    return Survey(
+        ids=frozenset(ids),
+        colours=frozenset(shown),
+        coloured=raw.coloured and bool((raw.values != raw.values[:, :, :1]).any()),
+        palette={value: table[value] for value in ids if value < len(table)},
+    )

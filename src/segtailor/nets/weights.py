@@ -1,0 +1,89 @@
+"""Load weights under foreign names: strict, and explicit about the first key that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from segtailor.core.errors import UserError
+
+COUNTER = "num_batches_tracked"
+
+
+class WeightsProblem(UserError):
+    """A state dictionary that does not fit the network; the message names the first key that is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameMap:
+    """How a published checkpoint names a network's weights.
+
+    `names` maps our key to the published ones (several where one tensor has several names: the last wins).
+    `droppable` tells published keys that belong to parts this network does not have (train-only heads).
+    `convert`, when given, rewrites the published dictionary first (e.g. from an inference form).
+    """
+
+    names: Mapping[str, tuple[str, ...]]
+    droppable: Callable[[str], bool] = field(default=lambda _: False)
+    convert: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None
+
+
+def load_named(network: nn.Module, state: Mapping[str, Tensor], names: NameMap) -> None:
+    """Copy a published state dictionary into `network`; nothing is written unless every key fits."""
+    if names.convert is not None:
+        state = names.convert(state)
+    own = network.state_dict()
+    _check_mapping(own, names)
+    _check_keys(own, state, names)
+    with torch.no_grad():
+        for key, target in own.items():
+            for published in names.names.get(key, ()):
+                if published in state:
+                    target.copy_(state[published])
+
+
+def key_pairs(
+    prefix: str, published: str, layers: Iterable[tuple[str, str]], own: Mapping[str, object]
+) -> dict[str, tuple[str, ...]]:
+    """Map `prefix.ours.*` to `published.theirs.*` for each (ours, theirs) in `layers`, following our own keys."""
+    pairs: dict[str, tuple[str, ...]] = {}
+    for ours, theirs in layers:
+        start = f"{prefix}.{ours}." if ours else f"{prefix}."
+        goal = f"{published}.{theirs}." if theirs else f"{published}."
+        pairs.update({key: (goal + key[len(start) :],) for key in own if key.startswith(start)})
+    return pairs
+
+
+def _check_mapping(own: Mapping[str, Tensor], names: NameMap) -> None:
+    unmapped = [key for key in own if key not in names.names]
+    if unmapped:
+        raise WeightsProblem(
+            f"the name map has no published name for our '{unmapped[0]}': this is a bug, report it."
+        )
+
+
+def _check_keys(own: Mapping[str, Tensor], state: Mapping[str, Tensor], names: NameMap) -> None:
+    known: set[str] = set()
+    for key, target in own.items():
+        for published in names.names[key]:
+            known.add(published)
+            if published not in state:
+                if published.endswith(COUNTER):
+                    continue  # old checkpoints have no counters, and nothing reads them in inference
+                raise WeightsProblem(
+                    f"missing key '{published}' (shape {tuple(target.shape)}); the file holds {len(state)} keys. "
+                    "Is it a checkpoint of this very network and number of classes?"
+                )
+            if tuple(state[published].shape) != tuple(target.shape):
+                raise WeightsProblem(
+                    f"key '{published}' has shape {tuple(state[published].shape)}, the network needs "
+                    f"{tuple(target.shape)}. Check the architecture name and the number of classes."
+                )
+    for key in state:
+        if key not in known and not names.droppable(key):
+            raise WeightsProblem(
+                f"unknown key '{key}': the network has no such weight. Check the architecture name."
+            )

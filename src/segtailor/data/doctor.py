@@ -10,9 +10,11 @@ from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import Task
 from segtailor.data.checks import content, leaks
-from segtailor.data.checks.census import Census, take_census
+from segtailor.data.checks.census import Census, explain_masks, take_census
 from segtailor.data.checks.findings import Finding, Severity, arranged
 from segtailor.data.dataset import Dataset, Sample
+from segtailor.data.labels import LabelMap
+from segtailor.data.legend import numbered
 from segtailor.data.pairs import FileSample, Pairing
 
 __all__ = ["Diagnosis", "Finding", "SplitFacts", "check", "examine"]
@@ -104,10 +106,12 @@ def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:
     known = list(_known_problems(dataset))
     try:
         task = dataset.task
-        census = [take_census(name, _samples(dataset, name), limit=limit) for name in dataset.splits]
     except DataProblem as problem:
-        return Diagnosis(findings=arranged([*known, _unusable(problem)]))
-    findings = [finding for rule in RULES for finding in rule(census, task)]
+        masks = [mask for pairing in _pairings(dataset).values() for _, mask in pairing.pairs.values()]
+        faults = [content.fault_finding(fault) for fault in explain_masks(masks, problem)]
+        return Diagnosis(findings=arranged([*known, *faults]))
+    census = [take_census(name, _samples(dataset, name), limit=limit) for name in dataset.splits]
+    findings = [*_nameless_colours(dataset), *(found for rule in RULES for found in rule(census, task))]
     return Diagnosis(
         findings=arranged([*known, *findings]),
         splits={part.split: _facts(part, task) for part in census},
@@ -136,6 +140,19 @@ def _known_problems(dataset: Dataset) -> Iterator[Finding]:
                 message=f"this mask of split '{split}' has no image and is not used",
                 fix="Add the image of the same name, or remove the mask.",
             )
+
+
+def _nameless_colours(dataset: Dataset) -> Iterator[Finding]:
+    """Colour masks whose palette was not given but gathered from the masks."""
+    labels = getattr(dataset, "labels", None)
+    names = dataset.task.classes
+    if isinstance(labels, LabelMap) and labels.colours and names == numbered(len(names)):
+        yield Finding(
+            severity="warning",
+            kind="colour-mask",
+            message=f"the masks hold colours and no palette was given; {len(names)} colours were found and numbered",
+            fix="Name the classes and their colours in classes.yaml or palette.json beside the images.",
+        )
 
 
 def _pairings(dataset: Dataset) -> Mapping[str, Pairing]:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from segtailor.data.dataset import Pair, Sample
 from segtailor.data.files import read_image, read_mask
 from segtailor.data.pairs import FileSample
 
+LOOKED = 200  # masks read to explain why classes cannot be told
 THUMB = 16  # side of the grey thumbnail that near duplicates are compared by
 
 
@@ -110,6 +112,28 @@ def look(sample: Sample) -> Record | Fault:
     )
 
 
+def explain_masks(masks: Sequence[Path], problem: DataProblem) -> list[Fault]:
+    """Say what `problem` kept a dataset from telling its classes, by looking at some of its masks."""
+    damaged: list[Fault] = []
+    highest: dict[str, int] = {}  # id by file, 255 apart
+    for mask in masks[:: max(1, len(masks) // LOOKED)]:
+        try:
+            raw = read_mask(mask)
+        except DataProblem as damage:
+            damaged.append(_unreadable(str(mask), damage))
+            continue
+        if raw.coloured and (raw.values != raw.values[:, :, :1]).any():
+            return [*damaged, Fault(kind="colour-mask", file=str(mask), message=str(problem))]
+        highest[str(mask)] = max(
+            (int(value) for value in np.unique(raw.values) if value != IGNORE), default=-1
+        )
+    if not highest:
+        return damaged or [Fault(kind="unusable", file="", message=str(problem))]
+    file = max(highest, key=highest.__getitem__)
+    kind = "all-ignored" if highest[file] < 0 else "id-out-of-range"
+    return [*damaged, Fault(kind=kind, file=file, message=str(problem))]
+
+
 def _explain(sample: FileSample, problem: DataProblem) -> Fault:
     """Find out which of the two files is to blame, and for what."""
     mask_file = str(sample.mask)
@@ -141,7 +165,7 @@ def _malformed(pair: Pair) -> str:
         return (
             f"the image is {pair.image.dtype} of shape {pair.image.shape} instead of uint8 (height, width, 3)"
         )
-    if pair.labels.dtype != np.uint8 or pair.labels.shape != pair.image.shape[:2]:
+    if pair.labels.dtype != np.uint8 or pair.labels.shape != pair.image.shape[:2] or not pair.labels.size:
         return (
             f"the labels are {pair.labels.dtype} of shape {pair.labels.shape}, "
             f"the image needs uint8 of shape {pair.image.shape[:2]}"

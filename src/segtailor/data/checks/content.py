@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from segtailor.core.task import IGNORE, Task
-from segtailor.data.checks.census import Census
+from segtailor.data.checks.census import Census, Fault
 from segtailor.data.checks.findings import Finding
 
 FIXES = {
@@ -15,6 +15,8 @@ FIXES = {
     "size-mismatch": "Export the mask at the size of its image, or remove the pair.",
     "colour-mask": "Give the colour of every class (a palette), or convert the masks to class ids.",
     "unknown-colour": "Add the colours to the palette or list them as ignored; never save masks as JPEG.",
+    "all-ignored": "Check how the masks were exported; 255 means 'unlabelled'. If it marks the object: binary=true.",
+    "unusable": "Correct the dataset's files or options.",
     "id-out-of-range": "Correct the mask, declare more classes, or name the id as ignored.",
 }
 SMALL_TRAIN, SMALL_OTHER = 20, 10  # images
@@ -40,15 +42,14 @@ def faulty_files(census: Sequence[Census], task: Task) -> Iterator[Finding]:
             f"are numbered 0 to {task.outputs - 1}: the labels are shifted by one",
             fix="Subtract 1 from every id (255 stays), or give the classes their ids 1.. in the class list.",
         )
-    for fault in faults:
-        if not (shifted and fault.refused):
-            yield Finding(
-                severity="error",
-                kind=fault.kind,
-                file=fault.file,
-                message=fault.message,
-                fix=FIXES[fault.kind],
-            )
+    yield from (fault_finding(fault) for fault in faults if not (shifted and fault.refused))
+
+
+def fault_finding(fault: Fault) -> Finding:
+    """Turn a fault into an error."""
+    return Finding(
+        severity="error", kind=fault.kind, file=fault.file, message=fault.message, fix=FIXES[fault.kind]
+    )
 
 
 def label_range(census: Sequence[Census], task: Task) -> Iterator[Finding]:
@@ -130,7 +131,7 @@ def ignored_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
                 file=blank[0].file,
                 message=f"every pixel of every mask in split '{split.split}' is ignored (255): nothing can "
                 "be learned or scored",
-                fix="Check how the masks were exported; 255 means 'unlabelled'.",
+                fix=FIXES["all-ignored"],
             )
             continue
         for record in blank:

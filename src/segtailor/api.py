@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from segtailor.core.codec import to_json
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import MAIN, Count, Plan, Shape
 from segtailor.core.plan import count as count_plan
-from segtailor.core.space import SPACES, Architecture, family_of, plan_of, read_architecture
-from segtailor.spaces import architectures, published
+from segtailor.core.receptive import receptive_field
+from segtailor.core.space import SPACES, Architecture, family_of, identity, plan_of, read_architecture
+from segtailor.spaces import architectures, published, published_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +51,54 @@ def count(
 ) -> Count:
     """Count multiply-accumulates and parameters without allocating weights (or importing torch)."""
     return count_plan(plan(source, image=image, classes=classes))
+
+
+def describe(
+    source: str | Path | Architecture, *, image: tuple[int, int] = COUNTING_SIZE, classes: int | None = None
+) -> dict[str, Any]:
+    """Return size, cost, identity and published results of a network as plain data, without importing torch."""
+    arch, outputs = resolve(source), classes or published_classes(source)
+    expanded = plan(arch, image=image, classes=outputs)
+    size, field = count_plan(expanded), receptive_field(expanded)
+    origin = published_record(str(source))["origin"] if str(source) in architectures() else {}
+    return {
+        "name": str(source) if isinstance(source, str | Path) else family_of(arch),
+        "family": family_of(arch),
+        "fingerprint": identity(arch),
+        "image": list(image),
+        "classes": outputs,
+        "macs": size.macs,
+        "params": size.params,
+        "train_params": size.train_params,
+        "output_stride": expanded.output_stride,
+        "receptive_field": None if math.isinf(field) else field,
+        "layers": len(expanded.calls),
+        "outputs": list(expanded.outputs),
+        "architecture": to_json(arch),
+        "published": origin.get("results", {}),
+    }
+
+
+def published_classes(source: str | Path | Architecture) -> int:
+    """Return the number of classes a published network was made for; 19 (Cityscapes) for anything else."""
+    if isinstance(source, str) and source in architectures():
+        return int(published_record(source)["origin"].get("classes", CLASSES))
+    return CLASSES
+
+
+def draw(
+    source: str | Path | Architecture,
+    file: Path,
+    *,
+    image: tuple[int, int] = COUNTING_SIZE,
+    classes: int | None = None,
+) -> None:
+    """Draw a network as SVG."""
+    from segtailor.report.drawing import draw_plan
+
+    expanded = plan(source, image=image, classes=classes or published_classes(source))
+    title = str(source) if isinstance(source, str | Path) else family_of(source)
+    file.write_text(draw_plan(expanded, title=title), encoding="utf-8")
 
 
 def create(

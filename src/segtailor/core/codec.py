@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable
 from dataclasses import fields, is_dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,10 +18,14 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 JSON_LIMIT = 16 * 2**20  # bytes: files come from outside, a larger one is a mistake or an attack
 
 
-@cache
-def adapter(kind: Hashable) -> TypeAdapter[Any]:
-    """Return the (cached) pydantic adapter of a dataclass."""
-    return TypeAdapter(kind)
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
+def adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Return the pydantic adapter of a dataclass; building one takes milliseconds, so each is kept."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def to_json(value: Any) -> Any:

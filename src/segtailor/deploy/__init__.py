@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""From a trained network to what runs on a device."""

@@ -1,0 +1,46 @@
+# Everything starts here: `make quickstart` to see it work, `make test` and `make check` before a commit.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup quickstart test test-all test-device check fix bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	$(BIN)/python -c "import torch; print('torch', torch.__version__)"
+	touch $(STAMP)
+
+quickstart: $(STAMP)
+	$(BIN)/python examples/quickstart.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -m "not device" -o timeout=900
+
+test-device: $(STAMP)
+	$(BIN)/python -m pytest -n 0 -m device -o timeout=900
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/budgets.py
+	$(BIN)/codespell src tests docs benchmarks examples tools README.md CHANGELOG.md CONTRIBUTING.md
+
+fix: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/data_throughput.py
+	$(BIN)/python benchmarks/interpreter_overhead.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache src/*.egg-info

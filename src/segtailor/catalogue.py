@@ -1,0 +1,43 @@
+"""What there is, by kind, with one line each: the content of `segtailor list`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from segtailor import spaces
+from segtailor.core.plan import OPERATORS
+from segtailor.core.registry import Registry
+from segtailor.core.space import SPACES
+
+
+def rows(what: str) -> list[tuple[str, str]]:
+    """Return (name, description) of everything of a kind."""
+    return _KINDS[what]()
+
+
+def _architectures() -> list[tuple[str, str]]:
+    found = []
+    for name in spaces.architectures():
+        record = spaces.published_record(name)
+        found.append((name, f"{record['family']}; {record['origin'].get('where', '')}"))
+    return found
+
+
+def _summaries(registry: Registry[type]) -> list[tuple[str, str]]:
+    return [(name, (inspect.getdoc(registry.get(name)) or "").split("\n")[0]) for name in registry.names()]
+
+
+def _datasets() -> list[tuple[str, str]]:
+    from segtailor.data.locate import DATASETS
+
+    return _summaries(DATASETS)
+
+
+_KINDS: dict[str, Callable[[], list[tuple[str, str]]]] = {
+    "architectures": _architectures,
+    "spaces": lambda: _summaries(SPACES),
+    "operators": lambda: _summaries(OPERATORS),
+    "datasets": _datasets,
+    "tasks": lambda: [("segmentation", "One class per pixel.")],
+}

@@ -1,0 +1,27 @@
+"""`segtailor list`: names of what there is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from segtailor import catalogue
+from segtailor.cli.options import Json
+from segtailor.cli.output import emit, table
+
+
+def list_(
+    what: Literal["architectures", "spaces", "operators", "datasets", "tasks"], *, json: Json = False
+) -> None:
+    """Name what there is.
+
+    Parameters
+    ----------
+    what:
+        Which names.
+    """
+    rows = catalogue.rows(what)
+    emit(
+        [name for name, _ in rows],
+        lambda console: console.print(table(None, ["name", "what it is"], rows)),
+        json=json,
+    )

@@ -1,0 +1,33 @@
+"""How verbs print: one JSON document for machines, or text for people. Everything else goes to stderr."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def emit(data: Any, text: Callable[[Console], None], *, json: bool) -> None:
+    """Print `data` as JSON, or let `text` write for people."""
+    if json:
+        print(json_module.dumps(data, indent=1, allow_nan=False))
+    else:
+        text(Console(soft_wrap=True))
+
+
+def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Build a table; columns whose name starts with '>' are right-aligned."""
+    built = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        built.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
+    for row in rows:
+        built.add_row(*[str(cell) for cell in row])
+    return built
+
+
+def note(message: str) -> None:
+    """Tell the user something on stderr."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(message, markup=False)

@@ -1,0 +1,69 @@
+"""`segtailor show`: describe a network without building it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from segtailor import api
+from segtailor.cli.options import Json, Size
+from segtailor.cli.output import emit, note, table
+from segtailor.core.plan import OPERATORS, Plan
+
+
+def show_(
+    name: str,
+    /,
+    *,
+    image: Size = api.COUNTING_SIZE,
+    classes: int | None = None,
+    svg: Annotated[Path | None, Parameter(help="Write a drawing of the network to this file.")] = None,
+    json: Json = False,
+) -> None:
+    """Describe a network: layers, multiply-accumulates, parameters, receptive field.
+
+    Parameters
+    ----------
+    name:
+        A published name (see `segtailor list architectures`) or the path of an architecture file.
+    image:
+        Size HEIGHTxWIDTH at which to count.
+    classes:
+        Number of output channels; the published number when left out.
+    """
+    facts = api.describe(name, image=image, classes=classes)
+    if svg is not None:
+        api.draw(name, svg, image=image, classes=classes)
+        note(f"wrote {svg}")
+    emit(
+        facts,
+        lambda console: _print(console, facts, api.plan(name, image=image, classes=facts["classes"])),
+        json=json,
+    )
+
+
+def _print(console: Console, facts: dict[str, Any], plan: Plan) -> None:
+    rows = []
+    for node in plan.nodes:
+        call, shape = plan.call(node.name), plan.shape(node.name)
+        size = f"{shape.channels}x{shape.height}x{shape.width}"
+        kind = OPERATORS.name_of(type(node.op))
+        inputs = (
+            ", ".join(node.inputs) if len(node.inputs) < 4 else f"{node.inputs[0]}, ... {node.inputs[-1]}"
+        )
+        rows.append([node.name, kind, inputs, size, f"{call.macs() / 1e6:,.1f}", f"{call.params():,}"])
+    console.print(table(None, ["layer", "operator", "inputs", "output", ">MMACs", ">params"], rows))
+    field = facts["receptive_field"]
+    console.print(
+        f"\n{facts['name']}  {facts['family']}  {facts['fingerprint']}\n"
+        f"{facts['macs'] / 1e9:,.3f} G multiply-accumulates at {facts['image'][0]}x{facts['image'][1]}, "
+        f"{facts['params']:,} parameters ({facts['train_params']:,} in training), {facts['classes']} classes\n"
+        f"output stride {facts['output_stride']:g}, "
+        f"receptive field {'the whole image' if field is None else f'{math.ceil(field)} pixels'}"
+    )
+    for key, value in facts["published"].items():
+        console.print(f"  {key}: {value}")

@@ -1,0 +1,152 @@
+"""A trained network as a folder: `model.safetensors` and `model.json`. Nothing in it is ever executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from safetensors import SafetensorError
+from torch import Tensor
+
+from segtailor.core.atomic import write_bytes, write_json
+from segtailor.core.codec import Json, from_json, read_json, to_json
+from segtailor.core.errors import InvalidArchitecture, UserError
+from segtailor.core.plan import Plan, Shape
+from segtailor.core.space import Architecture, architecture_document, parse_architecture, plan_of
+from segtailor.core.task import Preprocessing, Task
+from segtailor.nets.inference import label_map, normalised
+from segtailor.nets.network import Network
+
+FORMAT = 1
+WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
+LARGEST = 1_000_000_000  # parameters: a description from outside must not make us allocate more
+
+
+class BundleProblem(UserError):
+    """A bundle that is missing, damaged or from a newer version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A trained network with all that is needed to use it."""
+
+    network: Network
+    task: Task
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    provenance: Mapping[str, Json] = field(default_factory=dict)
+    numbers: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def architecture(self) -> Architecture:
+        """The network's architecture."""
+        return self.network.architecture
+
+    def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Label a PIL image or a (height, width, 3) uint8 array; the labels have the image's own size."""
+        pixels = _pixels(image)
+        device = next(self.network.parameters()).device
+        batch = torch.from_numpy(pixels.copy()).to(device)[None]
+        with torch.no_grad():
+            labels: Tensor = label_map(
+                self.network, normalised(batch, self.preprocessing), size=pixels.shape[:2]
+            )
+        found: NDArray[np.uint8] = labels[0].to("cpu", torch.uint8).numpy()
+        return found
+
+
+def save_bundle(folder: Path, model: Model) -> None:
+    """Write a bundle; weights first, so that a description never stands without them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {
+        name: tensor.detach().to("cpu").contiguous() for name, tensor in model.network.state_dict().items()
+    }
+    write_bytes(folder / WEIGHTS, safetensors.torch.save(state), what="weights of the model")
+    description = {
+        "format": FORMAT,
+        "architecture": architecture_document(model.architecture),
+        "outputs": list(model.network.plan.outputs),
+        "task": to_json(model.task),
+        "preprocessing": to_json(model.preprocessing),
+        "provenance": dict(model.provenance),
+        "numbers": dict(model.numbers),
+    }
+    write_json(folder / DESCRIPTION, description, what="description of the model")
+
+
+def load_bundle(folder: Path) -> Model:
+    """Read a bundle, in evaluation mode."""
+    if not (folder / DESCRIPTION).is_file():
+        raise BundleProblem(
+            f"{folder} is no bundle: it has no {DESCRIPTION}. Give the folder that `train` wrote."
+        )
+    facts = read_json(folder / DESCRIPTION, what="bundle", error=BundleProblem)
+    version = facts.get("format") if isinstance(facts, dict) else None
+    if version != FORMAT:
+        raise BundleProblem(
+            f"bundle {folder}: format is {version!r}, this version reads {FORMAT}. Update segtailor."
+        )
+    arch = parse_architecture(facts.get("architecture"), what=f"bundle {folder}")
+    task = from_json(Task, facts.get("task"), what=f"bundle {folder}, task", error=BundleProblem)
+    preprocessing = from_json(
+        Preprocessing, facts.get("preprocessing"), what=f"bundle {folder}, preprocessing", error=BundleProblem
+    )
+    network = build(arch, task.outputs, outputs=facts.get("outputs", ["main"]))
+    _load_weights(network, folder / WEIGHTS)
+    return Model(
+        network=network.eval(),
+        task=task,
+        preprocessing=preprocessing,
+        provenance=facts.get("provenance", {}),
+        numbers=facts.get("numbers", {}),
+    )
+
+
+def build(arch: Architecture, classes: int, *, outputs: Any) -> Network:
+    """Build a network that computes `outputs` ("all", or names), refusing sizes beyond reason before allocating."""
+    plan: Plan = plan_of(arch, Shape(3, 512, 1024), classes)
+    chosen = tuple(plan.outputs) if outputs == "all" else tuple(outputs)
+    plan = plan.select(chosen)
+    if plan.train_params() > LARGEST:
+        raise InvalidArchitecture(
+            f"the network would have {plan.train_params():,} parameters; at most {LARGEST:,} are built. Shrink it."
+        )
+    return Network(plan, architecture=arch)
+
+
+def _load_weights(network: Network, file: Path) -> None:
+    try:
+        state = safetensors.torch.load_file(file)
+    except FileNotFoundError:
+        raise BundleProblem(
+            f"{file} does not exist; the bundle is incomplete. Copy or train it again."
+        ) from None
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise BundleProblem(f"{file} is damaged ({problem}). Copy or train it again.") from None
+    own = network.state_dict()
+    for name in sorted(own.keys() ^ state.keys()):
+        side = "is missing" if name in own else "is unknown"
+        raise BundleProblem(f"{file}: weight '{name}' {side}; the bundle does not fit its own description.")
+    for name, tensor in own.items():
+        if tensor.shape != state[name].shape:
+            raise BundleProblem(
+                f"{file}: weight '{name}' has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}."
+            )
+    network.load_state_dict(state)
+
+
+def _pixels(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
+    if isinstance(image, Image.Image):
+        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    array = np.asarray(image)
+    if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8 or min(array.shape) < 1:
+        raise UserError(
+            f"an image is a (height, width, 3) uint8 array, not {array.shape} {array.dtype}; convert it first."
+        )
+    return array

@@ -23,6 +23,8 @@ from segtailor.data.scene.canvas import (
 )
 from segtailor.data.scene.style import FAR, Light, Street, grey, vivid
 
+WOODS = np.array((0.25, 0.33, 0.2), np.float32)
+
 
 @dataclass(frozen=True, kw_only=True)
 class House:
@@ -111,12 +113,13 @@ def paint_skyline(canvas: Canvas, light: Light, rng: Generator) -> None:
         width = rng.uniform(8, 45)
         woods = rng.random() < 0.35
         top = rng.uniform(4, 12) if woods else rng.uniform(6, 34)
-        patch = canvas.camera.facing((at, at + width), (-6, top), FAR + rng.uniform(1, 40))
-        if patch is not None:
-            rough = texture(patch.along, patch.height, scale=1.5, shift=int(rng.integers(256)))
-            edge = top + (1.5 * rough if woods else 0)
-            colour = (np.array((0.25, 0.33, 0.2)) if woods else grey(rng, 0.3, 0.65)) * light.tint
+        distance, shift = FAR + rng.uniform(1, 40), int(rng.integers(256))
+        colour = (WOODS if woods else grey(rng, 0.3, 0.65)) * light.tint
+        patch = canvas.camera.facing((at, at + width), (-6, top), distance)
+        if patch is not None:  # all is drawn before: what is out of view changes nothing in view
+            rough = texture(patch.along, patch.height, scale=1.5, shift=shift)
             shaded = colour * (1 + (0.2 if woods else 0.07) * rough)[..., None]
+            edge = top + (1.5 * rough if woods else 0)
             canvas.paint(patch, patch.height <= edge, shaded, TREE if woods else BUILDING)
         at += width * rng.uniform(0.7, 1.5)
 

@@ -132,7 +132,8 @@ def _expose(canvas: Canvas, light: Light, rng: Generator) -> NDArray[np.uint8]:
     vignette = 1 - np.float32(rng.uniform(0, 0.14)) * (across**2 + down**2)
     image *= gain
     image *= vignette[..., None]
-    image += (_grain((height, width), rng) * np.float32(rng.uniform(0.005, 0.035)))[..., None]
+    noise = np.float32(rng.uniform(0.005, 0.035))
+    image += (_grain((height, width), rng) * noise)[..., None]
     np.clip(image, 0, 1, out=image)
     image *= 255
     return image.astype(np.uint8)

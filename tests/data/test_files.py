@@ -87,6 +87,7 @@ def test_cut_files_are_named(tmp_path: Path, reader: object, suffix: str, keep: 
         reader(path)  # type: ignore[operator]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # PIL remarks on odd tags
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif", ".bmp"])
 def test_scrambled_files_never_raise_anything_else(tmp_path: Path, suffix: str) -> None:
     original = write_image(tmp_path / f"a{suffix}", (16, 16)).read_bytes()
@@ -103,6 +104,7 @@ def test_scrambled_files_never_raise_anything_else(tmp_path: Path, suffix: str) 
         assert image.ndim == 3
 
 
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_decompression_bomb_is_refused_before_decoding(tmp_path: Path) -> None:
     path = write_mask(tmp_path / "bomb.png")
     content = bytearray(path.read_bytes())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from segtailor.core.errors import DataProblem
-from segtailor.core.task import Task
+from segtailor.core.task import IGNORE, Task
 from segtailor.data.dataset import DATASETS
 from segtailor.data.labels import LabelMap
 from segtailor.data.layout import WHOLE, Layout
@@ -107,6 +107,8 @@ class Folder(FileDataset):
         return self._from_options() if self.binary else None
 
     def _from_options(self) -> Legend:
+        if self.count is not None and not 1 <= self.count <= IGNORE:
+            raise DataProblem(f"count={self.count} is no number of classes; give 1 to {IGNORE}.")
         colours = tuple(parse_colour(colour) for colour in self.palette)
         default = ("background", "foreground") if self.binary else numbered(self.count or len(colours))
         names = self.classes or default

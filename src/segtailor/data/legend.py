@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import yaml
-
 from segtailor.core.codec import from_json, read_json
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Colour, Task
+from segtailor.data.documents import read_text, read_yaml
 from segtailor.data.labels import LabelMap
 
 FILES = ("classes.yaml", "classes.yml", "classes.txt", "palette.json")
@@ -105,12 +104,9 @@ def read_legend(path: Path) -> Legend:
     """Read a class list in any of the three forms, chosen by the file's suffix."""
     if path.suffix == ".json":
         return _from_palette(read_json(path, what="palette", error=DataProblem, limit=TEXT_LIMIT), path)
-    text = _read_text(path)
     if path.suffix in (".yaml", ".yml"):
-        try:
-            return _from_document(yaml.safe_load(text), path)
-        except (yaml.YAMLError, RecursionError) as problem:
-            raise DataProblem(f"class list {path} is not valid YAML: {problem}. Correct it.") from None
+        return _from_document(read_yaml(path, what="class list"), path)
+    text = read_text(path, what="class list", limit=TEXT_LIMIT)
     lines = [line.strip() for line in text.splitlines()]
     return Legend(classes=tuple(_from_line(line) for line in lines if line and not line.startswith("#")))
 
@@ -174,17 +170,6 @@ def _from_line(line: str) -> LegendClass:
             red, green, blue = (int(cell) for cell in colour)
             return LegendClass(name=" ".join(rest), colour=parse_colour((red, green, blue)))
     return LegendClass(name=line)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        if path.stat().st_size > TEXT_LIMIT:
-            raise DataProblem(f"class list {path} is over {TEXT_LIMIT} bytes; is it the right file?")
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as problem:
-        raise DataProblem(f"class list {path} cannot be read: {problem.strerror}. Check the path.") from None
-    except UnicodeDecodeError:
-        raise DataProblem(f"class list {path} is not text in UTF-8; write it again.") from None
 
 
 def _claim(table: dict[Any, int], key: Any, label: int) -> None:

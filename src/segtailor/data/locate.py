@@ -7,22 +7,21 @@ classes: [road, car]
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
-import yaml
-
 from segtailor.core.codec import from_json
 from segtailor.core.errors import DataProblem, UserError, unknown
 from segtailor.data import bdd, camvid, cityscapes, folder, synthetic, voc
 from segtailor.data.dataset import DATASETS, Dataset
+from segtailor.data.documents import read_yaml
 
 __all__ = ["DATASETS", "dataset_from", "locate"]
 
-YAML_LIMIT = 2**20  # bytes
 PATHS = ("path", "legend")  # options that are paths
 SELF_REGISTERED = (bdd, camvid, cityscapes, folder, voc)  # importing a module registers its dataset
 
@@ -32,9 +31,9 @@ DATASETS.add("synthetic", synthetic.from_options)
 def locate(text: str) -> Dataset:
     """Return the dataset that `text` names, its files looked up; a mistake raises `UserError`."""
     if text.lower().endswith((".yaml", ".yml")) and ":" not in text.partition("/")[0]:
-        return _from_yaml(Path(text).expanduser())
+        return _from_yaml(_place(text))
     name, colon, rest = text.partition(":")
-    if name not in DATASETS and Path(text).expanduser().exists():
+    if name not in DATASETS and _exists(_place(text)):
         raise DataProblem(f"'{text}' is a path without its layout; write e.g. folder:{text}.")
     maker = DATASETS.get(name)
     if not isinstance(maker, type):
@@ -60,10 +59,10 @@ def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = N
     if "path" not in options:
         raise DataProblem(f"dataset '{name}' needs a path; say where its files are.")
     hints = get_type_hints(maker)
-    values = {key: _spread(value, hints[key]) for key, value in options.items()}
+    values = {key: _typed(value, hints[key]) for key, value in options.items()}
     for key in PATHS:
         if isinstance(values.get(key), str):
-            place = Path(values[key]).expanduser()
+            place = _place(values[key])
             values[key] = str(place if base is None else base / place)
     dataset: Dataset = from_json(maker, values, what=f"dataset '{name}'", error=DataProblem)
     dataset.splits  # noqa: B018 - looks the files up now, so that a wrong path is told at once
@@ -84,11 +83,26 @@ def _options(query: str, name: str) -> dict[str, str]:
     return options
 
 
-def _spread(value: Any, hint: Any) -> Any:
-    """Split text at commas where the option is a sequence."""
-    if not isinstance(value, str) or not any(get_origin(part) is tuple for part in (hint, *get_args(hint))):
+def _typed(value: Any, hint: Any) -> Any:
+    """Turn text into what the option holds: a number, yes or no, or a list split at commas.
+
+    What does not fit stays text, so that validation names the option.
+    """
+    kinds = get_args(hint) if get_origin(hint) is not tuple else (hint,)
+    kinds = kinds or (hint,)
+    if not isinstance(value, str):
         return value
-    return [cell.strip() for cell in value.split(",") if cell.strip()]
+    if any(get_origin(kind) is tuple for kind in kinds):
+        return [cell.strip() for cell in value.split(",") if cell.strip()]
+    if bool in kinds:
+        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(
+            value.lower(), value
+        )
+    for kind in (int, float):
+        if kind in kinds:
+            with contextlib.suppress(ValueError):
+                return kind(value)
+    return value
 
 
 def _plain(value: Any) -> str:
@@ -96,17 +110,23 @@ def _plain(value: Any) -> str:
 
 
 def _from_yaml(path: Path) -> Dataset:
-    try:
-        if path.stat().st_size > YAML_LIMIT:
-            raise DataProblem(f"dataset file {path} is over {YAML_LIMIT} bytes; is it the right file?")
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise DataProblem(
-            f"dataset file {path} cannot be read: {problem.strerror}. Check the path."
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as problem:
-        raise DataProblem(f"dataset file {path} is not valid YAML: {problem}. Correct it.") from None
+    document = read_yaml(path, what="dataset file")
     if not isinstance(document, dict) or not isinstance(document.get("dataset"), str):
         raise DataProblem(f"dataset file {path} must say which layout it describes, e.g. 'dataset: folder'.")
-    options = {str(key): value for key, value in document.items() if key != "dataset"}
+    options = {key: value for key, value in document.items() if key != "dataset"}
     return dataset_from(document["dataset"], options, base=path.parent)
+
+
+def _place(text: str) -> Path:
+    """Return a path with `~` resolved where that is possible."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # no such user: a folder may still be called so
+        return Path(text)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long for a path, or not allowed to look
+        return False

@@ -82,8 +82,14 @@ class FileDataset(ABC):
     path: Path
 
     def __post_init__(self) -> None:
-        if not self.path.exists():
-            raise DataProblem(f"dataset folder {self.path} does not exist; check the path.")
+        try:
+            self.path.stat()
+        except FileNotFoundError:
+            raise DataProblem(f"dataset folder {self.path} does not exist; check the path.") from None
+        except (OSError, ValueError) as problem:
+            raise DataProblem(
+                f"dataset folder {str(self.path)!r:.200} cannot be opened: {problem}."
+            ) from None
 
     @property
     @abstractmethod

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from segtailor.core.errors import DataProblem, UnknownName, unknown
 from segtailor.data.dataset import Dataset, Sample
+from segtailor.data.documents import read_text
 
-LIST_LIMIT = 64 * 2**20  # bytes of a list file
 COMMON_NAMES = {
     "train": "train",
     "training": "train",
@@ -45,7 +45,7 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
 
     Order is by a hash of seed and name, so adding a file moves few of the others.
     """
-    if val < 0 or test < 0 or val + test >= 1:
+    if not (val >= 0 and test >= 0 and val + test < 1):  # not-a-number is refused too
         raise DataProblem(
             f"val={val:g} and test={test:g} leave nothing to train on; together they must be under 1."
         )
@@ -70,16 +70,8 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
 
 def read_list(path: Path) -> list[tuple[str, ...]]:
     """Read a list file: one or two columns, split by comma, tab or spaces; `#` starts a comment line."""
-    try:
-        if path.stat().st_size > LIST_LIMIT:
-            raise DataProblem(f"list {path} is over {LIST_LIMIT} bytes; is it the right file?")
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as problem:
-        raise DataProblem(f"list {path} cannot be read: {problem.strerror}. Check the path.") from None
-    except UnicodeDecodeError:
-        raise DataProblem(f"list {path} is not text in UTF-8; write it again.") from None
     rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(read_text(path, what="list").splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         row = _columns(line)

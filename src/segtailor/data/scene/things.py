@@ -1,4 +1,4 @@
-"""Street furniture and traffic: trees, poles, signs, cars, people, bicycles. Each paints one thing at (x, z)."""
+"""Street furniture and traffic: trees, poles, signs, cars, people, bicycles; one function each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from segtailor.data.scene.canvas import (
     Mask,
     Patch,
     texture,
-)  # fmt: skip
+)
 from segtailor.data.scene.ground import shadow_blob
 from segtailor.data.scene.shapes import bar, disc, ring, rod, taper, thick
 from segtailor.data.scene.style import Light, grey, paint_colour, vivid
@@ -43,7 +43,8 @@ def paint_tree(canvas: Canvas, at: tuple[float, float], light: Light, rng: Gener
     shift = int(rng.integers(256))
     ragged, leaves = texture(u, v, scale=5.0, shift=shift), texture(u, v, scale=23.0, shift=shift + 31)
     r = (u / radius) ** 2 + ((v - crown[0]) / crown[1]) ** 2
-    mask = (r + 0.22 * ragged + 0.12 * leaves < 0.85) & (leaves < rng.uniform(1.0, 2.5)) & (v > 0.02)
+    outline = r + 0.22 * np.maximum(ragged, -2) + 0.12 * np.maximum(leaves, -2)  # stays within the patch
+    mask = (outline < 0.85) & (leaves < rng.uniform(1.0, 2.5)) & (v > 0.02)
     sunny = 0.9 + 0.25 * np.clip((v - crown[0]) / crown[1] + 0.6 * light.side * u / radius * light.sun, -1, 1)
     colour = _foliage(rng) * light.tint * (sunny + 0.22 * leaves + 0.1 * ragged)[..., None]
     canvas.paint(patch, mask, np.clip(colour, 0.01, 1), TREE)
@@ -94,7 +95,7 @@ def paint_sign(canvas: Canvas, at: tuple[float, float], rng: Generator) -> None:
 
 
 def paint_person(canvas: Canvas, at: tuple[float, float], rng: Generator, *, seat: float = 0.0) -> None:
-    """Paint someone standing or walking, or sitting on something of height `seat` (then without legs below)."""
+    """Paint someone standing or walking, or sitting at height `seat`."""
     x, z = at
     tall = rng.uniform(0.85, 1.1) if rng.random() < 0.9 else rng.uniform(0.6, 0.8)
     if not seat:
@@ -148,7 +149,7 @@ def paint_bicycle(canvas: Canvas, at: tuple[float, float], rng: Generator, *, ri
 
 
 def paint_car(canvas: Canvas, at: tuple[float, float], light: Light, rng: Generator) -> None:
-    """Paint a car or van along the street at (left-right centre, near end): its flank, then its back or front."""
+    """Paint a car or van along the street, its near end at Z: the flank, then the back or front."""
     x, z = at
     van = rng.random() < 0.2
     width, length = (2.0, rng.uniform(4.8, 6.5)) if van else (1.78, rng.uniform(3.7, 4.8))

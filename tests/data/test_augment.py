@@ -84,7 +84,7 @@ def test_double_scale_equals_bilinear_interpolation() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_labels_follow_the_image_to_the_pixel(seed: int) -> None:
-    """Red is the column, green the row: the label sampled must be that of the nearest pixel the image shows."""
+    """Red is the column, green the row: the label must be that of the nearest pixel the image shows."""
     height, width = 50, 60
     rows, columns = np.mgrid[:height, :width].astype(np.uint8)
     images = torch.from_numpy(np.stack([columns, rows, rows * 0]))[None].repeat(8, 1, 1, 1)

@@ -1,9 +1,9 @@
 """Random scale, crop, flip and colour for a whole batch in one resampling pass, on any device.
 
-Without rotation the geometry is separable: per image one table of source rows and one of source columns. They are
-drawn and computed in double precision by NumPy, so the result does not depend on the device, and sent in one copy.
-Sampling is bilinear for images and nearest for labels from the same tables. Nothing is filtered before shrinking:
-at scale 0.5 two bilinear taps per axis are an exact box filter, and between 0.5 and 1 the aliasing is slight.
+Without rotation the geometry is separable: per image one table of source rows and one of source columns. They
+are computed in double precision by NumPy, so that they do not depend on the device, and sent in one copy.
+Images are sampled bilinearly, labels take the nearest pixel. Nothing is filtered before shrinking:
+at scale 0.5 two bilinear taps per axis are an exact box filter, between 0.5 and 1 the aliasing is slight.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ CHUNK_PIXELS = 400_000  # on a CPU, work through about this many pixels at a tim
 class Augment:
     """What may happen to a training image; the defaults of the colour part change nothing.
 
-    `brightness`, `contrast` and `saturation` x draw a factor from 1 - x to 1 + x, `hue` x a rotation of up to x
-    turns. Colours are not clipped, and contrast is about the mean luminance of the preprocessing instead of that of
-    each image: both keep the whole chain one 3x4 matrix per image.
+    `brightness`, `contrast` and `saturation` x draw a factor from 1 - x to 1 + x, `hue` x a rotation of up to
+    x turns. Colours are not clipped, and contrast is about the mean luminance of the preprocessing instead of
+    that of each image: both keep the whole chain one 3x4 matrix per image.
     """
 
     crop: tuple[int, int]
@@ -82,14 +82,14 @@ class Drawn(NamedTuple):
 
     def part(self, positions: slice) -> Drawn:
         """Return the draws of some positions in the batch: what one process of several needs."""
-        rows, columns = (Taps(*(table[positions] for table in taps)) for taps in (self.rows, self.columns))
+        rows, columns = (Taps._make(table[positions] for table in taps) for taps in (self.rows, self.columns))
         return Drawn(rows, columns, self.colour[positions])
 
 
 def draw(
     augment: Augment, sizes: NDArray[np.integer], *, rng: np.random.Generator, grey: float = 0.5
 ) -> Drawn:
-    """Draw for images of `sizes` (images, 2); what position k gets does not depend on the size of the batch."""
+    """Draw for images of `sizes` (images, 2); what position k gets does not depend on the batch size."""
     chance = rng.random((len(sizes), DRAWS))
     scale = augment.scale[0] + chance[:, 0] * (augment.scale[1] - augment.scale[0])
     flipped = chance[:, 1:2] < augment.flip
@@ -126,9 +126,9 @@ def colour_matrices(augment: Augment, chance: NDArray[np.float64], *, grey: floa
 def resample(
     images: Tensor, labels: Tensor, *, index: NDArray[np.integer], drawn: Drawn, preprocessing: Preprocessing
 ) -> tuple[Tensor, Tensor]:
-    """Return normalised crops (batch, 3, h, w) float32 and labels (batch, h, w) uint8 of the images at `index`.
+    """Return normalised crops (batch, 3, h, w) and labels (batch, h, w) of the images at `index`.
 
-    `images` is (n, 3, height, width) and `labels` (n, height, width), contiguous uint8, on the device to work on.
+    `images` is (n, 3, height, width) and `labels` (n, height, width), contiguous uint8, on the working device.
     Outside the source the image is 0, the mean colour, and the label is 255.
     """
     tables = _send(index, drawn, preprocessing, images.device)
@@ -147,25 +147,26 @@ def resample(
 def _sources(
     size: NDArray[np.int64], crop: int, scale: NDArray[np.float64], chance: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the source coordinate of each output pixel's centre along one axis; exact integers at scale 1."""
+    """Return the source coordinate of each output pixel along one axis; exact integers at scale 1."""
     scaled = np.maximum(1, np.rint(size * scale))
     slack = scaled - crop  # negative: the image is smaller than the crop and is placed at random inside it
     offset = np.sign(slack) * np.floor(chance * (np.abs(slack) + 1))
-    return (np.arange(crop) + 0.5 + offset) * (size / scaled) - 0.5
+    source: NDArray[np.float64] = (np.arange(crop) + 0.5 + offset) * (size / scaled) - 0.5
+    return source
 
 
 def _taps(source: NDArray[np.float64], size: NDArray[np.int64]) -> Taps:
     inside = (source >= -0.5) & (source < size - 0.5)
     held = np.clip(source, 0, size - 1)  # never reads beyond the image into the padding of the canvas
     low = np.floor(held)
-    whole = (low, np.ceil(held), np.floor(held + 0.5), inside)
-    return Taps(*(table.astype(np.int32) for table in whole), weight=(held - low).astype(np.float32))
+    whole = [table.astype(np.int32) for table in (low, np.ceil(held), np.floor(held + 0.5), inside)]
+    return Taps._make([*whole, (held - low).astype(np.float32)])
 
 
 class _Tables(NamedTuple):
     """What `resample` needs, on the device; int32 where nothing else is said."""
 
-    index: Tensor  # (batch, 1)
+    image: Tensor  # (batch, 1)
     row_low: Tensor
     row_high: Tensor
     row_nearest: Tensor
@@ -188,7 +189,7 @@ def _send(
     packed = torch.from_numpy(np.concatenate([part.view(np.int32) for part in parts], axis=1))
     if device.type != "cpu":
         packed = packed.pin_memory().to(device, non_blocking=True)
-    pieces = packed.split([part.shape[1] for part in parts], dim=1)
+    pieces = torch.split(packed, [part.shape[1] for part in parts], dim=1)
     pairs = zip(pieces, parts, strict=True)
     return _Tables(
         *(piece.view(torch.float32) if part.dtype == np.float32 else piece for piece, part in pairs)
@@ -201,13 +202,14 @@ def _normalised(colour: NDArray[np.float64], preprocessing: Preprocessing) -> ND
     matrix = colour / std[:, None]
     matrix[:, :, :3] /= 255
     matrix[:, :, 3] -= mean / std
-    return matrix.astype(np.float32)
+    folded: NDArray[np.float32] = matrix.astype(np.float32)
+    return folded
 
 
 def _sample_images(images: Tensor, tables: _Tables, *, out: Tensor) -> None:
     batch, channels, height, width = out.shape
     lines = images.view(-1, images.shape[-1])
-    plane = tables.index[:, :, None] * channels + torch.arange(channels, device=out.device)[:, None]
+    plane = tables.image[:, :, None] * channels + torch.arange(channels, device=out.device)[:, None]
     first = plane * images.shape[2]  # (batch, channels, 1): the first line of each colour plane
 
     def pick(rows: Tensor) -> Tensor:
@@ -225,10 +227,12 @@ def _sample_images(images: Tensor, tables: _Tables, *, out: Tensor) -> None:
 
 
 def _sample_labels(labels: Tensor, tables: _Tables, *, out: Tensor) -> None:
-    batch, height, width = out.shape
+    batch, height, _ = out.shape
     lines = labels.view(-1, labels.shape[-1])
-    rows = (tables.index * labels.shape[1] + tables.row_nearest).flatten()
+    rows = (tables.image * labels.shape[1] + tables.row_nearest).flatten()
     chosen = lines.index_select(0, rows).view(batch, height, -1)
     torch.gather(chosen, 2, tables.column_nearest.long()[:, None].expand(out.shape), out=out)
-    inside = tables.row_inside[:, :, None] * tables.column_inside[:, None]
-    out.masked_fill_(inside == 0, IGNORE)
+    rows_out, columns_out = (
+        ((1 - inside) * IGNORE).byte() for inside in (tables.row_inside, tables.column_inside)
+    )
+    out.bitwise_or_(rows_out[:, :, None]).bitwise_or_(columns_out[:, None])  # 255 has all bits set

@@ -35,18 +35,18 @@ class Batch(NamedTuple):
 class Batches:
     """Endless training batches; `batch` counts all processes, of which this one gets its share.
 
-    `images` (n, height, width, 3) and `labels` (n, height, width) are uint8 arrays or memory maps, `sizes` (n, 2)
-    the valid extent of each image in its top left corner. Sample k of the endless stream is image `k mod n` of the
-    permutation of epoch `k div n`: every image is seen once per epoch and none is dropped. Nothing depends on the
-    device, the number of processes or where a run was resumed. `memory` is the share of the device's free memory
-    that pixels may take.
+    `images` (n, height, width, 3) and `labels` (n, height, width) are uint8 arrays or memory maps, `sizes`
+    (n, 2) the valid extent of each image from its top left corner. Sample k of the endless stream is image
+    `k mod n` of the permutation of epoch `k div n`: every image is seen once per epoch and none is dropped.
+    Nothing depends on the device, the number of processes or where a run was resumed. `memory` is the share
+    of the device's free memory that pixels may take.
     """
 
     images: NDArray[np.uint8]
     labels: NDArray[np.uint8]
     sizes: NDArray[np.integer]
     augment: Augment
-    preprocessing: Preprocessing = Preprocessing()
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
     batch: int
     seed: int
     device: torch.device
@@ -120,7 +120,7 @@ def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
 
 class _Source(Protocol):
     def pixels(self, step: int) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
-        """Return images (n, 3, h, w) and labels (n, h, w) on the device, and where those of `step` are in them."""
+        """Return images (n, 3, h, w) and labels (n, h, w) on the device, and which of them `step` shows."""
 
 
 class _Resident:

@@ -35,9 +35,10 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
 
 def place(module: nn.Module, device: torch.device, *, channels_last: bool) -> nn.Module:
     """Move a module to the device in the wanted memory format."""
+    module.to(device)
     if channels_last:
-        return module.to(device=device, memory_format=torch.channels_last)
-    return module.to(device)
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return module
 
 
 def arrange(images: Tensor, *, channels_last: bool) -> Tensor:

@@ -60,10 +60,14 @@ class Confusion:
     def add(self, predicted: Tensor, labels: Tensor) -> None:
         """Count a batch of integer label maps (images, height, width) of equal shape."""
         if predicted.shape != labels.shape:
-            raise ValueError(f"predicted labels are {tuple(predicted.shape)}, true ones {tuple(labels.shape)}")
+            raise ValueError(
+                f"predicted labels are {tuple(predicted.shape)}, true ones {tuple(labels.shape)}"
+            )
         cells = self.classes**2
         truth = labels.long()
-        cell = torch.where(truth < self.classes, truth * self.classes + predicted, cells)  # the last bin is dropped
+        cell = torch.where(
+            truth < self.classes, truth * self.classes + predicted, cells
+        )  # the last bin is dropped
         self.matrix += torch.bincount(cell.flatten(), minlength=cells + 1)[:cells].view_as(self.matrix)
         self.images += len(labels)
 
@@ -86,7 +90,9 @@ def scores(matrix: NDArray[np.int64], *, without: Collection[int] = (), images: 
         mean_accuracy=_mean(accuracy[real]),
         pixel_accuracy=_mean(accuracy[real], truth[real]),
         iou=tuple(float(value) if present else None for value, present in zip(iou, seen, strict=True)),
-        accuracy=tuple(float(value) if present else None for value, present in zip(accuracy, real, strict=True)),
+        accuracy=tuple(
+            float(value) if present else None for value, present in zip(accuracy, real, strict=True)
+        ),
         images=images,
     )
 

@@ -15,7 +15,7 @@ ScheduleKind: TypeAlias = Literal["poly", "exponential", "cosine", "step", "cons
 
 def poly(progress: float, *, power: float = 0.9) -> float:
     """Return `(1 - progress) ** power`."""
-    return (1 - progress) ** power
+    return math.pow(1 - progress, power)
 
 
 def exponential(epochs: float, *, gamma: float) -> float:
@@ -52,9 +52,13 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.warmup < 0:
-            raise UserError(f"schedule.warmup: {self.warmup} is negative; give a number of steps, 0 for none.")
+            raise UserError(
+                f"schedule.warmup: {self.warmup} is negative; give a number of steps, 0 for none."
+            )
         if list(self.milestones) != sorted(self.milestones) or not all(0 < m < 1 for m in self.milestones):
-            raise UserError(f"schedule.milestones: {self.milestones} must ascend between 0 and 1, e.g. (0.6, 0.85).")
+            raise UserError(
+                f"schedule.milestones: {self.milestones} must ascend between 0 and 1, e.g. (0.6, 0.85)."
+            )
         if not self.gamma > 0:
             raise UserError(f"schedule.gamma: {self.gamma} must be above 0.")
 

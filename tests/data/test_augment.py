@@ -18,11 +18,6 @@ PLAIN = Preprocessing(mean=(0.0, 0.0, 0.0), std=(1 / 255, 1 / 255, 1 / 255))  # 
 STILL = Augment(crop=(20, 24), scale=(1.0, 1.0), flip=0.0)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def pixels(count: int, height: int, width: int) -> tuple[Tensor, Tensor]:
     rng = np.random.default_rng(5)
     images = rng.integers(0, 256, (count, 3, height, width), dtype=np.uint8)

@@ -19,11 +19,6 @@ LABELS = RNG.integers(0, 5, (COUNT, HEIGHT, WIDTH), dtype=np.uint8)
 SIZES = np.stack([RNG.integers(16, HEIGHT + 1, COUNT), RNG.integers(16, WIDTH + 1, COUNT)], 1)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def batches(**changes: object) -> Batches:
     settings: dict[str, object] = {
         "images": IMAGES,

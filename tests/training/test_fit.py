@@ -10,14 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from segtailor.core.codec import from_json, to_json
 from segtailor.core.errors import RunProblem, Unsupported, UserError
 from segtailor.core.job import Job, Step
 from segtailor.data.batches import Batch
 from segtailor.training import fit as fit_module
+from segtailor.training.device import pick_device
 from segtailor.training.distill import DistillSettings
 from segtailor.training.losses import LossSettings
 from segtailor.training.schedule import Schedule
-from tests.training.toys import Hungry, Shots, Toy, assert_equal_weights, fit, run
+from segtailor.training.settings import FitSettings
+from tests.training.toys import Hungry, Shots, Toy, assert_equal_weights, fit, run, settings
 
 
 @pytest.fixture
@@ -244,9 +247,13 @@ def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
         fit(**wrong)
 
 
-def test_an_absent_device_is_refused() -> None:
-    from segtailor.training.device import pick_device
+def test_settings_survive_the_way_through_json() -> None:
+    loss = LossSettings(ohem=0.7, class_weights=(1.0, 2.0, 3.0), auxiliary={"aux": 0.2})
+    given = settings(loss=loss, distill=DistillSettings(kind="l2"), schedule=Schedule(kind="step"), ema=0.99)
+    assert from_json(FitSettings, to_json(given), what="settings") == given
 
+
+def test_an_absent_device_is_refused() -> None:
     with pytest.raises(Unsupported, match="not available"):
         pick_device("xpu:7")
     assert pick_device("cpu").type == "cpu"

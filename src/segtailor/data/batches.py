@@ -110,7 +110,8 @@ def free_memory(device: torch.device) -> int:
     """Return the free memory of a device, in bytes."""
     if device.type == "cpu":
         return int(psutil.virtual_memory().available)
-    return int(torch.accelerator.get_memory_info(device)[0])
+    free, _ = torch.get_device_module(device).mem_get_info(device)
+    return int(free)
 
 
 @lru_cache(maxsize=4)

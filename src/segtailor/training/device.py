@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, TypeAlias
 
@@ -15,9 +16,16 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def pick_device(name: str | None = None) -> torch.device:
-    """Return the named device, or the best one present; a device that is not there raises `Unsupported`."""
-    if name is None or name == "auto":
-        return torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    """Return the named device, or the best one present; a device that is not there raises `Unsupported`.
+
+    Of several processes on one machine, started by `torchrun`, each gets its own accelerator.
+    """
+    if name is None or name in ("auto", "cuda"):
+        if torch.cuda.is_available():
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(device)
+            return device
+        name = name if name == "cuda" else "cpu"
     try:
         device = torch.device(name)
         torch.empty(1, device=device)

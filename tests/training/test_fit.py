@@ -257,3 +257,14 @@ def test_an_absent_device_is_refused() -> None:
     with pytest.raises(Unsupported, match="not available"):
         pick_device("xpu:7")
     assert pick_device("cpu").type == "cpu"
+
+
+@pytest.mark.slow
+def test_a_compiled_run_learns_the_same(tmp_path: Path) -> None:
+    plain, compiled = run(fit(Toy(norm="group"))), run(fit(Toy(norm="group"), compile=True))
+    for name, value in plain.network.state_dict().items():
+        torch.testing.assert_close(compiled.network.state_dict()[name], value, rtol=1e-3, atol=1e-5)
+    compiled.save(tmp_path)
+    again = fit(Toy(norm="group"))
+    again.load(tmp_path)
+    assert_equal_weights(again.weights(), compiled.weights())

@@ -31,7 +31,7 @@ class Batch(NamedTuple):
     labels: Tensor
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Batches:
     """Endless training batches; `batch` counts all processes, of which this one gets its share.
 

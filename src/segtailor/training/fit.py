@@ -52,7 +52,7 @@ class BatchFactory(Protocol):
         """Return the batches of process `rank` of `world`."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Fit:
     """Trains `network` in place. A `Job`: iterate `steps`, save and load between two of them.
 

@@ -13,7 +13,10 @@ from segtailor.training.device import Precision, pick_device
 from segtailor.training.fit import Fit
 from tests.training.toys import CPU, TASK, Toy, settings, training_data
 
-pytestmark = pytest.mark.device
+pytestmark = [
+    pytest.mark.device,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 
 def batches(device: torch.device, memory: float = 0.5) -> partial[Batches]:

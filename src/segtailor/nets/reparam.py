@@ -28,7 +28,11 @@ def plain_form(network: Network) -> Network:
     for name, module in network.nodes.items():
         if _is_branched(network, name):
             state.update(_unfolded(f"nodes.{name}", module))
-    kept = {key: value for key, value in network.state_dict().items() if key in state and not _rewritten(network, key)}
+    kept = {
+        key: value
+        for key, value in network.state_dict().items()
+        if key in state and not _rewritten(network, key)
+    }
     plain.load_state_dict({**state, **kept})
     return plain.eval()
 

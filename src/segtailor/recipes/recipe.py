@@ -41,7 +41,9 @@ def parse_recipe(document: Any, *, what: str) -> Recipe:
     """Validate the content of a `recipe.json`."""
     if not isinstance(document, dict) or document.get("kind") not in RECIPES:
         kind = document.get("kind") if isinstance(document, dict) else None
-        raise RunProblem(f"{what}: kind is {kind!r}; known: {', '.join(RECIPES.names())}. Is it a run directory?")
+        raise RunProblem(
+            f"{what}: kind is {kind!r}; known: {', '.join(RECIPES.names())}. Is it a run directory?"
+        )
     body = {key: value for key, value in document.items() if key != "kind"}
     recipe: Recipe = from_json(RECIPES.get(document["kind"]), body, what=what, error=RunProblem)
     return recipe

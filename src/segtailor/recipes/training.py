@@ -98,7 +98,9 @@ class TrainRecipe:
                 "distil from a network trained on the same classes."
             )
         if model.preprocessing != self.preprocessing:
-            raise UserError(f"the teacher {self.teacher} was trained with another normalisation; train one with the same.")
+            raise UserError(
+                f"the teacher {self.teacher} was trained with another normalisation; train one with the same."
+            )
         return model.network
 
 
@@ -163,5 +165,7 @@ def _copy_weights(source: Network, target: Network) -> None:
     own, given = target.state_dict(), source.state_dict()
     fitting = {name: value for name, value in given.items() if name in own and own[name].shape == value.shape}
     if not fitting:
-        raise UserError("the bundle to start from shares no weight with this network; start from a relative of it.")
+        raise UserError(
+            "the bundle to start from shares no weight with this network; start from a relative of it."
+        )
     target.load_state_dict({**own, **fitting})

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from segtailor.core.errors import Unsupported
-from segtailor.training.device import collective_backend
+from segtailor.training.device import collective_backend, exchange_device
 
 
 class World(NamedTuple):
@@ -45,6 +45,15 @@ def add_up(value: Tensor) -> Tensor:
     if world().size > 1:
         dist.all_reduce(value)
     return value
+
+
+def anyone(flag: bool) -> bool:
+    """Tell whether any process raised its flag, so that all stop after the same step."""
+    if world().size == 1:
+        return flag
+    raised = torch.tensor([int(flag)], device=exchange_device(dist.get_backend()))
+    dist.all_reduce(raised, op=dist.ReduceOp.MAX)
+    return bool(raised.item())
 
 
 def share_buffers(network: nn.Module) -> None:

@@ -26,7 +26,6 @@ from segtailor.runs import Display, Layout, Policy, execute, read_recipe
 from segtailor.training import distributed
 from segtailor.training.device import pick_device
 from segtailor.training.evaluate import evaluate as score
-from segtailor.training.settings import FitSettings
 
 CROP_STEP = 32  # crops are a multiple of this where the images allow it: the deepest stride of the families
 LARGEST_CROP = (768, 1536)
@@ -47,7 +46,6 @@ def train_recipe(
     model: str | Path | Architecture,
     data: str,
     *,
-    fit: FitSettings | None = None,
     crop: tuple[int, int] | None = None,
     changes: Iterable[str] = (),
     surroundings: Surroundings | None = None,
@@ -60,7 +58,6 @@ def train_recipe(
         architecture=architecture_document(resolve(model)),
         data=data,
         augment=Augment(crop=found, brightness=0.3, contrast=0.3, saturation=0.3, hue=0.03),
-        fit=fit or FitSettings(),
         val_split="val" if "val" in dataset.splits else None,
     )
     changed = parse_recipe(overridden(recipe_document(recipe), changes), what="recipe")

@@ -44,7 +44,6 @@ def show_(
     out: Path = Path("contact_sheet.png"),
     split: str = "train",
     count: int = 12,
-    columns: int = 3,
     seed: int = 0,
     dry_run: DryRun = False,
     json: Json = False,
@@ -63,7 +62,7 @@ def show_(
 
     found = locate(dataset)
     if not dry_run:
-        sheet = contact_sheet(found, split, columns=columns, count=count, seed=seed)
+        sheet = contact_sheet(found, split, columns=3, count=count, seed=seed)
         sheet.save(out)
     verb = "would write" if dry_run else "wrote"
     emit({"picture": str(out), "split": split}, lambda console: console.print(f"{verb} {out}"), json=json)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from segtailor.cli.options import Json
 from segtailor.cli.output import emit, table
-from segtailor.cli.surroundings import Cache, Device, surroundings
+from segtailor.cli.surroundings import Where
 
 
 def eval_(
@@ -19,8 +20,7 @@ def eval_(
     data: str,
     split: str = "val",
     batch: int = 4,
-    cache: Cache = None,
-    device: Device = None,
+    where: Annotated[Where, Parameter(name="*")] = Where(),
     json: Json = False,
 ) -> None:
     """Score a trained network on a split of a dataset, whole images at their own size.
@@ -38,7 +38,7 @@ def eval_(
     """
     from segtailor.api.training import evaluate
 
-    around = surroundings(cache=cache, device=device, json=json)
+    around = where.surroundings(json=json)
     scores = evaluate(model, data, split=split, batch=batch, surroundings=around)
     emit(scores, lambda console: _print(console, scores), json=json)
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from segtailor.cli.options import Json
 from segtailor.cli.output import emit
-from segtailor.cli.surroundings import Cache, Device, surroundings
+from segtailor.cli.surroundings import Where
 
 
-def resume_(run: Path, /, *, cache: Cache = None, device: Device = None, json: Json = False) -> None:
+def resume_(
+    run: Path, /, *, where: Annotated[Where, Parameter(name="*")] = Where(), json: Json = False
+) -> None:
     """Go on with a run that was interrupted; a finished one just shows its result.
 
     Parameters
@@ -21,6 +26,6 @@ def resume_(run: Path, /, *, cache: Cache = None, device: Device = None, json: J
 
     result = {
         "run": str(run),
-        **resume(run, surroundings=surroundings(cache=cache, device=device, json=json)),
+        **resume(run, surroundings=where.surroundings(json=json)),
     }
     emit(result, lambda console: console.print_json(data=result), json=json)

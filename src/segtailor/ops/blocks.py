@@ -32,6 +32,7 @@ class _Block:
 
     def output(self, call: OpCall) -> Shape:
         """Return the output shape."""
+        self.convs(call)  # refuses widths that do not divide
         return call.source.halved(call.channels, call.stride)
 
     def macs(self, call: OpCall) -> int:

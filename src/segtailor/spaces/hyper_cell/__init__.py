@@ -1,0 +1,17 @@
+"""AutoRTNet's family: hyper-cells of searched depth, then an aggregation cell (Sun et al. 2021)."""
+
+from segtailor.spaces.hyper_cell.aggregation import ADJACENT_SCALES, OWN_PATHS, Aggregation, Link, Wiring
+from segtailor.spaces.hyper_cell.architecture import HyperCellArchitecture, MultiScale, Stage
+from segtailor.spaces.hyper_cell.space import HyperCell
+
+__all__ = [
+    "ADJACENT_SCALES",
+    "OWN_PATHS",
+    "Aggregation",
+    "HyperCell",
+    "HyperCellArchitecture",
+    "Link",
+    "MultiScale",
+    "Stage",
+    "Wiring",
+]

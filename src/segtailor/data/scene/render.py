@@ -41,7 +41,7 @@ def render(seed: int, index: int, size: tuple[int, int], *, split: str = "train"
 
 def _camera(size: tuple[int, int], rng: Generator) -> Camera:
     height, width = size
-    focal = rng.uniform(0.75, 1.25) * (height * width) ** 0.5 * 0.8
+    focal = rng.uniform(0.75, 1.25) * (height * width) ** 0.5
     centre = width * rng.uniform(0.36, 0.64)
     level, roll = height * rng.uniform(0.36, 0.54), rng.normal(0, 0.015)
     horizon = level + roll * (np.arange(width, dtype=np.float32) - width / 2)
@@ -62,11 +62,11 @@ def _populate(canvas: Canvas, street: Street, light: Light, rng: Generator) -> N
         out = 1 if side else -1
         kerb, wall = street.kerbs[side], street.walls[side]
         strip = abs(wall - kerb)
-        for z in _spread(rng, 3.0, 80, 9 / busy):
+        for z in _spread(rng, 4.0, 60, 8 / busy):
             kind = _pick(rng, tree=0.38, pole=0.3, sign=0.32)
             placed.append((z, kind, kerb + out * rng.uniform(0.25, 0.8)))
-        for z in _spread(rng, 3.5, 50, 8 / busy):
-            kind = _pick(rng, person=0.7, bicycle=0.3)
+        for z in _spread(rng, 4.0, 40, 5 / busy):
+            kind = _pick(rng, person=0.65, bicycle=0.35)
             placed.append((z, kind, kerb + out * rng.uniform(0.2, 0.95) * strip))
         if rng.random() < 0.6:
             placed += [(z, "car", kerb - out * 1.15) for z in _spread(rng, 3.0, 70, 10 / busy, least=7.0)]
@@ -74,8 +74,8 @@ def _populate(canvas: Canvas, street: Street, light: Light, rng: Generator) -> N
     placed += [
         (z, "car", rng.uniform(left + 1.6, right - 1.6)) for z in _spread(rng, 11, 90, 30 / busy, least=8)
     ]
-    placed += [(z, "rider", rng.uniform(left + 0.8, right - 0.8)) for z in _spread(rng, 5, 60, 25 / busy)]
-    placed += [(z, "person", rng.uniform(left, right)) for z in _spread(rng, 7, 60, 35 / busy)]
+    placed += [(z, "rider", rng.uniform(left + 0.8, right - 0.8)) for z in _spread(rng, 5, 40, 18 / busy)]
+    placed += [(z, "person", rng.uniform(left, right)) for z in _spread(rng, 6, 40, 22 / busy)]
     for start, end in street.gaps:
         if rng.random() < 0.5:
             placed.append((rng.uniform(start + 2, end - 2), "crossing", rng.uniform(left - 8, right + 8)))

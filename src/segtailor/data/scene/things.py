@@ -61,7 +61,7 @@ def paint_pole(canvas: Canvas, at: tuple[float, float], rng: Generator) -> None:
     if patch is None:
         return
     u, v = patch.along - x, patch.height
-    half = thick(rng.uniform(0.05, 0.12), patch)
+    half = thick(rng.uniform(0.06, 0.15), patch)
     mask = bar(u, v, (0, top), half)
     if arm:
         mask |= rod(u, v, ((0, top), (arm, top + 0.2)), thick(0.04, patch))
@@ -74,7 +74,7 @@ def paint_sign(canvas: Canvas, at: tuple[float, float], rng: Generator) -> None:
     """Paint a road sign, a name board or a traffic light, on its own pole."""
     x, z = at
     kind = rng.choice(("disc", "triangle", "board", "lights"))
-    size = rng.uniform(0.28, 0.5)
+    size = rng.uniform(0.35, 0.7)
     centre = rng.uniform(2.0, 3.2)
     patch = canvas.camera.facing((x - 2 * size, x + 2 * size), (0, centre + 2 * size), z)
     if patch is None:
@@ -142,6 +142,11 @@ def paint_bicycle(canvas: Canvas, at: tuple[float, float], rng: Generator, *, ri
     dark = rod(u, v, ((0.28, 1.02), (0.44, 1.0)), pipe) | rod(u, v, ((-0.26, 0.92), (-0.05, 0.92)), pipe)
     for hub in (-0.5, 0.5):
         dark |= ring(u - hub, v - 0.34, 0.32, tyre)
+    wheels = disc(u - 0.5, v - 0.34, 0.32) | disc(u + 0.5, v - 0.34, 0.32)
+    spokes = (
+        canvas.image[patch.rows, patch.columns] * 0.75
+    )  # one looks through them, yet they are the bicycle
+    canvas.paint(patch, wheels, spokes, BICYCLE)
     canvas.paint(patch, dark, DARK * rng.uniform(1, 4), BICYCLE)
     canvas.paint(patch, frame, paint_colour(rng, 0.6), BICYCLE)
     if rider:

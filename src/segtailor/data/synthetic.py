@@ -11,7 +11,7 @@ from segtailor.core.task import Task
 from segtailor.data.dataset import Pair
 from segtailor.data.scene import CLASSES, PALETTE, Scene, render
 
-VERSION = 1  # raise whenever the renderer draws something else, so that caches notice
+VERSION = 2  # raise whenever the renderer draws something else, so that caches notice
 SMALLEST, LARGEST = 16, 8192  # pixels per side
 NAME = re.compile(r"[A-Za-z][\w-]*")
 TASK = Task(classes=CLASSES, palette=PALETTE)

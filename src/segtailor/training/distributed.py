@@ -47,6 +47,20 @@ def add_up(value: Tensor) -> Tensor:
     return value
 
 
+def from_first(value: int, device: torch.device) -> int:
+    """Return the value that the first process has."""
+    if world().size == 1:
+        return value
+    shared = torch.tensor(value, device=device)
+    dist.broadcast(shared, 0)
+    return int(shared)
+
+
+def any_process(flag: bool, device: torch.device) -> bool:
+    """Return whether any process says so, e.g. that it was asked to stop."""
+    return bool(add_up(torch.tensor(int(flag), device=device)))
+
+
 def share_buffers(network: nn.Module) -> None:
     """Give every process the statistics of the first one, so that all validate the same network."""
     if world().size > 1:

@@ -1,6 +1,6 @@
 """Train a small network on the embedded street scenes and look at what it predicts: a few minutes on two cores.
 
-    python examples/quickstart.py [--out runs/quickstart] [--epochs 20]
+python examples/quickstart.py [--out runs/quickstart] [--epochs 20]
 """
 
 from __future__ import annotations
@@ -23,18 +23,28 @@ NETWORK = "lpsnet-step2"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/quickstart"))
     parser.add_argument("--epochs", type=int, default=20)
     chosen = parser.parse_args()
     around = Surroundings(display=display_for(sys.stderr))
-    changes = [f"fit.epochs={chosen.epochs}", "fit.batch=16", "fit.optimiser=adamw", "fit.lr=0.003", "fit.ema=0.98"]
+    changes = [
+        f"fit.epochs={chosen.epochs}",
+        "fit.batch=16",
+        "fit.optimiser=adamw",
+        "fit.lr=0.003",
+        "fit.ema=0.98",
+    ]
     recipe = train_recipe(NETWORK, DATA, crop=(128, 256), changes=changes, surroundings=around)
     result = train(recipe, chosen.out, surroundings=around)
     scores = evaluate(str(result["model"]), DATA, split="val", surroundings=around)
     picture = chosen.out / "predictions.png"
     sheet(Path(str(result["model"])), count=4).save(picture)
-    print(f"mIoU on {scores['images']} unseen scenes: {100 * scores['miou']:.1f} % (majority class: {majority():.1f} %)")
+    print(
+        f"mIoU on {scores['images']} unseen scenes: {100 * scores['miou']:.1f} % (majority class: {majority():.1f} %)"
+    )
     print(f"trained bundle: {result['model']}")
     print(f"predictions:    {picture}")
 
@@ -45,7 +55,10 @@ def sheet(bundle: Path, *, count: int) -> Image.Image:
     rows = []
     for sample in dataset.samples("val")[:count]:
         image, labels = sample.read()
-        views = [image, *(overlay(image, found, dataset.task.palette) for found in (labels, model.predict(image)))]
+        views = [
+            image,
+            *(overlay(image, found, dataset.task.palette) for found in (labels, model.predict(image))),
+        ]
         rows.append(np.concatenate(views, axis=1))
     return Image.fromarray(np.concatenate(rows))
 

@@ -1,13 +1,26 @@
 """Where networks run: runtimes, the timing protocol, benchmarks and latency contracts."""
 
-from segtailor.targets import eager
+from segtailor.targets import eager, graph, onnx, tensorrt
 from segtailor.targets.runtime import (
     RUNTIMES,
     Compiled,
     Runtime,
     compile_network,
     describe_runtimes,
+    describe_targets,
     runtime_for,
 )
 
-__all__ = ["RUNTIMES", "Compiled", "Runtime", "compile_network", "describe_runtimes", "eager", "runtime_for"]
+__all__ = [
+    "RUNTIMES",
+    "Compiled",
+    "Runtime",
+    "compile_network",
+    "describe_runtimes",
+    "describe_targets",
+    "eager",
+    "graph",
+    "onnx",
+    "runtime_for",
+    "tensorrt",
+]

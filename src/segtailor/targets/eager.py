@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
@@ -70,7 +70,9 @@ class TorchCompiled(Compiled):
             torch.cuda.synchronize(self.inputs[0].device)
 
     def prepared(self) -> AbstractContextManager[None]:
-        """Hold the number of threads."""
+        """Hold the number of threads, or the device and kernel selection by trial."""
+        if self.asynchronous:
+            return cuda_settings(self.inputs[0].device)
         return torch_threads(self._threads)
 
     def close(self) -> None:
@@ -154,12 +156,27 @@ def place(
     dtype = torch_type(target.precision)
     last = flag(target, "channels_last", default=True)
     layout = torch.channels_last if last else torch.contiguous_format
-    module = copy.deepcopy(network).eval().requires_grad_(False).to(device, dtype, memory_format=layout)
+    module = copy.deepcopy(network).eval().requires_grad_(False).to(device, dtype)
+    module.to(memory_format=layout)  # type: ignore[call-overload]
     tensors = []
     for array in example_inputs(inputs, pixels=pixels):
         tensor = torch.from_numpy(array).to(device)
         tensors.append(tensor if pixels else tensor.to(dtype, memory_format=layout))
     return module, tensors
+
+
+@contextmanager
+def cuda_settings(device: torch.device) -> Iterator[None]:
+    """Make a device current and let cuDNN choose kernels by trial: input sizes never change while timing."""
+    import torch
+
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        with torch.cuda.device(device):
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def torch_type(precision: str) -> torch.dtype:

@@ -10,20 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
-from typing import TYPE_CHECKING
+from typing import Any
 
 from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import UserError
 from segtailor.core.plan import Shape
-from segtailor.core.target import Target
+from segtailor.core.target import Includes, Target
 from segtailor.targets.conditions import Conditions, compare, conditions
 from segtailor.targets.fingerprint import Machine, machine
 from segtailor.targets.runtime import Compiled, example_inputs
 
-if TYPE_CHECKING:
-    import torch
-
-INCLUDES = ("network", "network+argmax", "network+resize+argmax", "end-to-end")
 NOISY = 0.15  # interquartile range over median: beyond this other work disturbed the runs
 DRIFT = 0.10  # the last third of the runs against the first
 
@@ -95,7 +91,7 @@ class Measurement:
     runtime: str
     precision: str
     inputs: tuple[Shape, ...]
-    includes: str
+    includes: Includes
     machine: Machine
     median_ms: float
     p95_ms: float
@@ -130,7 +126,7 @@ class Entrant:
     target: Target
     inputs: tuple[Shape, ...]
     compiled: Compiled
-    includes: str = "network"
+    includes: Includes = "network"
 
 
 def measure(entrant: Entrant, settings: TimingSettings | None = None) -> Measurement:
@@ -177,8 +173,8 @@ class EventStopwatch(Stopwatch):
         import torch
 
         self._stream = torch.cuda.current_stream(torch.device(device))
-        self._start: torch.cuda.Event = torch.cuda.Event(enable_timing=True)
-        self._end: torch.cuda.Event = torch.cuda.Event(enable_timing=True)
+        event: Any = torch.cuda.Event
+        self._start, self._end = event(enable_timing=True), event(enable_timing=True)
 
     def sample(self, repeats: int) -> float:
         """Return seconds per run, over `repeats` runs in a row."""

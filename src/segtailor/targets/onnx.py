@@ -1,0 +1,240 @@
+"""ONNX Runtime and OpenVINO: both run the ONNX graph of a network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segtailor.core.errors import Unsupported
+from segtailor.core.plan import Shape
+from segtailor.core.target import Target
+from segtailor.targets.runtime import RUNTIMES, Compiled, example_inputs, flag, split_device
+
+if TYPE_CHECKING:
+    from torch import nn
+
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
+ARRAY_TYPES: dict[str, Any] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(uint8)": np.uint8,
+}
+
+
+class OrtCompiled(Compiled):
+    """A session with inputs bound on its device."""
+
+    def __init__(self, session: Any, arrays: Mapping[str, NDArray[Any]], *, target: Target) -> None:
+        kind, index = split_device(target.device)
+        self._session, self._device = session, (kind, index)
+        self._output = session.get_outputs()[0].name
+        self._names = list(arrays)
+        self._types = {source.name: ARRAY_TYPES[source.type] for source in session.get_inputs()}
+        self._binding = self._bind(arrays)
+        if kind == "cpu":
+            self.threads = target.threads or session.get_session_options().intra_op_num_threads or None
+
+    def _bind(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
+        import onnxruntime
+
+        binding = self._session.io_binding()
+        for name, kind in self._types.items():
+            array = np.ascontiguousarray(arrays[name], dtype=kind)
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(array, *self._device)
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_output(self._output, *self._device)
+        return binding
+
+    def run(self) -> None:
+        """Do one inference on the bound inputs; the call returns when the device is done."""
+        self._session.run_with_iobinding(self._binding)
+
+    def outputs(self, *arrays: NDArray[Any]) -> NDArray[Any]:
+        """Run on arrays of the host."""
+        given = dict(zip(self._names, arrays, strict=True))
+        feeds = {name: given[name].astype(kind, copy=False) for name, kind in self._types.items()}
+        found: NDArray[Any] = self._session.run([self._output], feeds)[0]
+        return found
+
+    def close(self) -> None:
+        """Drop session and inputs."""
+        self._binding = self._session = None
+
+
+@RUNTIMES.register("onnxruntime")
+class OnnxRuntime:
+    """ONNX Runtime. Options: threads, spin (0: threads sleep between runs), provider (cuda or tensorrt on a GPU)."""
+
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16")
+    options: ClassVar[tuple[str, ...]] = ("threads", "spin", "provider")
+    experimental: ClassVar[bool] = False
+
+    def available(self, target: Target) -> str | None:
+        """Return what is missing: the package, its provider for the device, or the precision there."""
+        kind, _ = split_device(target.device)
+        if find_spec("onnxruntime") is None:
+            package = "onnxruntime" if kind == "cpu" else "onnxruntime-gpu"
+            return f"the package {package} is not installed: `pip install {package} onnx onnxscript`."
+        if kind == "cpu" and target.precision != "fp32":
+            return "ONNX Runtime computes in fp32 on the CPU. Use cpu/onnxruntime/fp32."
+        import onnxruntime
+
+        if _provider(target) not in onnxruntime.get_available_providers():
+            return f"this ONNX Runtime has no {_provider(target)}: `pip install onnxruntime-gpu` on a CUDA machine."
+        return None
+
+    def compile(
+        self, network: nn.Module, target: Target, inputs: Sequence[Shape], *, pixels: bool = False
+    ) -> Compiled:
+        """Export a copy of the network and open a session on it."""
+        data = graph_of(network, target, inputs, pixels=pixels)
+        return self.compile_onnx(data, target, example_inputs(inputs, pixels=pixels))
+
+    def compile_onnx(self, data: bytes, target: Target, arrays: Sequence[NDArray[Any]]) -> Compiled:
+        """Open a session on a serialised model, with `arrays` as its resident inputs."""
+        from segtailor.nets.onnx_graph import onnx_session
+
+        provider: Any = _provider(target)
+        if provider != PROVIDERS["cpu"]:
+            provider = (provider, {"device_id": split_device(target.device)[1]})
+        spin = flag(target, "spin", default=True)
+        session = onnx_session(
+            data, threads=target.threads, spin=spin, providers=(provider, PROVIDERS["cpu"])
+        )
+        return OrtCompiled(session, dict(zip(_names(len(arrays)), arrays, strict=True)), target=target)
+
+
+class VinoCompiled(Compiled):
+    """A compiled model with one request."""
+
+    def __init__(self, model: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._names = list(arrays)
+        self._request = model.create_infer_request()
+        self._types = {source.get_any_name(): source.element_type.to_dtype() for source in model.inputs}
+        self.threads = int(model.get_property("INFERENCE_NUM_THREADS")) or None
+        self._fill(arrays)
+
+    def _fill(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        for name, kind in self._types.items():
+            self._request.get_tensor(name).data[:] = arrays[name].astype(kind, copy=False)
+
+    def run(self) -> None:
+        """Do one inference on the resident inputs."""
+        self._request.infer()
+
+    def outputs(self, *arrays: NDArray[Any]) -> NDArray[Any]:
+        """Run on arrays of the host."""
+        self._fill(dict(zip(self._names, arrays, strict=True)))
+        self._request.infer()
+        found: NDArray[Any] = np.array(self._request.get_output_tensor(0).data)
+        return found
+
+    def close(self) -> None:
+        """Drop the request."""
+        self._request = None
+
+
+@RUNTIMES.register("openvino")
+class OpenVino:
+    """OpenVINO on the CPU, set for latency. Option: threads."""
+
+    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp16")
+    options: ClassVar[tuple[str, ...]] = ("threads",)
+    experimental: ClassVar[bool] = False
+
+    def available(self, target: Target) -> str | None:
+        """Return what is missing: the package, or a processor that computes in the precision."""
+        if find_spec("openvino") is None:
+            return "the package openvino is not installed: `pip install openvino onnx onnxscript`."
+        if target.precision != "fp32":
+            import openvino
+
+            able = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+            if target.precision.upper() not in able:
+                return (
+                    f"OpenVINO cannot compute in {target.precision} on this processor. Use cpu/openvino/fp32."
+                )
+        return None
+
+    def compile(
+        self, network: nn.Module, target: Target, inputs: Sequence[Shape], *, pixels: bool = False
+    ) -> Compiled:
+        """Export a copy of the network in single precision and compile it; OpenVINO lowers the precision itself."""
+        data = graph_of(network, target, inputs, pixels=pixels)
+        return self.compile_onnx(data, target, example_inputs(inputs, pixels=pixels))
+
+    def compile_onnx(self, data: bytes, target: Target, arrays: Sequence[NDArray[Any]]) -> Compiled:
+        """Compile a serialised model, with `arrays` as its resident inputs."""
+        import openvino
+
+        settings: dict[str, Any] = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}[target.precision],
+        }
+        if target.threads is not None:
+            settings["INFERENCE_NUM_THREADS"] = target.threads
+        core = openvino.Core()
+        try:
+            model = core.compile_model(core.read_model(model=data), "CPU", settings)
+        except RuntimeError as problem:
+            line = str(problem).strip().split("\n")[-1][:200]
+            raise Unsupported(
+                f"OpenVINO cannot compile the network ({line}). Use cpu/onnxruntime/fp32."
+            ) from None
+        return VinoCompiled(model, dict(zip(_names(len(arrays)), arrays, strict=True)))
+
+
+def graph_of(network: nn.Module, target: Target, inputs: Sequence[Shape], *, pixels: bool) -> bytes:
+    """Return the ONNX graph of a network in the precision that the target's runtime reads."""
+    import torch
+
+    from segtailor.nets.onnx_graph import onnx_bytes
+
+    dtype = torch.float16 if target.precision == "fp16" and target.runtime != "openvino" else torch.float32
+    module = copy.deepcopy(network).eval().requires_grad_(False).cpu().to(dtype)
+    tensors = [torch.from_numpy(array) for array in example_inputs(inputs, pixels=pixels)]
+    examples = tensors if pixels else [tensor.to(dtype) for tensor in tensors]
+    return onnx_bytes(module, examples, names=_names(len(inputs)), output="output")
+
+
+def input_arrays(data: bytes) -> tuple[NDArray[Any], ...]:
+    """Return noise of the sizes that a serialised model states; one with open sizes is refused."""
+    from segtailor.nets.onnx_graph import onnx_session
+
+    arrays = []
+    rng = np.random.default_rng(0)
+    for source in onnx_session(data).get_inputs():
+        if source.type not in ARRAY_TYPES or not all(isinstance(side, int) for side in source.shape):
+            raise Unsupported(
+                f"the ONNX model's input '{source.name}' is {source.type} of size {source.shape}; only images of "
+                "one fixed size can be timed. Export it again with a fixed size."
+            )
+        if source.type == "tensor(uint8)":
+            arrays.append(rng.integers(0, 256, source.shape, dtype=np.uint8))
+        else:
+            arrays.append(rng.standard_normal(source.shape).astype(ARRAY_TYPES[source.type]))
+    return tuple(arrays)
+
+
+def _provider(target: Target) -> str:
+    kind, _ = split_device(target.device)
+    name = target.options.get("provider", kind)
+    if name not in PROVIDERS or (name == "cpu") != (kind == "cpu"):
+        allowed = "cpu" if kind == "cpu" else "cuda or tensorrt"
+        raise Unsupported(f"target {target}: provider '{name}' does not run on {kind}; choose {allowed}.")
+    return PROVIDERS[name]
+
+
+def _names(count: int) -> tuple[str, ...]:
+    return ("image",) if count == 1 else tuple(f"input{index}" for index in range(count))

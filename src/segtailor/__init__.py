@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from segtailor.api import architectures, count, create, load_published
+    from segtailor.api import architectures, bench, count, create, load_published
 
-__all__ = ["architectures", "count", "create", "load_published"]
+__all__ = ["architectures", "bench", "count", "create", "load_published"]
 
 
 def __getattr__(name: str) -> Any:

@@ -43,6 +43,7 @@ def onnx_session(
     threads: int | None = 1,
     spin: bool = True,
     providers: Sequence[Any] = ("CPUExecutionProvider",),
+    what: str = "the ONNX model",
 ) -> Any:
     """Open an ONNX Runtime session; a file that is missing or damaged raises `UserError`."""
     runtime = _onnxruntime()
@@ -52,9 +53,10 @@ def onnx_session(
     if threads is not None:
         options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-    what = "the ONNX model" if isinstance(model, bytes) else f"ONNX file {model}"
-    if isinstance(model, Path) and not model.is_file():
-        raise UserError(f"{what} does not exist; check the path.")
+    if isinstance(model, Path):
+        what = f"ONNX file {model}"
+        if not model.is_file():
+            raise UserError(f"{what} does not exist; check the path.")
     source = model if isinstance(model, bytes) else str(model)
     try:
         return runtime.InferenceSession(source, options, providers=list(providers))

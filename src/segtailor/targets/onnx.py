@@ -104,13 +104,15 @@ class OnnxRuntime:
         """Open a session on a serialised model, with `arrays` as its resident inputs."""
         from segtailor.nets.onnx_graph import onnx_session
 
-        provider: Any = _provider(target)
-        if provider != PROVIDERS["cpu"]:
-            provider = (provider, {"device_id": split_device(target.device)[1]})
-        spin = flag(target, "spin", default=True)
-        session = onnx_session(
-            data, threads=target.threads, spin=spin, providers=(provider, PROVIDERS["cpu"])
-        )
+        name, spin = _provider(target), flag(target, "spin", default=True)
+        providers: list[Any] = [PROVIDERS["cpu"]]
+        if name != PROVIDERS["cpu"]:
+            providers.insert(0, (name, {"device_id": split_device(target.device)[1]}))
+        session = onnx_session(data, threads=target.threads, spin=spin, providers=providers)
+        if session.get_providers()[0] != name:  # it falls back to the CPU without an error
+            raise Unsupported(
+                f"target {target}: {name} did not start; check that its CUDA libraries are installed."
+            )
         return OrtCompiled(session, dict(zip(_names(len(arrays)), arrays, strict=True)), target=target)
 
 
@@ -208,16 +210,23 @@ def graph_of(network: nn.Module, target: Target, inputs: Sequence[Shape], *, pix
     return onnx_bytes(module, examples, names=_names(len(inputs)), output="output")
 
 
-def input_arrays(data: bytes) -> tuple[NDArray[Any], ...]:
+def output_shape(data: bytes) -> tuple[int, ...]:
+    """Return the size of a serialised model's first output."""
+    from segtailor.nets.onnx_graph import onnx_session
+
+    return tuple(onnx_session(data).get_outputs()[0].shape)
+
+
+def input_arrays(data: bytes, *, what: str = "the ONNX model") -> tuple[NDArray[Any], ...]:
     """Return noise of the sizes that a serialised model states; one with open sizes is refused."""
     from segtailor.nets.onnx_graph import onnx_session
 
     arrays = []
     rng = np.random.default_rng(0)
-    for source in onnx_session(data).get_inputs():
+    for source in onnx_session(data, what=what).get_inputs():
         if source.type not in ARRAY_TYPES or not all(isinstance(side, int) for side in source.shape):
             raise Unsupported(
-                f"the ONNX model's input '{source.name}' is {source.type} of size {source.shape}; only images of "
+                f"{what}: input '{source.name}' is {source.type} of size {source.shape}; only images of "
                 "one fixed size can be timed. Export it again with a fixed size."
             )
         if source.type == "tensor(uint8)":

@@ -20,7 +20,9 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 SIZE = (48, 64)
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in segtailor.architectures() if "step" not in name]
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow) for name in segtailor.architectures() if "step" not in name
+]
 
 
 @pytest.fixture(scope="module")

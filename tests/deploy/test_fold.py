@@ -52,7 +52,10 @@ def test_the_inference_form_of_a_published_network_is_the_same_function(name: st
     assert set(folded.plan.outputs) == {"main"}
     assert not folded.plan.dormant
     assert norm_pairs(folded, (Shape(3, 64, 128),)) == []
-    assert all("pool" in dict(folded.get_submodule(name.rpartition(".")[0]).named_children()) for name in norms(folded))
+    assert all(
+        "pool" in dict(folded.get_submodule(name.rpartition(".")[0]).named_children())
+        for name in norms(folded)
+    )
 
 
 @pytest.mark.parametrize("family", SPACES.names())

@@ -181,7 +181,7 @@ def _subject(
     size, preprocessing = image or TIMING_SIZE, Preprocessing()
     if isinstance(model, Network):
         network, name = model, family_of(model.architecture)
-    elif isinstance(model, str | Path) and Path(model).is_dir():
+    elif isinstance(model, str | Path) and str(model) not in architectures() and Path(model).is_dir():
         bundle = load_bundle(Path(model))
         network, preprocessing, name = bundle.network, bundle.preprocessing, Path(model).resolve().name
     else:

@@ -34,8 +34,7 @@ def bench_(
     image:
         Size HEIGHTxWIDTH; 512x1024 when left out. An ONNX file has its own.
     includes:
-        What is timed: the network alone, with arg max, with the resize to the image's size, or all from pixels
-        on the host to labels on the host.
+        What is timed: the network, also arg max, also the resize to the image's size, or all from host to host.
     classes:
         Number of output channels of networks without trained weights; the published number when left out.
     budget:

@@ -40,7 +40,7 @@ def onnx_bytes(module: nn.Module, inputs: Sequence[Tensor], *, names: Sequence[s
 def onnx_session(
     model: bytes | Path,
     *,
-    threads: int | None = 1,
+    threads: int = 1,
     spin: bool = True,
     providers: Sequence[Any] = ("CPUExecutionProvider",),
     what: str = "the ONNX model",
@@ -50,8 +50,7 @@ def onnx_session(
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors only
     options.inter_op_num_threads = 1
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     if isinstance(model, Path):
         what = f"ONNX file {model}"

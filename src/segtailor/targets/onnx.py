@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from segtailor.core.errors import Unsupported
@@ -41,7 +42,7 @@ class OrtCompiled(Compiled):
         self._types = {source.name: ARRAY_TYPES[source.type] for source in session.get_inputs()}
         self._binding = self._bind(arrays)
         if kind == "cpu":
-            self.threads = target.threads or session.get_session_options().intra_op_num_threads or None
+            self.threads = session.get_session_options().intra_op_num_threads
 
     def _bind(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
         import onnxruntime
@@ -108,7 +109,8 @@ class OnnxRuntime:
         providers: list[Any] = [PROVIDERS["cpu"]]
         if name != PROVIDERS["cpu"]:
             providers.insert(0, (name, {"device_id": split_device(target.device)[1]}))
-        session = onnx_session(data, threads=target.threads, spin=spin, providers=providers)
+        threads = target.threads or psutil.cpu_count(logical=False) or 1  # its own default, but known
+        session = onnx_session(data, threads=threads, spin=spin, providers=providers)
         if session.get_providers()[0] != name:  # it falls back to the CPU without an error
             raise Unsupported(
                 f"target {target}: {name} did not start; check that its CUDA libraries are installed."

@@ -12,7 +12,7 @@ from segtailor.core.task import Preprocessing
 from segtailor.deploy.export import export_onnx
 from segtailor.deploy.stages import staged
 from segtailor.deploy.verify import Parity, compare, verify_onnx
-from segtailor.nets.inference import label_map, normalised
+from segtailor.nets.inference import normalise, predict
 from segtailor.nets.network import Network
 from segtailor.nets.onnx_graph import onnx_session
 
@@ -20,6 +20,7 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 SIZE = (48, 64)
+CPU = torch.device("cpu")
 SLOW = [
     pytest.param(name, marks=pytest.mark.slow) for name in segtailor.architectures() if "step" not in name
 ]
@@ -35,7 +36,7 @@ def pixels(seed: int = 0) -> np.ndarray:
 
 
 def images(count: int = 2) -> list[np.ndarray]:
-    return [normalised(torch.from_numpy(pixels(seed)), Preprocessing()).numpy() for seed in range(count)]
+    return [normalise(pixels(seed), Preprocessing(), CPU).numpy() for seed in range(count)]
 
 
 @pytest.mark.parametrize("name", ["lpsnet-step0", *SLOW])
@@ -56,7 +57,7 @@ def test_labels_come_out_where_resize_and_arg_max_are_inside(network: Network, t
     (image,) = images(1)
     labels = onnx_session(file).run(["labels"], {"image": image})[0]
     with torch.no_grad():
-        wanted = label_map(network, torch.from_numpy(image), size=SIZE).numpy()
+        wanted = predict(network, torch.from_numpy(image)).numpy()
     assert labels.dtype == np.uint8
     assert (labels == wanted).mean() > 0.999
 
@@ -65,10 +66,10 @@ def test_labels_come_out_where_resize_and_arg_max_are_inside(network: Network, t
 def test_stages_are_those_of_plain_inference(network: Network, includes: str) -> None:
     chosen = Preprocessing(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
     raw = torch.from_numpy(pixels())
-    image = normalised(raw, chosen)
+    image = normalise(pixels(), chosen, CPU)
     with torch.no_grad():
         got = staged(network, includes, preprocessing=chosen)(raw if includes == "end-to-end" else image)
-        full = label_map(network, image, size=SIZE)
+        full = predict(network, image)
         wanted = network(image).argmax(1) if includes == "network+argmax" else full
     assert got.shape == wanted.shape
     assert (got == wanted).float().mean() > 0.999

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, count, cycle, pairwise, repeat
 from typing import Any
 
@@ -118,6 +119,11 @@ def test_rivals_take_turns() -> None:
     measure_all([entrant(rival) for rival in rivals], settings)
     turns = sum(one != other for one, other in pairwise(log))
     assert turns >= 6
+
+
+def test_every_block_makes_progress() -> None:
+    found = time_all([Scripted(repeat(1.0)), Scripted(repeat(2.0))], replace(QUICK, block_ms=0))
+    assert [len(one.times) for one in found] == [10, 10]
 
 
 def test_quantiles_are_those_of_the_samples() -> None:

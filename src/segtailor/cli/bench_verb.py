@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from segtailor import api
 from segtailor.cli.options import Json, Size
 from segtailor.cli.output import emit, note, table
 from segtailor.core.target import Includes, parse_budget_ms
@@ -43,10 +42,11 @@ def bench_(
         Least time to measure for, each; at least 50 samples are taken anyway.
     """
     limit = None if budget is None else parse_budget_ms(budget)
+    from segtailor.api.timing import bench
     from segtailor.targets.timing import TimingSettings
 
     settings = TimingSettings(seconds=seconds)
-    rows = api.bench(models, target, image=image, includes=includes, classes=classes, settings=settings)
+    rows = bench(models, target, image=image, includes=includes, classes=classes, settings=settings)
     documents = [row.document() | _verdict(row, limit) for row in rows]
     emit(
         documents[0] if len(documents) == 1 else documents,

@@ -11,7 +11,7 @@ from segtailor.core.errors import unknown
 from segtailor.core.plan import MAIN
 from segtailor.core.target import Includes
 from segtailor.core.task import Preprocessing
-from segtailor.nets.inference import full_size
+from segtailor.nets.inference import enlarge
 from segtailor.nets.network import Network
 
 
@@ -48,7 +48,7 @@ class Staged(nn.Module):
         if self.includes == "network":
             return logits
         if self.includes != "network+argmax":
-            logits = full_size(logits, size, align_corners=self.align_corners)
+            logits = enlarge(logits, (size[0], size[1]), align_corners=self.align_corners)
         return logits.argmax(1).to(self.label_type)
 
 

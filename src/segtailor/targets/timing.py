@@ -244,10 +244,13 @@ class _Runner:
         with self.watch.compiled.prepared():
             for _ in range(2 if resume else 0):
                 self.watch.sample(self.repeats)
-            stop = self.spent + self.settings.block_ms / 1000
-            while self.spent < stop and not self.done:
+            spent = 0.0
+            while not self.done:
                 self.times.append(self.watch.sample(self.repeats))
+                spent += self.times[-1] * self.repeats
                 self.spent += self.times[-1] * self.repeats
+                if spent >= self.settings.block_ms / 1000:
+                    break
 
     @property
     def done(self) -> bool:

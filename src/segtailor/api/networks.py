@@ -1,4 +1,4 @@
-"""The Python interface: the functions behind the verbs. `import segtailor` re-exports them lazily."""
+"""Networks by name: expand, count, describe, draw, build, and load published weights into them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ from segtailor.core.plan import MAIN, Count, Plan, Shape
 from segtailor.core.plan import count as count_plan
 from segtailor.core.receptive import receptive_field
 from segtailor.core.space import SPACES, Architecture, family_of, identity, plan_of, read_architecture
-from segtailor.spaces import architectures, published, published_record
+from segtailor.spaces import architectures as architectures
+from segtailor.spaces import published as published
+from segtailor.spaces import published_record
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from segtailor.core.target import Includes, Target
     from segtailor.nets.network import Network
-    from segtailor.targets.benchmark import OnnxSubject, Subject
-    from segtailor.targets.timing import Measurement, TimingSettings
 
-__all__ = ["architectures", "bench", "count", "create", "load_published", "plan", "resolve"]
 
 COUNTING_SIZE = (1024, 2048)  # the size that published figures are counted at
-TIMING_SIZE = (512, 1024)  # the size that networks are timed at unless told otherwise
 CLASSES = 19  # Cityscapes
 
 
@@ -135,59 +132,3 @@ def load_published(network: Network, state: Mapping[str, Tensor]) -> None:
     arch = network.architecture
     space: Any = SPACES.get(family_of(arch))
     load_named(network, state, space.published_names(network, arch))
-
-
-def bench(
-    models: Sequence[str | Path | Architecture | Network],
-    targets: Sequence[str | Target],
-    *,
-    image: tuple[int, int] | None = None,
-    includes: Includes = "network",
-    classes: int | None = None,
-    settings: TimingSettings | None = None,
-) -> list[Measurement]:
-    """Measure networks on targets in the form that is deployed, in turns; one row per network and target.
-
-    A model is a published name, an architecture (file), a bundle folder, an ONNX file, or a built network.
-    """
-    from segtailor.core.target import parse_target
-    from segtailor.targets.benchmark import benchmark
-    from segtailor.targets.runtime import runtime_for
-
-    places = [parse_target(target) if isinstance(target, str) else target for target in targets]
-    for place in places:
-        runtime_for(place)  # refuses what cannot run before any network is built
-    subjects = [_subject(model, image=image, includes=includes, classes=classes) for model in models]
-    return benchmark(subjects, places, settings)
-
-
-def _subject(
-    model: str | Path | Architecture | Network,
-    *,
-    image: tuple[int, int] | None,
-    includes: Includes,
-    classes: int | None,
-) -> Subject | OnnxSubject:
-    """Turn what a user names into what can be timed."""
-    from segtailor.core.task import Preprocessing
-    from segtailor.deploy.fold import inference_form
-    from segtailor.deploy.stages import staged
-    from segtailor.nets.bundle import load_bundle
-    from segtailor.nets.network import Network
-    from segtailor.targets.benchmark import Subject, check_memory, read_onnx
-
-    if isinstance(model, str | Path) and str(model).endswith(".onnx"):
-        return read_onnx(Path(model), image=image, includes=includes)
-    size, preprocessing = image or TIMING_SIZE, Preprocessing()
-    if isinstance(model, Network):
-        network, name = model, family_of(model.architecture)
-    elif isinstance(model, str | Path) and str(model) not in architectures() and Path(model).is_dir():
-        bundle = load_bundle(Path(model))
-        network, preprocessing, name = bundle.network, bundle.preprocessing, Path(model).resolve().name
-    else:
-        network = create(model, classes=classes or published_classes(model))
-        name = str(model) if isinstance(model, str | Path) else family_of(model)
-    outputs = network.plan.shape(network.plan.outputs[MAIN]).channels
-    check_memory(plan(network.architecture, image=size, classes=outputs).deployed())
-    module = staged(inference_form(network), includes, preprocessing=preprocessing)
-    return Subject(name=name, module=module, inputs=(Shape(3, *size),), includes=includes)

@@ -59,6 +59,11 @@ def bench_(
             if len(names) < len(documents)
             else f"warning: {warning}"
         )
+    return _missed(documents)
+
+
+def _missed(documents: list[dict[str, Any]]) -> int:
+    """Name those that missed their budget; return the exit code."""
     missed = [row for row in documents if row.get("met") is False]
     for row in missed:
         note(f"missed: {_name(row)}: p95 {row['p95_ms']:.3f} ms, allowed {row['budget_ms']:g} ms")

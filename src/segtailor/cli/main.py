@@ -14,6 +14,7 @@ from segtailor.core.errors import Interrupted, UserError
 VERBS: tuple[tuple[str, str], ...] = (
     ("list", "Name what there is: architectures, spaces, operators, datasets, tasks."),
     ("show", "Describe a network: layers, multiply-accumulates, parameters, receptive field, drawing."),
+    ("bench", "Measure how long networks take on targets."),
     ("import", "Turn a published checkpoint into a bundle."),
     ("train", "Train a network on a dataset."),
     ("eval", "Score a trained network on a split of a dataset."),

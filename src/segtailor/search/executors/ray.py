@@ -1,0 +1,157 @@
+"""Trials on Ray: a cluster that runs already, or workers started on this machine. The only file that imports Ray."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from segtailor.core.errors import Unsupported
+from segtailor.core.strategy import Pool, SearchProblem, Trial, TrialResult
+from segtailor.search.worker import decode, encode, limit_threads, perform
+
+OBJECT_STORE = 80 * 2**20  # bytes, little more than Ray's minimum: trials and results are short texts
+FOUND_BY_RAY = ("auto", "local")  # addresses that Ray resolves itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ray:
+    """Ray tasks, `workers` at once, each with its share of `cpus` and `gpus`.
+
+    `address` is `host:port` of a running cluster; without it Ray is started here. A worker or node that is lost
+    costs a repetition with the same seed, up to `retries`, then the trial is recorded as failed. `wait` bounds the
+    seconds until the cluster answers.
+    """
+
+    address: str | None = None
+    workers: int = 2
+    cpus: float = 1.0
+    gpus: float = 0.0
+    device: str = "cpu"
+    retries: int = 2
+    wait: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.cpus <= 0 or self.gpus < 0 or self.retries < 0 or self.wait <= 0:
+            raise SearchProblem(
+                "ray: give workers of at least 1, cpus and wait above 0, gpus and retries of at least 0."
+            )
+
+    @contextmanager
+    def open(self, work: str) -> Iterator[Pool]:
+        """Connect to the cluster or start one; what was started here ends with the context."""
+        ray = _imported()
+        mine = not ray.is_initialized()
+        if mine:
+            self._connect(ray)
+        try:
+            yield RayPool(self, work)
+        finally:
+            if mine:
+                ray.shutdown()
+
+    def _connect(self, ray: Any) -> None:
+        if self.address is None:
+            cores, devices = max(1, round(self.workers * self.cpus)), self.workers * self.gpus
+            ray.init(
+                num_cpus=cores,
+                num_gpus=devices or None,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+                object_store_memory=OBJECT_STORE,
+            )
+            return
+        _answer(self.address, self.wait)
+        try:
+            ray.init(address=self.address, log_to_driver=False, logging_level="error")
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
+            raise _unreachable(self.address, str(problem)) from problem
+
+
+class RayPool:
+    """Tasks on a connected cluster, never more than `workers` at once."""
+
+    def __init__(self, settings: Ray, work: str) -> None:
+        self._settings = settings
+        self._work = work
+        remote = _imported().remote(
+            num_cpus=settings.cpus, num_gpus=settings.gpus, max_retries=0, scheduling_strategy="SPREAD"
+        )
+        self._task: Any = remote(_task)
+
+    @property
+    def slots(self) -> int:
+        """How many trials run at once."""
+        return self._settings.workers
+
+    def run(self, trials: Sequence[Trial]) -> Iterator[TrialResult]:
+        """Evaluate trials, yielding results in order of completion."""
+        ray = _imported()
+        queue = deque((trial, 0) for trial in trials)  # with the number of workers it has cost
+        running: dict[Any, tuple[Trial, int]] = {}
+        try:
+            while queue or running:
+                while queue and len(running) < self.slots:
+                    trial, losses = queue.popleft()
+                    running[self._submit(trial)] = (trial, losses)
+                ready, _ = ray.wait(list(running), num_returns=1)
+                trial, losses = running.pop(ready[0])
+                try:
+                    yield decode(ray.get(ready[0]))
+                except ray.exceptions.RayError as problem:
+                    if losses < self._settings.retries:
+                        queue.appendleft((trial, losses + 1))
+                        continue
+                    yield trial.failed(f"lost its worker {losses + 1} times: {_first_line(problem)}")
+        finally:
+            for task in running:  # left early: nobody waits for what still runs
+                ray.cancel(task, force=True)
+
+    def _submit(self, trial: Trial) -> Any:
+        return self._task.remote(self._work, encode(trial), self._settings.device, self._settings.cpus)
+
+
+def _task(work: str, message: str, device: str, cpus: float) -> str:
+    limit_threads(max(1, int(cpus)))
+    return perform(work, message, device)
+
+
+def _imported() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise Unsupported(
+            "the executor 'ray' needs Ray, which is not installed; run: pip install 'segtailor[ray]', or use the "
+            "executor 'processes'."
+        ) from None
+    return ray
+
+
+def _answer(address: str, wait: float) -> None:
+    """Raise unless something listens at the address: Ray itself would try for most of a minute."""
+    if address in FOUND_BY_RAY:
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise SearchProblem(
+            f"Ray address '{address}' is not host:port; write for example 10.0.0.5:6379, or leave it out."
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=wait).close()
+    except (OSError, OverflowError) as problem:
+        raise _unreachable(address, str(problem)) from None
+
+
+def _unreachable(address: str, why: str) -> SearchProblem:
+    return SearchProblem(
+        f"no Ray cluster answers at {address} ({why.splitlines()[0] if why else 'no reason given'}). Start it there with "
+        "'ray start --head', correct the address, or leave it out to start Ray on this machine."
+    )
+
+
+def _first_line(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"[:300]

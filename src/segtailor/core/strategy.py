@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from segtailor.core.codec import Json, fingerprint
 from segtailor.core.cost import Cost
@@ -35,10 +35,10 @@ class Trial:
     """
 
     id: int
-    architecture: Mapping[str, Json]
+    architecture: Mapping[str, Any]
     budget: float = 1.0
     seed: int = 0
-    evaluator: Mapping[str, Json] = field(default_factory=dict)
+    evaluator: Mapping[str, Any] = field(default_factory=dict)
 
     def done(self, quality: float, **metrics: float) -> TrialResult:
         """Return the result of a trial that went well; a quality that is no number counts as failed."""
@@ -155,7 +155,7 @@ class Evaluator:
     """
 
     work: str
-    settings: Mapping[str, Json] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     data: str = ""
 
 

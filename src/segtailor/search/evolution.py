@@ -22,6 +22,7 @@ from segtailor.search.trial_strategy import all_failed, check_at_least, check_tr
 from segtailor.search.trials import TrialSearch
 
 TRIES = 64  # attempts at a new child before a random architecture takes its place
+MOVES = 3  # at most in a local mutation: at the edge of the budget, more here has to be paid by less there
 
 
 @STRATEGIES.register("evolution")
@@ -29,21 +30,23 @@ TRIES = 64  # attempts at a new child before a random architecture takes its pla
 class Evolution:
     """Breed architectures along the front of quality and cost.
 
-    `mutation` is the chance of each pick to change; a share `local` of mutations instead moves one pick by the
-    smallest step. `crossover` is the chance that a child has two parents.
+    `mutation` is the chance of each pick to change; a share `local` of mutations instead makes one to three
+    smallest moves. `crossover` is the chance that a child has two parents. A share `focus` of parents comes
+    from the best by the objective, the others from the front, where the lonely win.
     """
 
     trials: int = 200
-    population: int = 20
+    population: int = 16
     mutation: float = 0.1
-    local: float = 0.5
+    local: float = 0.8
     crossover: float = 0.5
+    focus: float = 0.8
     halving: Halving | None = None
 
     def __post_init__(self) -> None:
         check_at_least("trials", self.trials, 1)
         check_at_least("population", self.population, 2)
-        for name in ("mutation", "local", "crossover"):
+        for name in ("mutation", "local", "crossover", "focus"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SearchProblem(
                     f"{name}: {getattr(self, name)} is no probability; give a number from 0 to 1."
@@ -69,9 +72,11 @@ class EvolutionState:
         self.expected: int | None = settings.trials
         self._settings = settings
         self._space = problem.space
+        self._objective = problem.objective
         self._rng = Random(problem.seed)
         self._draws = Draws(problem, prices, self._rng)
-        self._population: list[Judged] = []
+        self._population: list[Judged] = []  # along the front, best first
+        self._elite: list[Judged] = []  # by the objective, best first
         self._asked = 0
         self._generation = 0
 
@@ -90,6 +95,8 @@ class EvolutionState:
         """Keep the best of parents and children."""
         self._generation += 1
         self._population = survivors([*self._population, *judged], self._settings.population)
+        done = [item for item in (*self._elite, *judged) if item.done]
+        self._elite = sorted(done, key=self._score, reverse=True)[: self._settings.population // 2]
         if not any(item.done for item in self._population):
             raise all_failed(judged, "candidates of the first generation")
 
@@ -117,14 +124,19 @@ class EvolutionState:
         return None
 
     def _parent(self) -> Picks:
-        """Win a tournament of two: the population is sorted, so the smaller index wins."""
-        finished = sum(item.done for item in self._population)
-        winner = min(self._rng.randrange(finished), self._rng.randrange(finished))
-        return self._space.picks(self._population[winner].candidate.architecture)
+        """Return the winner of a tournament of two; both lists are sorted, so the smaller index wins."""
+        focused = self._rng.random() < self._settings.focus
+        group = self._elite if focused else [item for item in self._population if item.done]
+        winner = min(self._rng.randrange(len(group)), self._rng.randrange(len(group)))
+        return self._space.picks(group[winner].candidate.architecture)
+
+    def _score(self, item: Judged) -> float:
+        return float(self._objective.score(item.quality, item.cost))
 
     def _mutated(self, picks: Picks) -> Picks:
-        if self._rng.random() < self._settings.local:
+        if self._rng.random() >= self._settings.local:
+            return mutate(self._space, picks, self._rng, rate=self._settings.mutation)
+        for _ in range(self._rng.randint(1, MOVES)):
             near = list(neighbours(self._space, picks))
-            if near:
-                return self._rng.choice(near)
-        return mutate(self._space, picks, self._rng, rate=self._settings.mutation)
+            picks = self._rng.choice(near) if near else picks
+        return picks

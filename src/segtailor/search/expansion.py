@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from segtailor.core.codec import Json
 from segtailor.core.errors import InvalidArchitecture, MissingCost, Unsupported
@@ -30,7 +31,7 @@ class Expansion:
     """Grow a small network step by step; `start` is an architecture document, by default the space's smallest."""
 
     steps: int = 14
-    start: Mapping[str, Json] | None = None
+    start: Mapping[str, Any] | None = None
     halving: Halving | None = None
 
     def __post_init__(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import socket
+import re
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from segtailor.core.strategy import Pool, SearchProblem, Trial, TrialResult
 from segtailor.search.worker import decode, encode, limit_threads, perform
 
 OBJECT_STORE = 80 * 2**20  # bytes, little more than Ray's minimum: trials and results are short texts
-FOUND_BY_RAY = ("auto", "local")  # addresses that Ray resolves itself
+PROBE = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class Ray:
     gpus: float = 0.0
     device: str = "cpu"
     retries: int = 2
-    wait: float = 10.0
+    wait: float = 60.0
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.cpus <= 0 or self.gpus < 0 or self.retries < 0 or self.wait <= 0:
@@ -132,24 +134,25 @@ def _imported() -> Any:
 
 
 def _answer(address: str, wait: float) -> None:
-    """Raise unless something listens at the address: Ray itself would try for most of a minute."""
-    if address in FOUND_BY_RAY:
-        return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
+    """Raise unless a cluster answers in time. Asked in a process of its own: `ray.init` cannot be told to give up."""
+    if not re.fullmatch(r"auto|(ray://)?[^:/]+:\d{1,5}", address):
         raise SearchProblem(
             f"Ray address '{address}' is not host:port; write for example 10.0.0.5:6379, or leave it out."
         )
     try:
-        socket.create_connection((host, int(port)), timeout=wait).close()
-    except (OSError, OverflowError) as problem:
-        raise _unreachable(address, str(problem)) from None
+        asked = subprocess.run(
+            [sys.executable, "-c", PROBE, address], capture_output=True, text=True, timeout=wait, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise _unreachable(address, f"waited {wait:g} s") from None
+    if asked.returncode != 0:
+        raise _unreachable(address, (asked.stderr.strip().splitlines() or [""])[-1])
 
 
 def _unreachable(address: str, why: str) -> SearchProblem:
     return SearchProblem(
-        f"no Ray cluster answers at {address} ({why.splitlines()[0] if why else 'no reason given'}). Start it there with "
-        "'ray start --head', correct the address, or leave it out to start Ray on this machine."
+        f"no Ray cluster answers at {address} ({why}). Start it there "
+        "with 'ray start --head', correct the address, or leave it out to start Ray on this machine."
     )
 
 

@@ -146,8 +146,8 @@ class ExpansionState:
     @property
     def expected(self) -> int | None:
         """Candidates so far, and one per direction for every step to come."""
-        left = self._settings.steps - max(0, len(self._family) - 1)
-        return max(self._asked, 1) + left * len(self._grower.growth.directions) if self._children else None
+        left = max(0, self._settings.steps - len(self._family))
+        return max(1, self._asked) + left * len(self._grower.growth.directions)
 
     def ask(self) -> Sequence[Candidate]:
         """Return the start, then the children of each parent; none when no step is left or nothing fits."""

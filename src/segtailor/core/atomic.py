@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from segtailor.core.errors import RunProblem, UserError
+
 TEMPORARY = ".tmp"  # ends the name of a file that is still being written
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

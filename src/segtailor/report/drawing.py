@@ -10,6 +10,7 @@ from segtailor.report.layout import Place, arrange, lanes_per_band
 COLUMN, LANE, BAND_GAP = 40, 26, 16  # pixels
 BOX_WIDTH, BOX_HEIGHT = 30, 18
 LEFT, TOP = 76, 64
+DEEPEST = 7  # bands below 1/128 hold pooled maps
 SMALL = {"sum", "concat", "resize", "identity", "zero", "scale_image", "gate", "blend"}  # drawn as dots
 COLOURS = (
     "#4477aa",
@@ -79,7 +80,7 @@ def _bands(places: dict[str, Place], tops: dict[int, int], width: int) -> list[s
         rows.append(
             f'<rect class="band" x="8" y="{tops[band] - 4}" width="{width - 16}" height="{height}" rx="6"/>'
         )
-        label = "image" if band == 0 else f"1/{2**band}"
+        label = "image" if band == 0 else "pooled" if band > DEEPEST else f"1/{2**band}"
         rows.append(f'<text class="soft" x="18" y="{tops[band] + 14}" font-size="12">{label}</text>')
     return rows
 
@@ -108,24 +109,25 @@ def _nodes(plan: Plan, places: dict[str, Place], tops: dict[int, int], colours: 
         x, y = _centre(places[node.name], tops)
         faded = "" if node.name in live else ' class="aux"'
         parts.append(f"<g{faded}>{_mark(plan, node, x, y, colours)}<title>{_hint(plan, node)}</title></g>")
-    for output, name in plan.outputs.items():
-        x, y = _centre(places[name], tops)
-        parts.append(f'<text class="soft" x="{x + 18}" y="{y + 4}" font-size="11">{escape(output)}</text>')
     return parts
 
 
 def _mark(plan: Plan, node: Node, x: int, y: int, colours: dict[str, str]) -> str:
     kind = _kind(node)
+    output = escape(next((output for output, name in plan.outputs.items() if name == node.name), ""))
     if kind in SMALL:
         text = {"sum": "+", "concat": "‖", "gate": "×", "blend": "±"}.get(kind, "")
+        after = (
+            f'<text class="soft" x="{x + 12}" y="{y + 4}" font-size="10">{output}</text>' if output else ""
+        )
         return (
             f'<circle class="dot" cx="{x}" cy="{y}" r="7"/>'
-            f'<text class="ink" x="{x}" y="{y + 3.5}" font-size="10" text-anchor="middle">{text}</text>'
+            f'<text class="ink" x="{x}" y="{y + 3.5}" font-size="10" text-anchor="middle">{text}</text>{after}'
         )
     return (
         f'<rect x="{x - BOX_WIDTH // 2}" y="{y - BOX_HEIGHT // 2}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="4" '
         f'fill="{colours[_label(node)]}"/><text x="{x}" y="{y + 3.5}" font-size="10" text-anchor="middle" '
-        f'fill="#14171a">{plan.shape(node.name).channels}</text>'
+        f'fill="#14171a">{output or plan.shape(node.name).channels}</text>'
     )
 
 

@@ -1,0 +1,177 @@
+"""Decisions of the family and their meaning (FasterSeg section 3.1, as its release derives networks)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+from segtailor.core.errors import InvalidArchitecture
+from segtailor.core.plan import OpCall, Plan, Shape
+from segtailor.core.space import SPACES, Decision, Picks
+from segtailor.spaces.multi_resolution.architecture import (
+    CELL_OPERATORS,
+    Branch,
+    MultiResolutionArchitecture,
+    end_rate,
+)
+from segtailor.spaces.multi_resolution.calls import possible_calls
+from segtailor.spaces.multi_resolution.derive import compact, kept_operators
+from segtailor.spaces.multi_resolution.layers import network_plan
+from segtailor.spaces.multi_resolution.paths import RATES, Path, allowed_paths
+
+if TYPE_CHECKING:
+    from segtailor.nets.network import Network
+    from segtailor.nets.weights import NameMap
+
+ENDS = ((32,), (8, 16))  # the rates at which branch 0 and branch 1 may end: the supernet has no pair 8, 16
+OPTIONS = ("skip", *CELL_OPERATORS)
+FEWEST_LAYERS = 8  # below, no path to rate 32 has two stride-1 layers at each rate
+
+
+@SPACES.register("multi_resolution")
+@dataclass(frozen=True, kw_only=True)
+class MultiResolution:
+    """Two branches over the same layers: per branch a path, an operator per layer, a width per connection.
+
+    Each branch has picks of its own, since only so every derived network can be expressed: in the supernet the two
+    share their scores where their paths coincide, yet derivation may remove a layer from one branch only (the published
+    student's layer 9). Many picks mean one network: removed layers leave no trace, and skips that the derivation
+    forbids become `conv`.
+    """
+
+    layers: int = 16
+    ratios: tuple[int, ...] = (4, 6, 8, 10, 12)
+    stem_ratios: tuple[int, ...] = (8, 12)  # student and teacher; not searched in the paper
+    head_ratios: tuple[int, ...] = (8, 12)
+
+    architecture_type: ClassVar[type] = MultiResolutionArchitecture
+
+    def __post_init__(self) -> None:
+        if self.layers < FEWEST_LAYERS:
+            raise InvalidArchitecture(f"layers: {self.layers}; allowed: at least {FEWEST_LAYERS}.")
+        for field in ("ratios", "stem_ratios", "head_ratios"):
+            values = getattr(self, field)
+            if not values or min(values) < 1 or list(values) != sorted(set(values)):
+                raise InvalidArchitecture(
+                    f"{field}: {values}; allowed: at least one, each 1 or more, ascending."
+                )
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Stem and head ratio; then for each branch its path, its operators, its widths."""
+        rows = [
+            Decision(name="stem_ratio", options=self.stem_ratios, group="width", ordered=True),
+            Decision(name="head_ratio", options=self.head_ratios, group="width", ordered=True),
+        ]
+        for branch in range(len(ENDS)):
+            paths = tuple(_path_label(path) for path in self._paths(branch))
+            rows.append(Decision(name=f"branch{branch}_path", options=paths, group="path"))
+            for layer in range(self.layers):
+                rows.append(Decision(name=f"branch{branch}_op{layer}", options=OPTIONS, group="op"))
+            for layer in range(self.layers - 1):
+                name = f"branch{branch}_width{layer}"
+                rows.append(Decision(name=name, options=self.ratios, group="width", ordered=True))
+        return tuple(rows)
+
+    def architecture(self, picks: Picks) -> MultiResolutionArchitecture:
+        """Decode picks: derive each branch as if the picked operators had all the probability."""
+        head_ratio = self.head_ratios[picks["head_ratio"]]
+        branches = []
+        for branch in range(len(ENDS)):
+            path = self._paths(branch)[picks[f"branch{branch}_path"]]
+            rows = [_one_hot(picks[f"branch{branch}_op{layer}"]) for layer in range(self.layers)]
+            ratios = [self.ratios[picks[f"branch{branch}_width{layer}"]] for layer in range(self.layers - 1)]
+            branches.append(compact(kept_operators(rows, path), ratios, path, head_ratio=head_ratio))
+        stem_ratio = self.stem_ratios[picks["stem_ratio"]]
+        return MultiResolutionArchitecture(
+            branches=tuple(branches), stem_ratio=stem_ratio, head_ratio=head_ratio
+        )
+
+    def picks(self, arch: MultiResolutionArchitecture) -> Picks:
+        """Encode an architecture: the first path that holds it, cells as early as possible, then skips."""
+        picks = {
+            "stem_ratio": _index("stem_ratio", arch.stem_ratio, self.stem_ratios),
+            "head_ratio": _index("head_ratio", arch.head_ratio, self.head_ratios),
+        }
+        if len(arch.branches) != len(ENDS):
+            raise InvalidArchitecture(f"branches: {len(arch.branches)}; this space has {len(ENDS)}.")
+        for number, branch in enumerate(arch.branches):
+            picks |= self._branch_picks(number, branch)
+        if self.architecture(picks) != arch:
+            raise InvalidArchitecture(
+                "branches: too short for this space, or without a cell between two halvings; "
+                f"over {self.layers} layers derivation keeps more cells."
+            )
+        return picks
+
+    def plan(self, arch: MultiResolutionArchitecture, image: Shape, classes: int) -> Plan:
+        """Write the layers, auxiliary heads included."""
+        return network_plan(arch, image, classes)
+
+    def calls(self, image: Shape, classes: int) -> Iterator[OpCall]:
+        """Yield every call of any plan."""
+        return possible_calls(
+            image, classes, ratios=self.ratios, stem_ratios=self.stem_ratios, head_ratios=self.head_ratios
+        )
+
+    @staticmethod
+    def published_names(network: Network, arch: MultiResolutionArchitecture) -> NameMap:
+        """Return how the reference project names the weights of this network."""
+        from segtailor.spaces.multi_resolution.names import published_names
+
+        return published_names(network, arch)
+
+    def _paths(self, branch: int) -> tuple[Path, ...]:
+        return tuple(path for end in ENDS[branch] for path in allowed_paths(self.layers, end))
+
+    def _branch_picks(self, number: int, branch: Branch) -> dict[str, int]:
+        places, path = self._place(number, branch)
+        field = f"branch{number}"
+        picks = {f"{field}_path": self._paths(number).index(path)}
+        picks |= {f"{field}_op{layer}": 0 for layer in range(self.layers)}
+        picks |= {f"{field}_width{layer}": 0 for layer in range(self.layers - 1)}
+        for position, (cell, layer) in enumerate(zip(branch, places, strict=True)):
+            picks[f"{field}_op{layer}"] = OPTIONS.index(cell.operator)
+            if position < len(branch) - 1:  # the last cell writes the head ratio
+                where = f"branches.{number}.{position}.ratio"
+                picks[f"{field}_width{layer}"] = _index(where, cell.ratio, self.ratios)
+        return picks
+
+    def _place(self, number: int, branch: Branch) -> tuple[list[int], Path]:
+        """Return the layer of each cell, on the first path with room for all."""
+        halvings = [position for position, cell in enumerate(branch) if cell.stride == 2]
+        needed = _runs(halvings, len(branch))
+        for path in self._paths(number):
+            room = _runs(path, self.layers)
+            if len(room) == len(needed) and all(n <= r for n, r in zip(needed, room, strict=True)):
+                starts = (0, *path)
+                return [
+                    start + step for start, run in zip(starts, needed, strict=True) for step in range(run)
+                ], path
+        raise InvalidArchitecture(
+            f"branches.{number}: no path of this space over {self.layers} layers, which ends at rate "
+            f"{' or '.join(map(str, ENDS[number]))}, holds a branch to rate {end_rate(branch)} with {needed} cells "
+            "per rate (each halving cell counts for the rate it writes)."
+        )
+
+
+def _runs(halvings: Sequence[int], length: int) -> list[int]:
+    """Return how many cells or layers write each rate, in order; a halving one writes the coarser rate."""
+    return [stop - start for start, stop in pairwise((0, *halvings, length))]
+
+
+def _one_hot(index: int) -> list[float]:
+    return [float(index == option) for option in range(len(OPTIONS))]
+
+
+def _path_label(path: Path) -> str:
+    end = str(RATES[len(path)])
+    return f"{end} at {', '.join(map(str, path))}" if path else end
+
+
+def _index(field: str, value: int, options: tuple[int, ...]) -> int:
+    if value not in options:
+        raise InvalidArchitecture(f"{field}: {value}; this space allows {list(options)}.")
+    return options.index(value)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from segtailor.core.strategy import SearchProblem
 from segtailor.search import Evolution, Processes, RandomSearch, Serial
 from tests.search.planted import problem
+
+ROOT = Path(__file__).parents[2]
 
 
 def results(executor: Any, strategy: Any, **settings: Any) -> set[tuple[str, int, str, float | None]]:
@@ -69,3 +74,17 @@ def test_impossible_settings_of_processes_are_refused() -> None:
     for wrong in ({"devices": ()}, {"threads": 0}, {"retries": -1}, {"timeout": 0.0}):
         with pytest.raises(SearchProblem):
             Processes(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_workers_end_when_the_driver_is_killed() -> None:
+    program = "from tests.search.driven import drive_slowly; drive_slowly()"
+    driver = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    assert driver.stdout.readline().strip() == "running"
+    workers = psutil.Process(driver.pid).children(recursive=True)
+    driver.kill()
+    driver.wait()
+    assert len(workers) >= 2
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert alive == []

@@ -59,6 +59,13 @@ def test_a_trial_that_always_kills_its_ray_worker_is_recorded_as_failed() -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_trial_larger_than_the_cluster_is_refused_instead_of_waiting() -> None:
+    with pytest.raises(SearchProblem, match="wants 1 GPU, the whole cluster has 0"):
+        list(RandomSearch(trials=2).job(problem(executor=Ray(gpus=1.0))).steps())
+
+
+@pytest.mark.slow
 def test_without_an_address_ray_is_started_here_and_ended_again() -> None:
     if ray.is_initialized():
         ray.shutdown()

@@ -7,7 +7,7 @@ step; the children are judged, and the one that gains most quality per cost is t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -72,6 +72,7 @@ class Grower:
     growth: Growth
     prices: Prices
     limit: float | None = None
+    faults: dict[str, str] = field(default_factory=dict)  # why a direction ended, where not for the budget
 
     def target(self, place: Coordinates) -> float | None:
         """Return the cost of the most expensive single step, or none where nothing can grow."""
@@ -110,7 +111,8 @@ class Grower:
         try:
             arch = self.growth.build(moved)
             cost = self.prices(arch)
-        except (InvalidArchitecture, MissingCost):
+        except (InvalidArchitecture, MissingCost) as problem:
+            self.faults[direction.name] = str(problem)
             return None
         if self.limit is not None and cost > self.limit:
             return None
@@ -175,8 +177,8 @@ class ExpansionState:
         )
 
     def summary(self) -> Mapping[str, Json]:
-        """Return the chosen network of every step."""
-        return {"family": self._family}
+        """Return the chosen network of every step, and the directions that ended for want of a network or price."""
+        return {"family": self._family, "ended": dict(self._grower.faults)}
 
     def _root(self) -> Candidate:
         arch = self._grower.growth.build(self._place)
@@ -199,9 +201,10 @@ class ExpansionState:
             if child.candidate.cost > self._parent.cost  # without that a gain per cost means nothing
         ]
         if not dearer and step == 1 and self._grower.limit is None:
+            why = "; ".join(list(self._grower.faults.values())[:1]) or "all cost the same"
             raise SearchProblem(
-                "expansion: no direction gives a network that can be built and costs more than its parent. Check that "
-                "the cost covers this space at this image size, e.g. calibrate it again."
+                "expansion: no direction gives a network that can be built and costs more than its parent "
+                f"({why}). Check that the cost covers this space at this image size, e.g. calibrate it again."
             )
         self._children = dearer
         return [

@@ -6,6 +6,9 @@ Workers are spawned, never forked: a fork after a convolution hangs in OpenMP.
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -161,9 +164,19 @@ class ProcessPool:
 
 def serve(pipe: Connection, work: str, device: str, threads: int) -> None:
     """Answer trials until the pipe closes: the life of a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the driver, which lets the step finish
+    threading.Thread(target=_die_with_driver, daemon=True).start()
     with suppress(Exception):
         resolve(work)  # imports early; a failure is reported with the first trial
         limit_threads(threads)
-    with suppress(EOFError, OSError, KeyboardInterrupt):
+    with suppress(EOFError, OSError):
         while True:
             pipe.send_bytes(perform(work, pipe.recv_bytes().decode(), device).encode())
+
+
+def _die_with_driver() -> None:
+    """End this process when the driver was killed: its trial is issued again, and must not compete for the device."""
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        driver.join()
+        os._exit(1)

@@ -50,10 +50,21 @@ class Ray:
         if mine:
             self._connect(ray)
         try:
+            self._check_room(ray)
             yield RayPool(self, work)
         finally:
             if mine:
                 ray.shutdown()
+
+    def _check_room(self, ray: Any) -> None:
+        """Refuse what the cluster can never run: Ray would wait for it without end."""
+        there = ray.cluster_resources()
+        for name, wanted in (("CPU", self.cpus), ("GPU", self.gpus)):
+            if wanted > there.get(name, 0.0):
+                raise SearchProblem(
+                    f"ray: a trial wants {wanted:g} {name}, the whole cluster has {there.get(name, 0.0):g}; ask for "
+                    "less per trial, or add a node."
+                )
 
     def _connect(self, ray: Any) -> None:
         if self.address is None:

@@ -56,10 +56,12 @@ def asked(family: str, limit: float | None = None) -> Problem:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_space_is_searched_by_every_trial_strategy_or_refused_with_a_remedy(family: str, strategy: str) -> None:
+def test_every_space_is_searched_by_every_trial_strategy_or_refused_with_a_remedy(
+    family: str, strategy: str
+) -> None:
     settings: Any = STRATEGIES[strategy]
     if (family, strategy) in REFUSED:
-        with pytest.raises(Unsupported, match="no ordered decision.*Use evolution"):
+        with pytest.raises(Unsupported, match=r"no ordered decision.*Use evolution"):
             settings.check(asked(family))
         return
     settings.check(asked(family))

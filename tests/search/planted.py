@@ -46,7 +46,9 @@ class Planted:
     @property
     def decisions(self) -> tuple[Decision, ...]:
         return tuple(
-            Decision(name=f"d{index}", options=tuple(range(self.options)), group="width", ordered=self.ordered)
+            Decision(
+                name=f"d{index}", options=tuple(range(self.options)), group="width", ordered=self.ordered
+            )
             for index in range(self.decisions_count)
         )
 
@@ -56,14 +58,14 @@ class Planted:
     def picks(self, arch: PlantedArchitecture) -> Picks:
         return {f"d{index}": value for index, value in enumerate(arch.picks)}
 
-    def plan(self, arch: PlantedArchitecture, image: Shape, classes: int) -> Plan:
+    def plan(self, arch: PlantedArchitecture, image: Shape, classes: int) -> Plan:  # noqa: ARG002
         build = PlanBuilder(image)
         last = IMAGE
         for index, value in enumerate(arch.picks):
             last = build.add(f"n{index}", Conv(kernel=1), last, channels=1 + PRICES[index] * value)
         return build.plan(outputs={"main": last}, align_corners=False)
 
-    def calls(self, image: Shape, classes: int) -> Iterator[OpCall]:
+    def calls(self, image: Shape, classes: int) -> Iterator[OpCall]:  # noqa: ARG002
         yield from ()
 
 
@@ -174,3 +176,8 @@ def logged(trial: Trial, device: str) -> TrialResult:
 def slow(trial: Trial, device: str) -> TrialResult:
     time.sleep(float(trial.evaluator["sleep"]))  # type: ignore[arg-type]
     return judge(trial, device)
+
+
+def moody(trial: Trial, device: str) -> TrialResult:
+    """Ignore the seed."""
+    return trial.done(Random().random())

@@ -30,9 +30,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def pixels(tmp_path_factory: pytest.TempPathFactory) -> HalvedPixels:
     halved, cache = HalvedTrain(dataset=locate(DATA)), tmp_path_factory.mktemp("cache")
-    return HalvedPixels(
-        halved.task, open_pixels(halved, FIT, cache), open_pixels(halved, JUDGE, cache)
-    )
+    return HalvedPixels(halved.task, open_pixels(halved, FIT, cache), open_pixels(halved, JUDGE, cache))
 
 
 def test_the_halves_are_disjoint_parts_of_train_only() -> None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +19,7 @@ import pytest
 from segtailor.core.strategy import SearchProblem
 from segtailor.search import Evolution, RandomSearch, Ray, Serial
 from tests.search.planted import problem
-from tests.search.test_executors import results
+from tests.search.test_executors import ROOT, results
 
 ray = pytest.importorskip("ray")
 
@@ -22,6 +28,7 @@ ray = pytest.importorskip("ray")
 def cluster() -> Iterator[None]:
     """One start for all tests: the executor uses a Ray that runs already."""
     ray.init(
+        address="local",
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
@@ -81,7 +88,9 @@ def test_an_address_that_does_not_answer_fails_in_bounded_time() -> None:
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         started = time.monotonic()
-        with pytest.raises(SearchProblem, match=f"no Ray cluster answers at {address}.*waited 3 s.*ray start --head"):
+        with pytest.raises(
+            SearchProblem, match=f"no Ray cluster answers at {address}.*waited 3 s.*ray start --head"
+        ):
             list(RandomSearch(trials=2).job(problem(executor=Ray(address=address, wait=3.0))).steps())
     assert time.monotonic() - started < 10
 
@@ -96,3 +105,76 @@ def test_impossible_settings_of_ray_are_refused() -> None:
     for wrong in ({"workers": 0}, {"cpus": 0.0}, {"gpus": -1.0}, {"retries": -1}, {"wait": 0.0}):
         with pytest.raises(SearchProblem, match="ray: give workers"):
             Ray(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def head() -> Iterator[tuple[str, dict[str, str]]]:
+    """A cluster of our own with a secret of our own: its address, and the environment that may use it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    open_to = {
+        **os.environ,
+        **secret,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    place = tempfile.mkdtemp(prefix="ray")  # short, because sockets live there
+    options = [
+        f"--temp-dir={place}",
+        "--num-cpus=2",
+        "--include-dashboard=false",
+        "--object-store-memory=80000000",
+    ]
+    program = [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--head",
+        "--block",
+        f"--port={port}",
+        *options,
+    ]
+    process = subprocess.Popen(program, env=open_to, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield f"{ray.util.get_node_ip_address()}:{port}", open_to
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _client(address: str, environment: dict[str, str]) -> str:
+    program = (
+        "import sys; from tests.search.test_executors import results; from segtailor.search import *;"
+        "search = RandomSearch(trials=4);"
+        "print(results(Ray(address=sys.argv[1]), search) == results(Serial(), search))"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", program, address],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return asked.stdout + asked.stderr
+
+
+@pytest.mark.slow
+def test_a_running_cluster_is_used_by_address_and_one_that_refuses_us_says_so(
+    head: tuple[str, dict[str, str]],
+) -> None:
+    address, environment = head
+    answer = ""
+    for _ in range(10):  # the head needs some seconds to listen
+        answer = _client(address, environment)
+        if answer.startswith("True"):
+            break
+        time.sleep(1)
+    assert answer.startswith("True"), answer[-600:]
+    stranger = {name: value for name, value in environment.items() if not name.startswith("RAY_AUTH")}
+    assert "authentication token is missing or wrong" in _client(address, stranger)

@@ -29,7 +29,9 @@ def true_quality(result: dict[str, Any]) -> float:
     return quality_of(tuple(result["architecture"]["architecture"]["picks"]))
 
 
-@pytest.mark.parametrize("strategy", [Evolution(trials=TRIALS), Expansion(steps=40)], ids=["evolution", "expansion"])
+@pytest.mark.parametrize(
+    "strategy", [Evolution(trials=TRIALS), Expansion(steps=40)], ids=["evolution", "expansion"]
+)
 def test_a_strategy_finds_the_planted_best_and_beats_random_at_equal_trials(strategy: Any) -> None:
     best = best_within(LIMIT, Planted())
     close = better = 0
@@ -43,7 +45,9 @@ def test_a_strategy_finds_the_planted_best_and_beats_random_at_equal_trials(stra
     assert better >= 9
 
 
-@pytest.mark.parametrize("strategy", [RandomSearch(trials=30), Evolution(trials=40, population=8), Expansion(steps=4)])
+@pytest.mark.parametrize(
+    "strategy", [RandomSearch(trials=30), Evolution(trials=40, population=8), Expansion(steps=4)]
+)
 def test_a_search_repeats_by_seed_and_differs_between_seeds(strategy: Any) -> None:
     def searched(seed: int) -> list[tuple[str, int, float]]:
         found = outcome(strategy, problem(seed=seed, noise=0.05))
@@ -68,7 +72,9 @@ def test_a_tight_budget_is_met_although_chance_rarely_meets_it(strategy: Any) ->
 
 @pytest.mark.parametrize("strategy", [RandomSearch(), Evolution()])
 def test_a_budget_that_no_architecture_meets_names_the_cheapest_seen(strategy: Any) -> None:
-    with pytest.raises(SearchProblem, match=r"no architecture within 5 ch in \d+ draws; the cheapest seen costs \d+"):
+    with pytest.raises(
+        SearchProblem, match=r"no architecture within 5 ch in \d+ draws; the cheapest seen costs \d+"
+    ):
         outcome(strategy, problem(limit=5.0))
 
 
@@ -83,7 +89,9 @@ def test_a_space_of_one_architecture_is_searched_in_one_trial() -> None:
     assert len(found["trials"]) == 1
 
 
-@pytest.mark.parametrize("strategy", [RandomSearch(trials=6), Evolution(trials=6, population=3), Expansion(steps=2)])
+@pytest.mark.parametrize(
+    "strategy", [RandomSearch(trials=6), Evolution(trials=6, population=3), Expansion(steps=2)]
+)
 def test_a_search_of_which_every_trial_fails_says_why(strategy: Any) -> None:
     with pytest.raises(SearchProblem, match="failed, most often with: MemoryError: out of memory"):
         outcome(strategy, problem(work="fail"))
@@ -127,7 +135,9 @@ def judged(quality: float | None, cost: float, number: int = 0) -> Judged:
     return Judged(candidate=Candidate(architecture=None, cost=cost), result=result)
 
 
-POINTS = [judged(q, c, i) for i, (q, c) in enumerate([(5, 5), (3, 1), (4, 6), (None, 0), (4, 3), (3, 2), (5, 5)])]
+POINTS = [
+    judged(q, c, i) for i, (q, c) in enumerate([(5, 5), (3, 1), (4, 6), (None, 0), (4, 3), (3, 2), (5, 5)])
+]
 
 
 def test_layers_peel_off_front_by_front_with_failures_last() -> None:

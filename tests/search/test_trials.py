@@ -12,6 +12,7 @@ from segtailor.core.errors import RunProblem
 from segtailor.core.job import Step
 from segtailor.core.strategy import Problem, SearchProblem
 from segtailor.search import Evolution, Expansion, Halving, RandomSearch
+from segtailor.testing import check_strategy
 from tests.search.planted import Planted, problem
 
 STRATEGIES = [RandomSearch(trials=12), Evolution(trials=24, population=6), Expansion(steps=3)]
@@ -42,15 +43,16 @@ def interrupted(strategy: Any, asked: Problem, folder: Path, *, after: int) -> N
     steps.close()
 
 
-@pytest.mark.parametrize("after", [1, 2, 7, 11])
-@pytest.mark.parametrize("strategy", [*STRATEGIES, HALVED])
-def test_a_resumed_search_ends_like_one_never_stopped(strategy: Any, after: int, tmp_path: Path) -> None:
-    asked = problem(noise=0.05)
-    whole = finish(strategy.job(asked))
-    interrupted(strategy, asked, tmp_path, after=after)
-    again = strategy.job(asked)
-    again.load(tmp_path)
-    assert plain(finish(again)) == plain(whole)
+@pytest.mark.parametrize(
+    "strategy", [*STRATEGIES, HALVED], ids=["random", "evolution", "expansion", "halving"]
+)
+def test_a_search_ends_the_same_whenever_it_is_stopped_and_resumed(strategy: Any, tmp_path: Path) -> None:
+    check_strategy(strategy, problem(noise=0.05), tmp_path)
+
+
+def test_the_check_of_strategies_notices_one_that_does_not_repeat(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="result by seed"):
+        check_strategy(STRATEGIES[0], problem(work="moody"), tmp_path)
 
 
 def test_only_trials_in_flight_are_issued_again_with_the_same_id_and_seed(tmp_path: Path) -> None:
@@ -100,7 +102,9 @@ def test_measured_prices_are_restored_not_measured_again(tmp_path: Path) -> None
 
 def test_a_batch_that_failed_entirely_is_tried_again_on_resume(tmp_path: Path) -> None:
     job = Expansion(steps=2).job(problem(work="fail_after_first"))
-    with pytest.raises(SearchProblem, match="all 6 candidates of step 1 failed.*planted failure.*tried again"):
+    with pytest.raises(
+        SearchProblem, match=r"all 6 candidates of step 1 failed.*planted failure.*tried again"
+    ):
         finish(job)
     job.save(tmp_path)
     again = Expansion(steps=2).job(problem())
@@ -118,7 +122,7 @@ def test_failed_trials_are_results_and_the_search_goes_on() -> None:
 
 
 def test_a_function_that_workers_cannot_import_is_reported() -> None:
-    with pytest.raises(SearchProblem, match="workers cannot import 'tests.search.planted:nothing'"):
+    with pytest.raises(SearchProblem, match=r"workers cannot import 'tests.search.planted:nothing'"):
         finish(RandomSearch(trials=2).job(problem(work="nothing")))
 
 

@@ -48,4 +48,6 @@ class HalvedTrain:
     def _parts(self) -> dict[str, list[Sample]]:
         samples = {sample.name: sample for sample in split_samples(self.dataset, self.split)}
         names = by_ratio(list(samples), val=self.share, seed=self.seed)
-        return {half: [samples[name] for name in names[part]] for half, part in ((FIT, "train"), (JUDGE, "val"))}
+        return {
+            half: [samples[name] for name in names[part]] for half, part in ((FIT, "train"), (JUDGE, "val"))
+        }

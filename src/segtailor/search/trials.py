@@ -35,7 +35,7 @@ from segtailor.search.trial_strategy import TrialStrategy, check_trials
 
 FILE = "trials.json"
 FORMAT = 1
-SAVE_SECONDS = 1.0  # at most one checkpoint per second: a lost trial costs less than many writes
+SAVE_SECONDS = 1.0  # trials shorter than this are not worth a checkpoint each
 LIMIT = 256 * 2**20  # bytes of the saved results
 
 
@@ -227,7 +227,8 @@ class TrialSearch:
             metrics["seconds_left"] = left * sum(seconds) / len(seconds) / pool.slots
         best = self._best()
         now = time.monotonic()
-        due = latest is not None and (waiting == 0 or now - self._saved >= SAVE_SECONDS)
+        worth = latest is not None and max(latest.result.seconds, now - self._saved) >= SAVE_SECONDS
+        due = worth or (latest is not None and waiting == 0)
         self._saved = now if due else self._saved
         return Step(
             phase="search",

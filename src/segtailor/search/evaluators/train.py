@@ -67,7 +67,9 @@ class TrainEvaluator:
         for _ in fit.steps():
             pass
         if fit.scores is None:
-            return trial.failed("training ended without a score; check that the training split has two halves")
+            return trial.failed(
+                "training ended without a score; check that the training split has two halves"
+            )
         return trial.done(fit.scores.miou, pixel_accuracy=fit.scores.pixel_accuracy, steps=float(fit.done))
 
     def _settings(self, trial: Trial, *, images: int) -> FitSettings:

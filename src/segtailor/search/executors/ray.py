@@ -70,6 +70,7 @@ class Ray:
         if self.address is None:
             cores, devices = max(1, round(self.workers * self.cpus)), self.workers * self.gpus
             ray.init(
+                address="local",  # without it Ray joins any cluster that was ever started on this machine
                 num_cpus=cores,
                 num_gpus=devices or None,
                 include_dashboard=False,
@@ -119,7 +120,7 @@ class RayPool:
                     if losses < self._settings.retries:
                         queue.appendleft((trial, losses + 1))
                         continue
-                    yield trial.failed(f"lost its worker {losses + 1} times: {_first_line(problem)}")
+                    yield trial.failed(f"lost its worker {losses + 1} times: {_last_line(problem)}")
         finally:
             for task in running:  # left early: nobody waits for what still runs
                 ray.cancel(task, force=True)
@@ -156,6 +157,11 @@ def _answer(address: str, wait: float) -> None:
         )
     except subprocess.TimeoutExpired:
         raise _unreachable(address, f"waited {wait:g} s") from None
+    if "AuthenticationError" in asked.stderr:
+        raise SearchProblem(
+            f"the Ray cluster at {address} refuses this machine: its authentication token is missing or wrong. Ask who "
+            "runs the cluster for the token, and set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN before starting."
+        )
     if asked.returncode != 0:
         raise _unreachable(address, (asked.stderr.strip().splitlines() or [""])[-1])
 
@@ -167,5 +173,6 @@ def _unreachable(address: str, why: str) -> SearchProblem:
     )
 
 
-def _first_line(problem: Exception) -> str:
-    return f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"[:300]
+def _last_line(problem: Exception) -> str:
+    """Return what went wrong: the errors of Ray begin with where."""
+    return f"{type(problem).__name__}: {(str(problem).strip().splitlines() or [''])[-1].strip()}"[:300]

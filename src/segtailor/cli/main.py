@@ -14,6 +14,7 @@ from segtailor.core.errors import Interrupted, UserError
 VERBS: tuple[tuple[str, str], ...] = (
     ("list", "Name what there is: architectures, spaces, operators, datasets, tasks."),
     ("show", "Describe a network: layers, multiply-accumulates, parameters, receptive field, drawing."),
+    ("bench", "Measure how long networks take on targets."),
     ("import", "Turn a published checkpoint into a bundle."),
     ("train", "Train a network on a dataset."),
     ("eval", "Score a trained network on a split of a dataset."),
@@ -32,6 +33,7 @@ def build() -> App:
         help="Semantic segmentation networks made to measure: your data, your device, your budget.",
         version=segtailor.__version__,
         help_on_error=False,
+        suppress_keyboard_interrupt=False,
     )
     for name, summary in VERBS:
         app.command(f"segtailor.cli.{name}_verb:{name}_", name=name, help=summary)

@@ -6,10 +6,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from segtailor.core.errors import UserError
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+Includes: TypeAlias = Literal["network", "network+argmax", "network+resize+argmax", "end-to-end"]
 
 
 @dataclass(frozen=True, kw_only=True)

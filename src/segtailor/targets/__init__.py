@@ -1,1 +1,27 @@
-"""Placeholder."""
+"""Where networks run: runtimes, the timing protocol, benchmarks and latency contracts."""
+
+from segtailor.targets import eager, graph, onnx, openvino, tensorrt
+from segtailor.targets.runtime import (
+    RUNTIMES,
+    Compiled,
+    Runtime,
+    compile_network,
+    describe_runtimes,
+    describe_targets,
+    runtime_for,
+)
+
+__all__ = [
+    "RUNTIMES",
+    "Compiled",
+    "Runtime",
+    "compile_network",
+    "describe_runtimes",
+    "describe_targets",
+    "eager",
+    "graph",
+    "onnx",
+    "openvino",
+    "runtime_for",
+    "tensorrt",
+]

@@ -1,0 +1,110 @@
+"""A module as an ONNX graph of fixed size, and a session to run one: shared by exported files and by runtimes."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from segtailor.core.errors import Unsupported, UserError
+
+OPSET = 18
+
+
+def onnx_bytes(module: nn.Module, inputs: Sequence[Tensor], *, names: Sequence[str], output: str) -> bytes:
+    """Return the serialised ONNX model of a module at the sizes and types of `inputs`, weights included."""
+    _need_exporter()
+    with _quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            module,
+            tuple(inputs),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=list(names),
+            output_names=[output],
+        )
+    if program is None:
+        raise RuntimeError("torch.onnx.export gave no program")
+    data: bytes = program.model_proto.SerializeToString()
+    return data
+
+
+def onnx_session(
+    model: bytes | Path,
+    *,
+    threads: int = 1,
+    spin: bool = True,
+    providers: Sequence[Any] = ("CPUExecutionProvider",),
+    what: str = "the ONNX model",
+) -> Any:
+    """Open an ONNX Runtime session; a file that is missing or damaged raises `UserError`."""
+    runtime = _onnxruntime()
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # errors only
+    options.inter_op_num_threads = 1
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+    if isinstance(model, Path):
+        what = f"ONNX file {model}"
+        if not model.is_file():
+            raise UserError(f"{what} does not exist; check the path.")
+    source = model if isinstance(model, bytes) else str(model)
+    try:
+        return runtime.InferenceSession(source, options, providers=list(providers))
+    except _load_errors(runtime) as problem:
+        raise UserError(f"{what} cannot be loaded ({_first_line(problem)}). Export it again.") from None
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise Unsupported(
+            "ONNX files are run by the package onnxruntime, which is not installed: `pip install onnxruntime`."
+        ) from None
+    return onnxruntime
+
+
+def _load_errors(runtime: Any) -> tuple[type[Exception], ...]:
+    """Return the errors of ONNX Runtime, which share no base class."""
+    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NotImplemented")
+    state = runtime.capi.onnxruntime_pybind11_state
+    return tuple(getattr(state, name) for name in (*names, "NoSuchFile", "RuntimeException"))
+
+
+def _need_exporter() -> None:
+    try:
+        import onnx
+        import onnxscript
+    except ImportError as problem:
+        raise Unsupported(
+            f"ONNX needs the package '{problem.name}', which is not installed: `pip install onnx onnxscript`."
+        ) from None
+    del onnx, onnxscript
+
+
+def _first_line(problem: Exception) -> str:
+    return str(problem).strip().split("\n")[0][:200]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop the exporter's notes on packages that we do not use, and its deprecation warnings about itself."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logger.setLevel(before)

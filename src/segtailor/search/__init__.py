@@ -1,1 +1,20 @@
-"""Placeholder."""
+"""How to choose. Importing this package registers the trial strategies; it imports neither torch nor Ray."""
+
+from segtailor.search.evolution import Evolution
+from segtailor.search.executors import EXECUTORS, Processes, Ray, Serial
+from segtailor.search.expansion import Expansion
+from segtailor.search.halving import Halving
+from segtailor.search.random import RandomSearch
+from segtailor.search.trials import TrialSearch
+
+__all__ = [
+    "EXECUTORS",
+    "Evolution",
+    "Expansion",
+    "Halving",
+    "Processes",
+    "RandomSearch",
+    "Ray",
+    "Serial",
+    "TrialSearch",
+]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
+from segtailor.core.growth import Growth
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
 from segtailor.core.space import SPACES, Decision, Picks
 from segtailor.ops import Conv
@@ -14,6 +15,7 @@ from segtailor.spaces.inverted_residual.architecture import InvertedResidualArch
 from segtailor.spaces.inverted_residual.candidates import CANDIDATES, operator
 from segtailor.spaces.inverted_residual.decoder import aspp, lr_aspp
 from segtailor.spaces.inverted_residual.frames import FRAME_NAMES, FRAMES, Frame, FrameName
+from segtailor.spaces.inverted_residual.growth import growth
 
 if TYPE_CHECKING:
     from segtailor.nets.network import Network
@@ -85,6 +87,10 @@ class InvertedResidual:
                 if call not in seen:
                     seen.add(call)
                     yield call
+
+    def growth(self) -> Growth:
+        """Return how a network grows: expansion and kernel, group by group."""
+        return growth(self.frame)
 
     @staticmethod
     def published_names(network: Network, arch: InvertedResidualArchitecture) -> NameMap:

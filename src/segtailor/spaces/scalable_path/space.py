@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import combinations_with_replacement, product
 from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
+from segtailor.core.growth import Growth
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
 from segtailor.core.space import SPACES, Decision, Picks
 from segtailor.ops import Concat, Conv, ScaleImage
 from segtailor.spaces.scalable_path.architecture import STAGES, Block, Interaction, ScalablePathArchitecture
 from segtailor.spaces.scalable_path.blocks import BLOCK_OPERATORS
+from segtailor.spaces.scalable_path.growth import growth
 from segtailor.spaces.scalable_path.interaction import interact
 
 if TYPE_CHECKING:
@@ -129,6 +132,11 @@ class ScalablePath:
                 if call not in seen:
                     seen.add(call)
                     yield call
+
+    def growth(self) -> Growth:
+        """Return how LPS-Net's expansion grows a network; it may leave the options of `decisions` behind."""
+        make = partial(ScalablePathArchitecture, block=self.block, interaction=self.interaction)
+        return growth(self.paths, make)
 
     @staticmethod
     def published_names(network: Network, arch: ScalablePathArchitecture) -> NameMap:

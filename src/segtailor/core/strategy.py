@@ -1,0 +1,218 @@
+"""How to choose: problems, strategies, trials and who evaluates them. Plain data and protocols only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+from segtailor.core.codec import Json, fingerprint
+from segtailor.core.cost import Cost
+from segtailor.core.errors import UserError
+from segtailor.core.job import Job
+from segtailor.core.objective import Objective
+from segtailor.core.plan import Shape
+from segtailor.core.registry import Registry
+from segtailor.core.space import Architecture, SearchSpace
+from segtailor.core.task import Task
+
+Status: TypeAlias = Literal["done", "stopped", "failed"]
+
+
+class SearchProblem(UserError):
+    """A search that cannot go on; the message says what was tried and which knob to turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One evaluation to make: all that crosses to a worker.
+
+    `architecture` is an architecture document, `budget` the share (0..1] of a full evaluation, and `evaluator`
+    the evaluator's settings.
+    """
+
+    id: int
+    architecture: Mapping[str, Any]
+    budget: float = 1.0
+    seed: int = 0
+    evaluator: Mapping[str, Any] = field(default_factory=dict)
+
+    def done(self, quality: float, **metrics: float) -> TrialResult:
+        """Return the result of a trial that went well; a quality that is no number counts as failed."""
+        if not math.isfinite(quality):
+            return self.failed(f"quality is {quality}: training diverged")
+        return TrialResult(id=self.id, status="done", quality=float(quality), metrics=metrics)
+
+    def failed(self, reason: str) -> TrialResult:
+        """Return the result of a trial that did not."""
+        return TrialResult(id=self.id, status="failed", reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """What a trial found: all that comes back from a worker. Quality is higher for better; failures are results.
+
+    `stopped` is a trial that successive halving ended before its full budget. The driver adds the cost.
+    """
+
+    id: int
+    status: Status
+    quality: float | None = None
+    cost: float | None = None
+    seconds: float = 0.0
+    reason: str | None = None
+    cached: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """An architecture that a strategy asks about, its cost, and where it comes from (for reports)."""
+
+    architecture: Architecture
+    cost: float
+    origin: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A candidate with its result."""
+
+    candidate: Candidate
+    result: TrialResult
+
+    @property
+    def done(self) -> bool:
+        """Whether the trial went well on its full budget."""
+        return self.result.status == "done"
+
+    @property
+    def quality(self) -> float:
+        """The quality; the lowest there is where the trial failed."""
+        return -math.inf if self.result.quality is None else self.result.quality
+
+    @property
+    def cost(self) -> float:
+        """The cost of the candidate."""
+        return self.candidate.cost
+
+
+class AskTell(Protocol):
+    """The state of a trial search: a function of seed and told results, without devices or processes.
+
+    Every batch is told in the order it was asked before the next is asked, so that the order in which workers
+    finish never changes a search.
+    """
+
+    @property
+    def expected(self) -> int | None:
+        """The number of candidates over the whole search, as far as known."""
+
+    def ask(self) -> Sequence[Candidate]:
+        """Return the next batch; empty when the search is over."""
+
+    def tell(self, judged: Sequence[Judged]) -> None:
+        """Learn the results of the last batch."""
+
+    def summary(self) -> Mapping[str, Json]:
+        """Return what this strategy has to report besides trials and front."""
+
+
+class Sample(Protocol):
+    """What identifies one labelled image."""
+
+    @property
+    def name(self) -> str:
+        """Unique within its split."""
+
+    @property
+    def stamp(self) -> str:
+        """Changes when the content changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halves:
+    """Two disjoint halves of the training split: one to fit weights, one to judge choices. Search sees no more."""
+
+    fit: tuple[Sample, ...]
+    judge: tuple[Sample, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a sample, its content or its half changes."""
+        return fingerprint([[[item.name, item.stamp] for item in half] for half in (self.fit, self.judge)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluator:
+    """Who judges an architecture: `work` names a function `module:function` that takes a `Trial` and a device.
+
+    The function returns a `TrialResult` and is found by name in the worker, where it rebuilds everything from
+    the plain `settings`. `data` is the fingerprint of what it reads.
+    """
+
+    work: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    data: str = ""
+
+
+class Pool(Protocol):
+    """Workers that are ready."""
+
+    @property
+    def slots(self) -> int:
+        """How many trials run at once."""
+
+    def run(self, trials: Sequence[Trial]) -> Iterator[TrialResult]:
+        """Evaluate trials, yielding each result once, in order of completion."""
+
+
+class Executor(Protocol):
+    """Where trials run. A worker that dies costs a repetition with the same seed, then a failed result."""
+
+    def open(self, work: str) -> AbstractContextManager[Pool]:
+        """Start workers for the function `work` (`module:function`); leaving the context ends them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Everything a strategy may know. `limit` is the hard budget, in the unit of the cost."""
+
+    space: SearchSpace
+    cost: Cost
+    objective: Objective
+    task: Task
+    image: Shape
+    data: Halves | None = None
+    evaluator: Evaluator | None = None
+    executor: Executor | None = None
+    device: str = "cpu"
+    seed: int = 0
+    limit: float | None = None
+    cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and not self.limit > 0:
+            raise SearchProblem(
+                f"limit: {self.limit} {self.cost.unit} is no budget; give a number above 0, or none."
+            )
+
+    def price(self, arch: Architecture) -> float:
+        """Return the cost of an architecture at the problem's image size."""
+        return self.cost.of(self.space.plan(arch, self.image, self.task.outputs))
+
+
+class Strategy(Protocol):
+    """How to choose: frozen settings. `job` creates the state."""
+
+    def check(self, problem: Problem) -> None:
+        """Raise `Unsupported` with a remedy where this strategy cannot work, before any work."""
+
+    def job(self, problem: Problem) -> Job:
+        """Return the search as a job."""
+
+
+STRATEGIES: Registry[type[Strategy]] = Registry("strategy")

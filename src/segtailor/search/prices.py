@@ -1,0 +1,30 @@
+"""Each architecture priced once per search: measuring twice would let noise change decisions already made."""
+
+from __future__ import annotations
+
+import math
+
+from segtailor.core.errors import MissingCost
+from segtailor.core.space import Architecture, identity
+from segtailor.core.strategy import Problem
+
+
+class Prices:
+    """The cost of architectures by fingerprint. `known` is saved with the search and restored on resume."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self.known: dict[str, float] = {}
+
+    def __call__(self, arch: Architecture) -> float:
+        """Return the cost of an architecture; a cost that is no number is an error, not a bargain."""
+        key = identity(arch)
+        if key not in self.known:
+            price = float(self._problem.price(arch))
+            if not math.isfinite(price) or price < 0:
+                raise MissingCost(
+                    f"the cost of architecture {key} is {price} {self._problem.cost.unit}; a cost must be a finite "
+                    "number of at least 0. Check the latency source, or calibrate it again."
+                )
+            self.known[key] = price
+        return self.known[key]

@@ -1,0 +1,264 @@
+"""Search by trials as a job: ask, execute, tell.
+
+The state of a strategy is a function of seed and told results. So results by trial id are all that is saved:
+a resumed search asks again, finds the results it has, and issues only the others, with the same id and seed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from segtailor.core.atomic import write_json
+from segtailor.core.codec import Json, fingerprint, from_json, read_json, to_json
+from segtailor.core.errors import RunProblem
+from segtailor.core.job import Step
+from segtailor.core.space import architecture_document, identity
+from segtailor.core.strategy import (
+    Candidate,
+    Evaluator,
+    Executor,
+    Judged,
+    Pool,
+    Problem,
+    SearchProblem,
+    Trial,
+    TrialResult,
+)
+from segtailor.search.cache import Cache
+from segtailor.search.front import pareto
+from segtailor.search.halving import budgets
+from segtailor.search.prices import Prices
+from segtailor.search.trial_strategy import TrialStrategy, check_trials
+
+FILE = "trials.json"
+FORMAT = 1
+SAVE_SECONDS = 1.0  # trials shorter than this are not worth a checkpoint each
+LIMIT = 256 * 2**20  # bytes of the saved results
+
+
+class TrialSearch:
+    """The job of every ask/tell strategy."""
+
+    def __init__(self, strategy: TrialStrategy, problem: Problem) -> None:
+        strategy.check(problem)
+        self._strategy = strategy
+        self._problem = problem
+        self._prices = Prices(problem)
+        self._evaluator, self._executor = _required(problem)
+        self._cache = Cache(self._evaluator, problem.cache)
+        self._records: dict[int, dict[str, Json]] = {}
+        self._saved = 0.0
+        self._state = strategy.begin(problem, self._prices)
+        self._judged: list[Judged] = []
+        self._running: dict[int, Judged] = {}
+        self._next = 0
+
+    def steps(self) -> Iterator[Step]:
+        """Search, yielding a record as each batch starts and as each trial ends."""
+        self._state = self._strategy.begin(self._problem, self._prices)
+        self._judged, self._running, self._next = [], {}, 0
+        with self._executor.open(self._evaluator.work) as pool:
+            while batch := self._state.ask():
+                judged = yield from self._judge(pool, batch)
+                self._judged += judged
+                self._running = {}
+                self._state.tell(judged)
+
+    def save(self, folder: Path) -> None:
+        """Write all results and prices."""
+        document = {
+            "format": FORMAT,
+            "prices": self._prices.known,
+            "trials": [self._records[number] for number in sorted(self._records)],
+        }
+        write_json(folder / FILE, document, what="search state")
+
+    def load(self, folder: Path) -> None:
+        """Restore results and prices."""
+        document = read_json(folder / FILE, what="search state", error=RunProblem, limit=LIMIT)
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise RunProblem(
+                f"{folder / FILE} is no search state of format {FORMAT}; use the version that wrote it."
+            )
+        self._prices.known.update(document["prices"])
+        self.retell(document["trials"])
+
+    def retell(self, records: Iterable[Mapping[str, Json]]) -> None:
+        """Learn results of an earlier session, in any order: `steps` will not issue those trials again."""
+        for record in records:
+            self._records[int(record["id"])] = dict(record)  # type: ignore[arg-type]
+
+    def result(self) -> Mapping[str, Json]:
+        """Return the best architecture by the objective, the front and every trial."""
+        best = self._best()
+        if best is None:
+            raise SearchProblem(
+                "the search has no finished trial yet, so there is nothing to choose from; resume it."
+            )
+        return {
+            "architecture": architecture_document(best.candidate.architecture),
+            **self._describe(best),
+            "unit": self._problem.cost.unit,
+            "front": [self._describe(item) for item in pareto(self._judged)],
+            "failed": sum(item.result.status == "failed" for item in self._judged),
+            "trials": [self._records[number] for number in sorted(self._records)],
+            **self._state.summary(),
+        }
+
+    def _judge(self, pool: Pool, batch: Sequence[Candidate]) -> Generator[Step, None, list[Judged]]:
+        """Evaluate a batch, rung by rung where halving is on; return it in the order asked."""
+        final: dict[int, Judged] = {}
+        alive = list(range(len(batch)))
+        halving = self._strategy.halving
+        for budget in budgets(halving, len(batch)):
+            asked = [batch[index] for index in alive]
+            judged = yield from self._rung(pool, asked, budget)
+            final |= dict(zip(alive, judged, strict=True))
+            if budget < 1 and halving is not None:
+                climbers = halving.climbers(judged, self._problem.objective)
+                for place, index in enumerate(alive):
+                    if final[index].done and place not in climbers:
+                        stopped = replace(final[index].result, status="stopped", reason="halving")
+                        final[index] = replace(final[index], result=stopped)
+                alive = [index for place, index in enumerate(alive) if place in climbers]
+        return [final[index] for index in range(len(batch))]
+
+    def _rung(
+        self, pool: Pool, batch: Sequence[Candidate], budget: float
+    ) -> Generator[Step, None, list[Judged]]:
+        """Evaluate candidates at one budget; return them in the order given."""
+        first = self._next
+        self._next += len(batch)
+        trials = [self._trial(first + index, candidate, budget) for index, candidate in enumerate(batch)]
+        self._forget_failed(trials)
+        found: dict[int, Judged] = {}
+        pending: list[Trial] = []
+        for trial, candidate in zip(trials, batch, strict=True):
+            told = self._told(trial, candidate)
+            if told is not None:
+                found[trial.id] = Judged(candidate=candidate, result=told)
+                continue
+            cached = self._cache.get(trial)
+            if cached is None:
+                pending.append(trial)
+            else:
+                found[trial.id] = self._record(trial, candidate, cached)
+        self._running = dict(found) if budget == 1 else {}
+        if pending:
+            yield self._step(pool, waiting=len(pending), latest=None)
+        left = {trial.id: trial for trial in pending}
+        for result in pool.run(pending):
+            trial = left.pop(result.id)
+            judged = self._record(trial, batch[trial.id - first], result)
+            found[trial.id] = judged
+            if budget == 1:
+                self._running[trial.id] = judged
+            yield self._step(pool, waiting=len(left), latest=judged)
+        return [found[trial.id] for trial in trials]
+
+    def _trial(self, number: int, candidate: Candidate, budget: float) -> Trial:
+        arch = candidate.architecture
+        seed = int(fingerprint({"seed": self._problem.seed, "architecture": identity(arch)}), 16) % 2**31
+        return Trial(
+            id=number,
+            architecture=architecture_document(arch),
+            budget=budget,
+            seed=seed,
+            evaluator=self._evaluator.settings,
+        )
+
+    def _told(self, trial: Trial, candidate: Candidate) -> TrialResult | None:
+        """Return the result that an earlier session left for a trial."""
+        record = self._records.get(trial.id)
+        if record is None:
+            return None
+        if record["fingerprint"] != identity(candidate.architecture) or record["budget"] != trial.budget:
+            raise RunProblem(
+                f"trial {trial.id} of the saved search judged another architecture than this search asks for; the "
+                "search was started with other settings or another version. Start again in another folder."
+            )
+        result = from_json(TrialResult, record["result"], what=f"saved trial {trial.id}", error=RunProblem)
+        self._cache.put(trial, result)
+        return result
+
+    def _record(self, trial: Trial, candidate: Candidate, result: TrialResult) -> Judged:
+        result = replace(result, cost=candidate.cost)
+        self._cache.put(trial, result)
+        self._records[trial.id] = {
+            "id": trial.id,
+            "fingerprint": identity(candidate.architecture),
+            "budget": trial.budget,
+            "seed": trial.seed,
+            "architecture": trial.architecture["architecture"],
+            "origin": dict(candidate.origin),
+            "result": to_json(result),
+        }
+        return Judged(candidate=candidate, result=result)
+
+    def _forget_failed(self, trials: Sequence[Trial]) -> None:
+        """Try the last batch again where all of it failed: that ended the search, and its cause may be gone."""
+        told = [self._records[trial.id]["result"] for trial in trials if trial.id in self._records]
+        last = len(self._records) == trials[-1].id + 1
+        if last and all(isinstance(item, dict) and item["status"] == "failed" for item in told):
+            for trial in trials:
+                self._records.pop(trial.id, None)
+
+    def _step(self, pool: Pool, *, waiting: int, latest: Judged | None) -> Step:
+        seconds = [item.result.seconds for item in self._all() if not item.result.cached]
+        metrics = {
+            "running": float(min(waiting, pool.slots)),
+            "failed": float(sum(item.result.status == "failed" for item in self._all())),
+            "front": float(len(pareto(self._all()))),
+        }
+        if latest is not None:
+            metrics |= {
+                "trial": float(latest.result.id),
+                "cost": latest.cost,
+                "seconds": latest.result.seconds,
+            }
+            if latest.result.quality is not None:
+                metrics["quality"] = latest.result.quality
+        expected = self._state.expected
+        if expected is not None and seconds:
+            left = max(0, expected - len(self._all()))
+            metrics["seconds_left"] = left * sum(seconds) / len(seconds) / pool.slots
+        best = self._best()
+        now = time.monotonic()
+        worth = latest is not None and max(latest.result.seconds, now - self._saved) >= SAVE_SECONDS
+        due = worth or (latest is not None and waiting == 0)
+        self._saved = now if due else self._saved
+        return Step(
+            phase="search",
+            done=len(self._all()),
+            total=expected,
+            metrics=metrics,
+            best={} if best is None else self._describe(best),
+            message=latest.result.reason if latest and latest.result.status == "failed" else None,
+            checkpoint=due,
+        )
+
+    def _all(self) -> list[Judged]:
+        return [*self._judged, *self._running.values()]
+
+    def _best(self) -> Judged | None:
+        done = [item for item in self._all() if item.done]
+        score = self._problem.objective.score
+        return max(done, key=lambda item: float(score(item.quality, item.cost)), default=None)
+
+    def _describe(self, item: Judged) -> dict[str, Json]:
+        return {
+            "trial": item.result.id,
+            "fingerprint": identity(item.candidate.architecture),
+            "quality": item.quality,
+            "cost": item.cost,
+        }
+
+
+def _required(problem: Problem) -> tuple[Evaluator, Executor]:
+    check_trials(problem)
+    if problem.evaluator is None or problem.executor is None:
+        raise SearchProblem("no evaluator or executor")  # check_trials has said so already
+    return problem.evaluator, problem.executor

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from segtailor.api import architectures, count, create, load_published
+    from segtailor.api.models import load
+    from segtailor.api.networks import architectures, count, create, load_published
 
-__all__ = ["architectures", "count", "create", "load_published"]
+__all__ = ["architectures", "count", "create", "load", "load_published"]
+
+_HOMES = {
+    "architectures": "networks",
+    "count": "networks",
+    "create": "networks",
+    "load": "models",
+    "load_published": "networks",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import the interface on first use, so that `import segtailor` stays instant."""
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'segtailor' has no attribute '{name}'")
-    from segtailor import api
-
-    return getattr(api, name)
+    return getattr(import_module(f"segtailor.api.{_HOMES[name]}"), name)

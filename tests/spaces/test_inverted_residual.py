@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import segtailor
+from segtailor import api
 from segtailor.core.errors import InvalidArchitecture, UserError
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.sampling import sample
@@ -17,6 +18,7 @@ from segtailor.core.space import architecture_document, parse_architecture, read
 from segtailor.core.task import Preprocessing
 from segtailor.nets.checkpoint_file import read_state
 from segtailor.nets.network import Network
+from segtailor.spaces import published
 from segtailor.spaces.inverted_residual import InvertedResidual, InvertedResidualArchitecture
 from segtailor.spaces.inverted_residual.candidates import CANDIDATES
 from segtailor.spaces.inverted_residual.frames import FRAME_NAMES, FRAMES, FrameName
@@ -91,7 +93,7 @@ def test_constant_parts_and_extremes_are_exact(frame: FrameName) -> None:
 def test_published_choices_are_those_of_the_released_networks() -> None:
     zoo = json.loads(shared("specs/squeezenas_zoo.json").read_text())
     for network in zoo["networks"]:
-        arch = segtailor.api.published("squeezenas-" + network["key"].replace("_", "-"))
+        arch = published("squeezenas-" + network["key"].replace("_", "-"))
         assert (arch.frame, list(arch.blocks)) == (network["space"], network["choices"])
         shapes = [[*block, name] for block, name in zip(FRAMES[arch.frame].blocks, arch.blocks, strict=True)]
         assert shapes == network["blocks"]
@@ -203,14 +205,14 @@ def test_skips_compute_what_the_paper_says() -> None:
     ],
 )
 def test_the_gate_has_the_documented_size(size: tuple[int, int], gate: tuple[int, int]) -> None:
-    layers = segtailor.api.plan("squeezenas-mac-small", image=size)
+    layers = api.plan("squeezenas-mac-small", image=size)
     assert layers.shape("decoder_attention")[1:] == gate
     assert layers.shape("head")[1:] == layers.shape("block7")[1:]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_published_networks_count_and_run_as_built_at_any_size(name: str) -> None:
-    arch = segtailor.api.published(name)
+    arch = published(name)
     check_architecture(InvertedResidual(), arch, sizes=((64, 64), (65, 97), (131, 66)))
 
 
@@ -240,11 +242,11 @@ def test_uniform_architectures_count_and_run_as_built(frame: FrameName, candidat
 
 def test_published_networks_decode_and_encode() -> None:
     for name in NAMES:
-        arch = segtailor.api.published(name)
+        arch = published(name)
         space = InvertedResidual(frame=arch.frame)
         assert space.architecture(space.picks(arch)) == arch
     with pytest.raises(InvalidArchitecture, match=r"frame.*small"):
-        InvertedResidual(frame="small").picks(segtailor.api.published("squeezenas-mac-large"))
+        InvertedResidual(frame="small").picks(published("squeezenas-mac-large"))
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,13 @@ import torch
 from torch.nn import functional
 
 import segtailor
+from segtailor import api
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import Shape
 from segtailor.core.sampling import sample
 from segtailor.core.space import parse_architecture
 from segtailor.nets.network import Network
+from segtailor.spaces import published
 from segtailor.spaces.scalable_path import ScalablePath, ScalablePathArchitecture
 from segtailor.spaces.scalable_path.architecture import BLOCKS, INTERACTIONS
 from segtailor.testing import check_architecture, check_space
@@ -34,8 +36,8 @@ def test_counts_of_every_published_step_are_exact(row: dict[str, int]) -> None:
 
 def test_every_published_step_is_one_delta_times_one_integer() -> None:
     for row in GOLDEN["steps"][1:]:
-        parent = segtailor.api.published(f"lpsnet-step{row['step'] - 1}")
-        child = segtailor.api.published(f"lpsnet-step{row['step']}")
+        parent = published(f"lpsnet-step{row['step'] - 1}")
+        child = published(f"lpsnet-step{row['step']}")
         before = [*parent.resolution, *[Fraction(0)] * (3 - len(parent.resolution))]
         after = [*child.resolution, *[Fraction(0)] * (3 - len(child.resolution))]
         changes = {
@@ -71,7 +73,7 @@ def test_logits_equal_the_reference(name: str) -> None:
     ("size", "logits"), [((300, 500), (15, 24)), ((769, 1537), (36, 72)), ((33, 65), (2, 3))]
 )
 def test_odd_sizes_round_as_the_reference_does(size: tuple[int, int], logits: tuple[int, int]) -> None:
-    plan = segtailor.api.plan("lpsnet-s", image=size)
+    plan = api.plan("lpsnet-s", image=size)
     assert plan.shape("head")[1:] == logits
     if max(size) < 400:
         assert segtailor.create("lpsnet-s")(torch.zeros(1, 3, *size)).shape[2:] == logits

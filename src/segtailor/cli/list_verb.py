@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from segtailor import catalogue
+from segtailor.api import catalogue
 from segtailor.cli.options import Json
 from segtailor.cli.output import emit, table
 

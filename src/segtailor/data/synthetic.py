@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import Task
 from segtailor.data.dataset import Pair
 from segtailor.data.scene import CLASSES, PALETTE, Scene, render
 
-VERSION = 1  # raise whenever the renderer draws something else, so that caches notice
+VERSION = 2  # raise whenever the renderer draws something else, so that caches notice
 SMALLEST, LARGEST = 16, 8192  # pixels per side
 NAME = re.compile(r"[A-Za-z][\w-]*")
 TASK = Task(classes=CLASSES, palette=PALETTE)
-DEFAULT_IMAGES: Mapping[str, int] = MappingProxyType({"train": 400, "val": 100})
+DEFAULT_IMAGES = (("train", 400), ("val", 100))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +52,7 @@ class SyntheticSample:
 class Synthetic:
     """Rendered street scenes: how many per split, how large (height, width), from which seed."""
 
-    images: Mapping[str, int] = field(default_factory=lambda: DEFAULT_IMAGES)
+    images: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_IMAGES))
     size: tuple[int, int] = (128, 256)
     seed: int = 0
 
@@ -70,7 +69,8 @@ class Synthetic:
         if not all(SMALLEST <= side <= LARGEST for side in self.size):
             height, width = self.size
             raise DataProblem(
-                f"synthetic: size={height}x{width} cannot be rendered; give height x width, each {SMALLEST} to {LARGEST}."
+                f"synthetic: size={height}x{width} cannot be rendered; give height x width, "
+                f"each {SMALLEST} to {LARGEST}."
             )
         if self.seed < 0:
             raise DataProblem(f"synthetic: seed={self.seed} is negative; use 0 or more.")
@@ -96,10 +96,10 @@ class Synthetic:
 
 
 def from_options(options: Mapping[str, str]) -> Synthetic:
-    """Build the dataset from text: `size=128x256`, `seed=0`, and a count for every split (`train=400,val=100`)."""
+    """Build the dataset from text: `size=128x256`, `seed=0`, images per split (`train=400`, `val=100`)."""
     counts = {name: _whole(name, text) for name, text in options.items() if name not in ("size", "seed")}
     return Synthetic(
-        images=MappingProxyType({**DEFAULT_IMAGES, **counts}),
+        images={**dict(DEFAULT_IMAGES), **counts},
         size=_size(options["size"]) if "size" in options else (128, 256),
         seed=_whole("seed", options.get("seed", "0")),
     )

@@ -1,1 +1,25 @@
-"""Placeholder."""
+"""Run any job in a directory: journal, checkpoints, resume, lock, progress."""
+
+from segtailor.runs.display import Display, Lines, Quiet, Terminal, display_for
+from segtailor.runs.journal import Journal, entries
+from segtailor.runs.layout import Layout
+from segtailor.runs.reading import Logged, read_recipe, read_result, read_steps
+from segtailor.runs.run import execute
+from segtailor.runs.session import Policy
+
+__all__ = [
+    "Display",
+    "Journal",
+    "Layout",
+    "Lines",
+    "Logged",
+    "Policy",
+    "Quiet",
+    "Terminal",
+    "display_for",
+    "entries",
+    "execute",
+    "read_recipe",
+    "read_result",
+    "read_steps",
+]

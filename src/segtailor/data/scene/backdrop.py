@@ -16,11 +16,14 @@ from segtailor.data.scene.canvas import (
     Canvas,
     Floats,
     Patch,
+    fraction,
     noise_at,
     noise_tile,
     texture,
 )
 from segtailor.data.scene.style import FAR, Light, Street, grey, vivid
+
+WOODS = np.array((0.25, 0.33, 0.2), np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,24 +92,18 @@ def shade_heights(houses: list[House]) -> Floats:
 
 def paint_houses(canvas: Canvas, houses: list[House], street: Street, light: Light) -> None:
     """Paint each house: the front along the street, and the gable that faces the camera."""
-    for house in houses:
+    for house in houses:  # near to far, so that what is hidden costs nothing
         x = street.walls[int(house.side > 0)]
         roof = (0.0, house.height)
-        front = canvas.camera.beside(x, roof, (house.start, house.end))
-        if front is not None:
-            colour = _facade(front, house) * light.wall(house.side)
-            canvas.paint(front, (front.height >= 0) & (front.height <= house.height), colour, BUILDING)
-        if any(
-            abs(other.end - house.start) < 0.1 and other.height >= house.height
-            for other in houses
-            if other.side == house.side
-        ):
-            continue  # hidden behind the neighbour
         outer = (x, x + house.side * 14)
+        front = canvas.camera.beside(x, roof, (house.start, house.end))
         gable = canvas.camera.facing((min(outer), max(outer)), roof, house.start)
-        if gable is not None:
-            colour = _facade(gable, house) * (0.92 - 0.15 * light.sun)
-            canvas.paint(gable, (gable.height >= 0) & (gable.height <= house.height), colour, BUILDING)
+        for patch, brightness in ((front, light.wall(house.side)), (gable, 0.92 - 0.15 * light.sun)):
+            if patch is None:
+                continue
+            mask = canvas.unhidden(patch) & (patch.height >= 0) & (patch.height <= house.height)
+            if mask.any():
+                canvas.paint(patch, mask, _facade(patch, house, brightness), BUILDING)
 
 
 def paint_skyline(canvas: Canvas, light: Light, rng: Generator) -> None:
@@ -116,12 +113,13 @@ def paint_skyline(canvas: Canvas, light: Light, rng: Generator) -> None:
         width = rng.uniform(8, 45)
         woods = rng.random() < 0.35
         top = rng.uniform(4, 12) if woods else rng.uniform(6, 34)
-        patch = canvas.camera.facing((at, at + width), (-6, top), FAR + rng.uniform(1, 40))
-        if patch is not None:
-            rough = texture(patch.along, patch.height, scale=1.5, shift=int(rng.integers(256)))
-            edge = top + (1.5 * rough if woods else 0)
-            colour = (np.array((0.25, 0.33, 0.2)) if woods else grey(rng, 0.3, 0.65)) * light.tint
+        distance, shift = FAR + rng.uniform(1, 40), int(rng.integers(256))
+        colour = (WOODS if woods else grey(rng, 0.3, 0.65)) * light.tint
+        patch = canvas.camera.facing((at, at + width), (-6, top), distance)
+        if patch is not None:  # all is drawn before: what is out of view changes nothing in view
+            rough = texture(patch.along, patch.height, scale=1.5, shift=shift)
             shaded = colour * (1 + (0.2 if woods else 0.07) * rough)[..., None]
+            edge = top + (1.5 * rough if woods else 0)
             canvas.paint(patch, patch.height <= edge, shaded, TREE if woods else BUILDING)
         at += width * rng.uniform(0.7, 1.5)
 
@@ -146,21 +144,24 @@ def _house(side: int, start: float, end: float, height: float, rng: Generator) -
     )
 
 
-def _facade(patch: Patch, house: House) -> Floats:
+def _facade(patch: Patch, house: House, brightness: float) -> Floats:
     """Colour a facade: wall with grain, windows by bay and floor, a shop below, a cornice above."""
     along, height = patch.along - np.float32(house.start), patch.height
     bay, floor = along / np.float32(house.bay), height / np.float32(house.floor)
-    grain = texture(along, height, scale=12.0, shift=house.shift)
-    colour = house.colour * (1 + house.rough * grain)[..., None]
-    # beyond a few pixels per bay windows would alias: fade them towards the wall
-    clear = np.clip(1.8 - 3 * patch.step / np.float32(house.bay), 0.15, 1)
-    inside = (np.abs(bay % 1 - 0.5) < house.window[0] / 2) & (np.abs(floor % 1 - 0.55) < house.window[1] / 2)
-    inside &= (height > house.floor) & (height < house.height - 0.5)
+    window = (np.abs(fraction(bay) - 0.5) < house.window[0] / 2) & (height < house.height - 0.5)
+    window = window & (np.abs(fraction(floor) - 0.55) < house.window[1] / 2) & (height > house.floor)
+    shop = (np.abs(fraction(bay * 0.5) - 0.5) < 0.38) & (height < house.floor * 0.8) & (height > 0.4)
     pane = noise_at(floor.astype(np.int32) * 37 + house.shift, bay.astype(np.int32) * 61)
-    glass = house.glass * (1 + 0.35 * pane)[..., None]
-    glass = np.where((pane > 2.2 - 5 * house.lit)[..., None], np.float32((0.9, 0.8, 0.55)), glass)
-    colour += (glass - colour) * (inside * clear)[..., None]
-    shop = (height < house.floor * 0.8) & (np.abs((bay * 0.5) % 1 - 0.5) < 0.38) & (height > 0.4)
-    colour += (house.shop * (0.95 + 0.06 * grain)[..., None] - colour) * (shop * (0.85 * clear))[..., None]
-    cornice = height > house.height - 0.5
-    return np.asarray(np.where(cornice[..., None], colour * 0.75, colour), np.float32)
+    bright = window & (pane > 2.2 - 5 * house.lit)
+    part = window.view(np.uint8) + bright.view(np.uint8) + np.uint8(3) * shop.view(np.uint8)
+    grain = texture(along, height, scale=12.0, shift=house.shift) * np.float32(house.rough)
+    tone = np.where(window, np.float32(0.3) * pane, grain) + np.float32(1)
+    tone -= np.float32(0.25) * (height > house.height - 0.5)
+    # beyond a few pixels per bay windows would alias: fade them towards the wall
+    clear = np.clip(1.8 - 3 * patch.step / house.bay, 0.15, 1)
+    materials = np.stack([house.colour, house.glass, (0.9, 0.8, 0.55), house.shop]).astype(np.float32)
+    colour: Floats = (materials - materials[0]).take(part, axis=0)
+    colour *= np.asarray(clear, np.float32)[..., None]
+    colour += materials[0]
+    colour *= (tone * np.float32(brightness))[..., None]
+    return colour

@@ -1,7 +1,7 @@
 """A pinhole camera over flat ground, and a canvas with a depth test. Knows no street furniture.
 
-World: X metres to the right, V metres above the ground, Z metres ahead. Nothing here depends on the image size
-except the pixel grid, so one scene looks the same at any resolution.
+World: X metres to the right, V metres above the ground, Z metres ahead. Nothing here depends on the image
+size except the pixel grid, so one scene looks the same at any resolution.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from segtailor.core.task import Colour
 
-Floats: TypeAlias = NDArray[np.float32]
+Floats: TypeAlias = NDArray[np.floating[Any]]  # float32 everywhere; NumPy's own types are less sure
 Mask: TypeAlias = NDArray[np.bool_]
 
 CLASSES = ("sky", "building", "tree", "road", "sidewalk", "pole", "sign", "car", "person", "bicycle")
@@ -33,9 +33,9 @@ NEAREST = 0.4  # metres: what is closer is behind the lens
 class Patch(NamedTuple):
     """The pixels of one upright surface: where they are, and their world coordinates.
 
-    `along` (1, columns) is X for surfaces facing the camera and Z for those beside it; `height` (rows, columns)
-    is V; `distance` is Z, a number or one per column; `pixel` is the size of a pixel in metres, alike; `step` is
-    how far `along` moves from one column to the next.
+    `along` (1, columns) is X for surfaces facing the camera and Z for those beside it; `height` (rows,
+    columns) is V; `distance` is Z, a number or one per column; `pixel` is the size of a pixel in metres,
+    alike; `step` is how far `along` moves from one column to the next.
     """
 
     rows: slice
@@ -112,7 +112,7 @@ class Camera:
         if columns.start >= columns.stop:
             return None
         horizon = self.horizon[columns]
-        pixel = distance / np.float32(self.focal)
+        pixel: float | Floats = distance / self.focal
         top = float((horizon + (self.height - v[1]) / pixel).min())
         bottom = float((horizon + (self.height - v[0]) / pixel).max())
         rows = slice(max(math.floor(top), 0), min(math.ceil(bottom) + 1, self.size[0]))
@@ -130,12 +130,16 @@ class Canvas:
         self.camera = camera
         self.image: Floats = np.zeros((*camera.size, 3), np.float32)
         self.labels: NDArray[np.uint8] = np.zeros(camera.size, np.uint8)
-        self.depth: Floats = np.full(camera.size, np.inf, np.float32)
+        self.depth: NDArray[np.float32] = np.full(camera.size, np.inf, np.float32)
+
+    def unhidden(self, patch: Patch) -> Mask:
+        """Return where a patch is nearer than all that is painted so far; later paint wins a tie."""
+        return np.asarray(self.depth[patch.rows, patch.columns] > patch.distance - np.float32(1e-3))
 
     def paint(self, patch: Patch, mask: Mask, colour: ArrayLike, label: int) -> None:
         """Paint the masked pixels of a patch wherever nothing nearer is there already."""
         window = (patch.rows, patch.columns)
-        visible = mask & (self.depth[window] > patch.distance - np.float32(1e-3))  # later paint wins a tie
+        visible = mask & self.unhidden(patch)
         np.copyto(self.image[window], np.asarray(colour, np.float32), where=visible[..., None])
         np.copyto(self.labels[window], np.uint8(label), where=visible)
         np.copyto(self.depth[window], np.asarray(patch.distance, np.float32), where=visible)
@@ -143,13 +147,13 @@ class Canvas:
 
 @cache
 def noise_tile() -> Floats:
-    """Return one tile of fractal noise (mean 0, deviation 1) that repeats without a seam; every texture reads it."""
+    """Return one tile of fractal noise (mean 0, deviation 1) that repeats without a seam."""
     rng = np.random.default_rng(20240229)
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(TILE), np.fft.rfftfreq(TILE), indexing="ij"))
     spectrum = np.fft.rfft2(rng.standard_normal((TILE, TILE))) / np.maximum(frequency, 1 / TILE) ** 0.8
     spectrum[0, 0] = 0
-    tile = np.fft.irfft2(spectrum, s=(TILE, TILE))
-    tile = (tile / tile.std()).astype(np.float32)
+    field = np.fft.irfft2(spectrum, s=(TILE, TILE))
+    tile = np.asarray(field / field.std(), np.float32)
     tile.setflags(write=False)
     return tile
 
@@ -163,10 +167,15 @@ def grain_tile() -> Floats:
 
 
 def texture(across: Floats, down: Floats, *, scale: float, shift: int = 0) -> Floats:
-    """Read fractal noise at world coordinates; `scale` is tile cells per metre, `shift` picks another part."""
+    """Read fractal noise at world coordinates; `scale` is cells per metre, `shift` picks another part."""
     i = (down * np.float32(scale)).astype(np.int32) + shift
     j = (across * np.float32(scale)).astype(np.int32) + 7 * shift
     return noise_at(i, j)
+
+
+def fraction(value: Floats) -> Floats:
+    """Return the part after the point, from 0 to 1 (several times faster than the remainder operator)."""
+    return np.asarray(value - np.floor(value))
 
 
 def noise_at(row: NDArray[np.int32], column: NDArray[np.int32]) -> Floats:

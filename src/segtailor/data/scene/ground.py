@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from segtailor.data.scene.canvas import ROAD, SIDEWALK, Canvas, Floats, Mask, texture
+from segtailor.data.scene.canvas import ROAD, SIDEWALK, Canvas, Floats, Mask, fraction, texture
 from segtailor.data.scene.style import FAR, Light, Street, grey
 
 
@@ -31,32 +31,31 @@ def plane_of(canvas: Canvas) -> Plane:
 
 
 def paint_ground(canvas: Canvas, street: Street, light: Light, *, shade: Floats, rng: Generator) -> None:
-    """Paint the ground; `shade` (2, metres) is the height of what casts shadows left and right, per metre of Z."""
+    """Paint the ground; `shade` (2, metres) is the height of the houses left and right at each metre."""
     plane = plane_of(canvas)
     x, z = plane.x, plane.z
+    middle, half = sum(street.kerbs) / 2, (street.kerbs[1] - street.kerbs[0]) / 2
     in_gap = np.zeros(z.shape, bool)
     for start, end in street.gaps:
         in_gap |= (z > start + 0.5) & (z < end - 0.5)
-    road = ((x > street.kerbs[0]) & (x < street.kerbs[1])) | in_gap
-    road_colour, pavement_colour = _surfaces(rng)
-    grit = texture(x, z, scale=21.0, shift=int(rng.integers(256)))
-    patches = texture(x, z, scale=2.0, shift=int(rng.integers(256)))
-    slabs = _slabs(x, z, canvas.camera.focal, rng)
-    paved_road = rng.random() < 0.25  # a paved road: the joints then tell nothing
-    tone = np.where(road, np.float32(1), np.float32(0.97)) + 0.05 * grit + 0.06 * patches
-    tone -= np.where(road, np.float32(0.22 if paved_road else 0.0), np.float32(rng.uniform(0.0, 0.3))) * slabs
-    colour = np.where(road[..., None], road_colour, pavement_colour)
-    kerb = ~in_gap & ((np.abs(x - street.kerbs[0] + 0.1) < 0.12) | (np.abs(x - street.kerbs[1] - 0.1) < 0.12))
-    tone += np.where(kerb, np.float32(rng.choice((-0.3, 0.25))), np.float32(0))
-    colour = colour * tone[..., None]
-    _mark(colour, plane, street, in_gap, rng)
-    colour *= (1 - 0.45 * light.sun * _shadow(plane, street, light, shade))[..., None]
+    road = (np.abs(x - middle) < half) | in_gap
+    tone = _grain(plane, road, focal=canvas.camera.focal, rng=rng)
+    kerb = ~in_gap & (np.abs(np.abs(x - middle) - half - 0.1) < 0.12)
+    tone += kerb * np.float32(rng.choice((-0.3, 0.25)))
+    tone *= 1 - np.float32(0.45 * light.sun) * _shadow(plane, street, light, shade)
+    materials = _materials(rng)
+    surface = 1 - road.view(np.uint8)  # 0 road, 1 pavement, 2 marking
+    surface[_marked(plane, street, in_gap, rng)] = 2
+    colour = materials.take(surface, axis=0)
+    colour *= tone[..., None]
     _place(canvas, plane, colour, road)
 
 
 def shadow_blob(canvas: Canvas, at: tuple[float, float], radii: tuple[float, float], strength: float) -> None:
     """Darken the ground under an object centred at (X, Z); call before the object itself is painted."""
     camera, (x, z), (across, ahead) = canvas.camera, at, radii
+    if ahead * camera.focal * camera.height < 0.3 * z * z:
+        return  # under a third of a pixel high
     near, far = max(z - ahead, 0.5), z + ahead
     base = camera.focal * camera.height
     sides = [(x + sign * across) / depth for sign in (-1, 1) for depth in (near, far)]
@@ -78,12 +77,22 @@ def shadow_blob(canvas: Canvas, at: tuple[float, float], radii: tuple[float, flo
     canvas.image[rows, columns] *= (1 - dark)[..., None]
 
 
-def _surfaces(rng: Generator) -> tuple[Floats, Floats]:
-    """Colours of road and pavement: same distribution, either may be the brighter one."""
+def _materials(rng: Generator) -> Floats:
+    """Colours of road, pavement and markings: the first two alike, and either may be the brighter one."""
     road = grey(rng, 0.22, 0.5, 0.03)
     step = rng.uniform(0.03, 0.16) * rng.choice((-1, 1), p=(0.3, 0.7))
-    pavement = np.clip(road + step + rng.uniform(-0.03, 0.03, 3), 0.12, 0.8).astype(np.float32)
-    return road, pavement
+    pavement = np.clip(road + step + rng.uniform(-0.03, 0.03, 3), 0.12, 0.8)
+    paint = rng.choice(((0.85, 0.85, 0.83), (0.85, 0.72, 0.25)), p=(0.8, 0.2))
+    return np.stack([road, pavement, 0.25 * road + 0.75 * paint]).astype(np.float32)
+
+
+def _grain(plane: Plane, road: Mask, *, focal: float, rng: Generator) -> Floats:
+    """Brightness of the bare ground: grit, patches and, on pavements and some roads, joints between slabs."""
+    tone = 1 + np.float32(0.05) * texture(plane.x, plane.z, scale=21.0, shift=int(rng.integers(256)))
+    tone += np.float32(0.06) * texture(plane.x, plane.z, scale=2.0, shift=int(rng.integers(256)))
+    paved_road = rng.random() < 0.25  # the joints then tell nothing
+    depth = np.where(road, np.float32(0.22 if paved_road else 0), np.float32(rng.uniform(0, 0.3)))
+    return np.asarray(tone - depth * _slabs(plane.x, plane.z, focal, rng))
 
 
 def _slabs(x: Floats, z: Floats, focal: float, rng: Generator) -> Floats:
@@ -91,14 +100,14 @@ def _slabs(x: Floats, z: Floats, focal: float, rng: Generator) -> Floats:
     side = rng.uniform(0.4, 1.2)
     joint = 0.035 + z / focal * 0.5
     fade = np.clip(1.6 - 6 * (z / focal) / side, 0, 1)
-    across = np.abs((x / side) % 1 - 0.5) > 0.5 - joint / side
-    along = np.abs((z / side) % 1 - 0.5) > 0.5 - (joint + z * z / (1.5 * focal) * 0.25) / side
+    across = np.abs(fraction(x / side) - 0.5) > 0.5 - joint / side
+    along = np.abs(fraction(z / side) - 0.5) > 0.5 - (joint + z * z / (1.5 * focal) * 0.25) / side
     far = z * z / (1.5 * focal) < 0.7 * side  # along the view joints merge much sooner
-    return ((across | (along & far)) * fade).astype(np.float32)
+    return np.asarray((across | (along & far)) * fade, np.float32)
 
 
-def _mark(colour: Floats, plane: Plane, street: Street, in_gap: Mask, rng: Generator) -> None:
-    """Draw lane lines, edge lines and a zebra crossing: part of the road, worn by noise."""
+def _marked(plane: Plane, street: Street, in_gap: Mask, rng: Generator) -> Mask:
+    """Return lane lines, edge lines and a zebra crossing: part of the road, worn by noise."""
     x, z = plane.x, plane.z
     width = np.float32(0.09) + z * np.float32(0.0012)
     lane = (street.kerbs[1] - street.kerbs[0]) / street.lanes
@@ -107,7 +116,7 @@ def _mark(colour: Floats, plane: Plane, street: Street, in_gap: Mask, rng: Gener
     for index in range(1, street.lanes):
         solid = rng.random() < 0.25
         line = np.abs(x - np.float32(street.kerbs[0] + index * lane)) < width
-        marked |= line if solid else line & ((z + phase) % dash < 0.45 * dash)
+        marked |= line if solid else line & (fraction((z + phase) / dash) < 0.45)
     if rng.random() < 0.4:
         marked |= (np.abs(x - street.kerbs[0] - 0.35) < width) | (np.abs(x - street.kerbs[1] + 0.35) < width)
     marked &= ~in_gap
@@ -115,13 +124,12 @@ def _mark(colour: Floats, plane: Plane, street: Street, in_gap: Mask, rng: Gener
         start = street.gaps[0][0] - 5
         inside = (x > street.kerbs[0] + 0.2) & (x < street.kerbs[1] - 0.2)
         marked &= (z < start - 1.2) | (z > start + 4)
-        marked |= (z > start) & (z < start + 3) & (x % 1.0 < 0.5) & inside
+        marked |= (z > start) & (z < start + 3) & (fraction(x) < 0.5) & inside
         marked |= (
             (z > start - 1.2) & (z < start - 0.8) & inside & (x > (street.kerbs[0] + street.kerbs[1]) / 2)
         )
-    worn = texture(x, z, scale=6.0, shift=int(rng.integers(256))) < rng.uniform(0.4, 2.5)
-    tint = np.array(rng.choice(((0.85, 0.85, 0.83), (0.85, 0.72, 0.25)), p=(0.8, 0.2)), np.float32)
-    np.copyto(colour, 0.25 * colour + 0.75 * tint, where=(marked & worn)[..., None])
+    worn = texture(x, z, scale=6.0, shift=int(rng.integers(256))) > rng.uniform(0.4, 2.5)
+    return np.asarray(marked & ~worn)
 
 
 def _shadow(plane: Plane, street: Street, light: Light, shade: Floats) -> Floats:
@@ -131,7 +139,7 @@ def _shadow(plane: Plane, street: Street, light: Light, shade: Floats) -> Floats
     reach = shade[0 if left else 1][index] * np.float32(0.55)
     wall = np.float32(street.walls[0 if left else 1])
     covered = plane.x < wall + reach if left else plane.x > wall - reach
-    return covered.astype(np.float32)
+    return np.asarray(covered, np.float32)
 
 
 def _place(canvas: Canvas, plane: Plane, colour: Floats, road: Mask) -> None:

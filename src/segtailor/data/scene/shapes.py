@@ -33,8 +33,11 @@ def rod(
     """Straight rod between two points."""
     (u0, v0), (u1, v1) = ends
     du, dv = u1 - u0, v1 - v0
-    t = np.clip(((u - u0) * du + (v - v0) * dv) / max(du * du + dv * dv, 1e-9), 0, 1)
-    return np.asarray((u - u0 - t * du) ** 2 + (v - v0 - t * dv) ** 2 < np.square(half))
+    u, v = u - u0, v - v0
+    square = max(du * du + dv * dv, 1e-9)
+    t = np.minimum(np.maximum(u * (du / square) + v * (dv / square), 0), 1)
+    across, up = u - t * du, v - t * dv
+    return np.asarray(across * across + up * up < half * half)
 
 
 def taper(u: Floats, v: Floats, low: tuple[float, float], high: tuple[float, float]) -> Mask:

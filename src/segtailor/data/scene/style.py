@@ -1,4 +1,4 @@
-"""What all of one scene shares: light, weather, street layout. Drawn once per scene, independent of the size."""
+"""What all of one scene shares: light, weather, street layout. Drawn once, independent of the size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAR = 220.0  # metres: the street ends here
 
 @dataclass(frozen=True, kw_only=True)
 class Street:
-    """Lateral layout in metres, camera at 0: kerbs and walls left and right, side streets as (start, end) in Z."""
+    """Lateral layout in metres, camera at 0: kerbs and walls (left, right); side streets as spans of Z."""
 
     kerbs: tuple[float, float]
     walls: tuple[float, float]
@@ -42,8 +42,9 @@ class Light:
 
 def grey(rng: Generator, low: float, high: float, chroma: float = 0.06) -> Floats:
     """Draw a muted colour: the one distribution that road, pavement, walls, poles and many cars share."""
-    level = rng.uniform(low, high)
-    return np.clip(level + rng.uniform(-chroma, chroma, 3), 0.02, 1).astype(np.float32)
+    level, spread = rng.uniform(low, high), rng.random(3, dtype=np.float32)
+    colour = np.float32(level - chroma) + spread * np.float32(2 * chroma)
+    return np.asarray(np.maximum(colour, np.float32(0.02)))
 
 
 def vivid(rng: Generator, saturation: tuple[float, float] = (0.3, 0.9)) -> Floats:
@@ -85,7 +86,8 @@ def draw_street(rng: Generator) -> Street:
     camera = rng.uniform(0.35, 0.72) * width  # from the left kerb: on the right half more often than not
     kerbs = (-camera, width - camera)
     pavements = rng.uniform(1.5, 5.0, 2)
-    gaps, at = [], rng.uniform(8, 45)
+    gaps: list[tuple[float, float]] = []
+    at = rng.uniform(8, 45)
     while at < 120 and len(gaps) < 3:
         gaps.append((float(at), float(at + rng.uniform(7, 13))))
         at += rng.uniform(28, 70)

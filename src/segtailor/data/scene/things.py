@@ -1,4 +1,4 @@
-"""Street furniture and traffic: trees, poles, signs, cars, people, bicycles. Each paints one thing at (x, z)."""
+"""Street furniture and traffic: trees, poles, signs, cars, people, bicycles; one function each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ import numpy as np
 from numpy.random import Generator
 
 from segtailor.data.scene.canvas import (
-    BICYCLE, CAR, PERSON, POLE, SIGN, TREE, Canvas, Floats, Mask, Patch, texture,
-)  # fmt: skip
+    BICYCLE,
+    CAR,
+    PERSON,
+    POLE,
+    SIGN,
+    TREE,
+    Canvas,
+    Floats,
+    Mask,
+    Patch,
+    texture,
+)
 from segtailor.data.scene.ground import shadow_blob
 from segtailor.data.scene.shapes import bar, disc, ring, rod, taper, thick
 from segtailor.data.scene.style import Light, grey, paint_colour, vivid
@@ -33,7 +43,8 @@ def paint_tree(canvas: Canvas, at: tuple[float, float], light: Light, rng: Gener
     shift = int(rng.integers(256))
     ragged, leaves = texture(u, v, scale=5.0, shift=shift), texture(u, v, scale=23.0, shift=shift + 31)
     r = (u / radius) ** 2 + ((v - crown[0]) / crown[1]) ** 2
-    mask = (r + 0.22 * ragged + 0.12 * leaves < 0.85) & (leaves < rng.uniform(1.0, 2.5)) & (v > 0.02)
+    outline = r + 0.22 * np.maximum(ragged, -2) + 0.12 * np.maximum(leaves, -2)  # stays within the patch
+    mask = (outline < 0.85) & (leaves < rng.uniform(1.0, 2.5)) & (v > 0.02)
     sunny = 0.9 + 0.25 * np.clip((v - crown[0]) / crown[1] + 0.6 * light.side * u / radius * light.sun, -1, 1)
     colour = _foliage(rng) * light.tint * (sunny + 0.22 * leaves + 0.1 * ragged)[..., None]
     canvas.paint(patch, mask, np.clip(colour, 0.01, 1), TREE)
@@ -50,7 +61,7 @@ def paint_pole(canvas: Canvas, at: tuple[float, float], rng: Generator) -> None:
     if patch is None:
         return
     u, v = patch.along - x, patch.height
-    half = thick(rng.uniform(0.05, 0.12), patch)
+    half = thick(rng.uniform(0.06, 0.15), patch)
     mask = bar(u, v, (0, top), half)
     if arm:
         mask |= rod(u, v, ((0, top), (arm, top + 0.2)), thick(0.04, patch))
@@ -63,7 +74,7 @@ def paint_sign(canvas: Canvas, at: tuple[float, float], rng: Generator) -> None:
     """Paint a road sign, a name board or a traffic light, on its own pole."""
     x, z = at
     kind = rng.choice(("disc", "triangle", "board", "lights"))
-    size = rng.uniform(0.28, 0.5)
+    size = rng.uniform(0.35, 0.7)
     centre = rng.uniform(2.0, 3.2)
     patch = canvas.camera.facing((x - 2 * size, x + 2 * size), (0, centre + 2 * size), z)
     if patch is None:
@@ -84,7 +95,7 @@ def paint_sign(canvas: Canvas, at: tuple[float, float], rng: Generator) -> None:
 
 
 def paint_person(canvas: Canvas, at: tuple[float, float], rng: Generator, *, seat: float = 0.0) -> None:
-    """Paint someone standing or walking, or sitting on something of height `seat` (then without legs below)."""
+    """Paint someone standing or walking, or sitting at height `seat`."""
     x, z = at
     tall = rng.uniform(0.85, 1.1) if rng.random() < 0.9 else rng.uniform(0.6, 0.8)
     if not seat:
@@ -131,6 +142,11 @@ def paint_bicycle(canvas: Canvas, at: tuple[float, float], rng: Generator, *, ri
     dark = rod(u, v, ((0.28, 1.02), (0.44, 1.0)), pipe) | rod(u, v, ((-0.26, 0.92), (-0.05, 0.92)), pipe)
     for hub in (-0.5, 0.5):
         dark |= ring(u - hub, v - 0.34, 0.32, tyre)
+    wheels = disc(u - 0.5, v - 0.34, 0.32) | disc(u + 0.5, v - 0.34, 0.32)
+    spokes = (
+        canvas.image[patch.rows, patch.columns] * 0.75
+    )  # one looks through them, yet they are the bicycle
+    canvas.paint(patch, wheels, spokes, BICYCLE)
     canvas.paint(patch, dark, DARK * rng.uniform(1, 4), BICYCLE)
     canvas.paint(patch, frame, paint_colour(rng, 0.6), BICYCLE)
     if rider:
@@ -138,7 +154,7 @@ def paint_bicycle(canvas: Canvas, at: tuple[float, float], rng: Generator, *, ri
 
 
 def paint_car(canvas: Canvas, at: tuple[float, float], light: Light, rng: Generator) -> None:
-    """Paint a car or van along the street at (left-right centre, near end): its flank, then its back or front."""
+    """Paint a car or van along the street, its near end at Z: the flank, then the back or front."""
     x, z = at
     van = rng.random() < 0.2
     width, length = (2.0, rng.uniform(4.8, 6.5)) if van else (1.78, rng.uniform(3.7, 4.8))

@@ -1,4 +1,4 @@
-"""The Python interface: the functions behind the verbs. `import segtailor` re-exports them lazily."""
+"""Networks by name: expand, count, describe, draw, build, and load published weights into them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from segtailor.core.plan import MAIN, Count, Plan, Shape
 from segtailor.core.plan import count as count_plan
 from segtailor.core.receptive import receptive_field
 from segtailor.core.space import SPACES, Architecture, family_of, identity, plan_of, read_architecture
-from segtailor.spaces import architectures, published, published_record
+from segtailor.spaces import architectures as architectures
+from segtailor.spaces import published as published
+from segtailor.spaces import published_record
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from segtailor.nets.network import Network
 
-__all__ = ["architectures", "count", "create", "load_published", "plan", "resolve"]
 
 COUNTING_SIZE = (1024, 2048)  # the size that published figures are counted at
 CLASSES = 19  # Cityscapes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 from segtailor import spaces
 from segtailor.core.plan import OPERATORS
@@ -24,7 +25,7 @@ def _architectures() -> list[tuple[str, str]]:
     return found
 
 
-def _summaries(registry: Registry[type]) -> list[tuple[str, str]]:
+def _summaries(registry: Registry[Any]) -> list[tuple[str, str]]:
     return [(name, (inspect.getdoc(registry.get(name)) or "").split("\n")[0]) for name in registry.names()]
 
 

@@ -1,0 +1,31 @@
+"""The Python interface: the functions behind the verbs. `import segtailor` re-exports the public ones lazily."""
+
+from segtailor.api.networks import (
+    CLASSES,
+    COUNTING_SIZE,
+    architectures,
+    count,
+    create,
+    describe,
+    draw,
+    load_published,
+    plan,
+    published,
+    published_classes,
+    resolve,
+)
+
+__all__ = [
+    "CLASSES",
+    "COUNTING_SIZE",
+    "architectures",
+    "count",
+    "create",
+    "describe",
+    "draw",
+    "load_published",
+    "plan",
+    "published",
+    "published_classes",
+    "resolve",
+]

@@ -1,0 +1,138 @@
+"""Train, score and resume: the functions behind the verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import segtailor.spaces  # noqa: F401 - registers the families that recipes and bundles may name
+from segtailor.api.networks import resolve
+from segtailor.core.codec import Json
+from segtailor.core.errors import DataProblem
+from segtailor.core.space import Architecture, architecture_document
+from segtailor.data import doctor
+from segtailor.data.augment import Augment
+from segtailor.data.cache import Pixels, open_pixels
+from segtailor.data.locate import locate
+from segtailor.nets.bundle import Model, load_bundle
+from segtailor.recipes.overrides import overridden
+from segtailor.recipes.recipe import Place, Recipe, parse_recipe, recipe_document
+from segtailor.recipes.training import TrainRecipe
+from segtailor.runs import Display, Layout, Policy, execute, read_recipe
+from segtailor.training import distributed
+from segtailor.training.device import pick_device
+from segtailor.training.evaluate import evaluate as score
+
+CROP_STEP = 32  # crops are a multiple of this where the images allow it: the deepest stride of the families
+LARGEST_CROP = (768, 1536)
+CHECKED = 2000  # samples per split that are examined before training starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Where work is done, and who watches: nothing of it changes a result."""
+
+    cache: Path = field(default_factory=lambda: Path.home() / ".cache" / "segtailor")
+    device: str | None = None
+    display: Display | None = None
+    policy: Policy | None = None
+
+
+def train_recipe(
+    model: str | Path | Architecture,
+    data: str,
+    *,
+    crop: tuple[int, int] | None = None,
+    changes: Iterable[str] = (),
+    surroundings: Surroundings | None = None,
+) -> TrainRecipe:
+    """Write a training recipe; a crop that is left out follows from the images, `changes` are `field=value`."""
+    around = surroundings or Surroundings()
+    dataset = locate(data)
+    found = crop or usual_crop(open_pixels(dataset, "train", around.cache))
+    recipe = TrainRecipe(
+        architecture=architecture_document(resolve(model)),
+        data=data,
+        augment=Augment(crop=found, brightness=0.3, contrast=0.3, saturation=0.3, hue=0.03),
+        val_split="val" if "val" in dataset.splits else None,
+    )
+    changed = parse_recipe(overridden(recipe_document(recipe), changes), what="recipe")
+    return changed if isinstance(changed, TrainRecipe) else recipe
+
+
+def train(
+    recipe: TrainRecipe, out: str | Path, *, check: bool = True, surroundings: Surroundings | None = None
+) -> dict[str, Json]:
+    """Train in the run directory `out`, or go on with what is there; errors of the data stop it before it starts."""
+    if check and not Layout(Path(out)).recipe.exists():
+        doctor.examine(lambda: locate(recipe.data), limit=CHECKED).raise_for_errors()
+    return run(recipe, out, surroundings=surroundings)
+
+
+def resume(folder: str | Path, *, surroundings: Surroundings | None = None) -> dict[str, Json]:
+    """Go on with an interrupted run; a finished one just returns its result."""
+    recipe = parse_recipe(read_recipe(Path(folder)), what=f"recipe of {folder}")
+    return run(recipe, folder, surroundings=surroundings)
+
+
+def run(recipe: Recipe, out: str | Path, *, surroundings: Surroundings | None = None) -> dict[str, Json]:
+    """Carry a recipe out in a run directory, alone or together with the processes that `torchrun` started."""
+    around, folder = surroundings or Surroundings(), Path(out)
+    distributed.join(pick_device(around.device))
+    try:
+        rank, _ = distributed.world()
+        place = Place(folder=folder, cache=around.cache, device=around.device, leader=rank == 0)
+        return execute(
+            lambda: recipe.job(place),
+            folder,
+            recipe_document(recipe),
+            display=around.display,
+            policy=around.policy,
+            leader=place.leader,
+            agree=distributed.anyone,
+        )
+    finally:
+        distributed.leave()
+
+
+def evaluate(
+    model: str | Path | Model,
+    data: str,
+    *,
+    split: str = "val",
+    batch: int = 4,
+    surroundings: Surroundings | None = None,
+) -> dict[str, Any]:
+    """Score a trained network on whole images at their own size: mIoU and relatives, as fractions."""
+    around = surroundings or Surroundings()
+    trained = model if isinstance(model, Model) else load_bundle(Path(model))
+    dataset = locate(data)
+    if dataset.task.outputs != trained.task.outputs:
+        raise DataProblem(
+            f"the model knows {trained.task.outputs} classes, the data has {dataset.task.outputs}; "
+            "score it on data with the same classes."
+        )
+    device = pick_device(around.device)
+    pixels = open_pixels(dataset, split, around.cache)
+    scores = score(
+        trained.network.to(device),
+        pixels,
+        task=dataset.task,
+        preprocessing=trained.preprocessing,
+        device=torch.device(device),
+        batch=batch,
+    )
+    return {**scores.document(dataset.task.classes), "images": len(pixels), "split": split, "data": data}
+
+
+def usual_crop(pixels: Pixels) -> tuple[int, int]:
+    """Return the largest crop that fits every image, in multiples of 32, up to 768x1536."""
+    sides = []
+    for smallest, largest in zip(pixels.sizes.min(axis=0).tolist(), LARGEST_CROP, strict=True):
+        side = min(int(smallest), largest)
+        sides.append(side // CROP_STEP * CROP_STEP or side)
+    return sides[0], sides[1]

@@ -1,0 +1,80 @@
+"""`segtailor data check` and `segtailor data show`: look at a dataset before trusting it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from segtailor.cli.options import DryRun, Json
+from segtailor.cli.output import emit, table
+
+SIGNS = {"error": "[red]error[/red]", "warning": "[yellow]warning[/yellow]", "info": "info"}
+
+
+def check_(
+    dataset: str,
+    /,
+    *,
+    limit: Annotated[int | None, Parameter(help="Read at most this many samples per split.")] = None,
+    json: Json = False,
+) -> int:
+    """Examine a dataset; ends with 1 when something must be mended before training.
+
+    Parameters
+    ----------
+    dataset:
+        For example `folder:PATH`, `camvid:PATH`, or a YAML file.
+    """
+    from segtailor.data import doctor
+    from segtailor.data.locate import locate
+
+    diagnosis = doctor.examine(lambda: locate(dataset), limit=limit)
+    facts = diagnosis.document()
+    emit(facts, lambda console: _print(console, facts), json=json)
+    return 0 if diagnosis.ok else 1
+
+
+def show_(
+    dataset: str,
+    /,
+    *,
+    out: Path = Path("contact_sheet.png"),
+    split: str = "train",
+    count: int = 12,
+    seed: int = 0,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Draw a contact sheet of images with their labels and a legend.
+
+    Parameters
+    ----------
+    dataset:
+        For example `folder:PATH`, `camvid:PATH`, or a YAML file.
+    out:
+        The picture to write.
+    """
+    from segtailor.data.locate import locate
+    from segtailor.data.sheet import contact_sheet
+
+    found = locate(dataset)
+    if not dry_run:
+        sheet = contact_sheet(found, split, columns=3, count=count, seed=seed)
+        sheet.save(out)
+    verb = "would write" if dry_run else "wrote"
+    emit({"picture": str(out), "split": split}, lambda console: console.print(f"{verb} {out}"), json=json)
+
+
+def _print(console: Console, facts: dict[str, Any]) -> None:
+    for finding in facts["findings"]:
+        console.print(f"{SIGNS[finding['severity']]} {finding['kind']}: {finding['file']}", highlight=False)
+        console.print(f"    {finding['message']}\n    fix: {finding['fix']}", markup=False, highlight=False)
+    rows = [
+        [name, part["images"], f"{100 * part['ignored']:.1f}"]
+        for name, part in facts.get("splits", {}).items()
+    ]
+    console.print(table(None, ["split", ">images", ">ignored %"], rows))
+    console.print("ready for training" if facts["ok"] else "not ready: mend the errors first")

@@ -1,0 +1,89 @@
+"""`segtailor train`: train a network on a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from segtailor.cli.options import DryRun, Json, Size
+from segtailor.cli.output import emit
+from segtailor.cli.surroundings import Where
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainFlags:
+    """The settings that people change most; `--set` reaches all others."""
+
+    epochs: int | None = None
+    """Passes over the training split."""
+    batch: int | None = None
+    """Images per step, over all processes."""
+    lr: float | None = None
+    """Learning rate at the start."""
+    optimiser: Literal["sgd", "adamw"] | None = None
+    """Which optimiser."""
+    precision: Literal["fp32", "bf16", "fp16"] | None = None
+    """Number format of the forward and backward pass."""
+    seed: int | None = None
+    """Of initial weights, order and augmentation."""
+    crop: Size | None = None
+    """Size HEIGHTxWIDTH of training crops; follows from the images when left out."""
+    teacher: Path | None = None
+    """Bundle to distil from."""
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = ()
+    """Any field of the recipe, e.g. --set fit.loss.ohem=true; --dry-run shows all of them."""
+
+    def changes(self) -> list[str]:
+        """Return the flags as changes of a recipe."""
+        fit = {name: value for name, value in asdict(self).items() if name in FIT and value is not None}
+        distil = [f"teacher={self.teacher}", "fit.distill.kind=kl"] if self.teacher else []
+        return [*(f"fit.{name}={value}" for name, value in fit.items()), *distil, *self.set_]
+
+
+FIT = ("epochs", "batch", "lr", "optimiser", "precision", "seed")
+
+
+def train_(
+    model: str,
+    /,
+    *,
+    data: str,
+    out: Path,
+    flags: Annotated[TrainFlags, Parameter(name="*")] = TrainFlags(),
+    check: Annotated[bool, Parameter(help="Examine the data first; errors stop the training.")] = True,
+    where: Annotated[Where, Parameter(name="*")] = Where(),
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Train a network on a dataset.
+
+    Parameters
+    ----------
+    model:
+        A published name or the path of an architecture file.
+    data:
+        A dataset, e.g. `synthetic`, `folder:PATH`, `camvid:PATH`.
+    out:
+        Run directory. The trained bundle is its folder `weights`.
+    """
+    from segtailor.api import training
+    from segtailor.recipes.recipe import recipe_document
+
+    around = where.surroundings(json=json)
+    recipe = training.train_recipe(model, data, crop=flags.crop, changes=flags.changes(), surroundings=around)
+    if dry_run:
+        facts = {"run": str(out), "recipe": recipe_document(recipe)}
+        emit(facts, lambda console: console.print_json(data=facts), json=json)
+        return
+    result = {"run": str(out), **training.train(recipe, out, check=check, surroundings=around)}
+    emit(result, lambda console: console.print(_summary(result, data), highlight=False), json=json)
+
+
+def _summary(result: Mapping[str, object], data: str) -> str:
+    miou = result.get("miou")
+    score = f"val mIoU {100 * miou:.1f} %, " if isinstance(miou, float) else ""
+    return f"{score}bundle in {result['model']}\nnext: segtailor eval {result['model']} --data {data} --split val"

@@ -1,0 +1,238 @@
+"""Random scale, crop, flip and colour for a whole batch in one resampling pass, on any device.
+
+Without rotation the geometry is separable: per image one table of source rows and one of source columns. They
+are computed in double precision by NumPy, so that they do not depend on the device, and sent in one copy.
+Images are sampled bilinearly, labels take the nearest pixel. Nothing is filtered before shrinking:
+at scale 0.5 two bilinear taps per axis are an exact box filter, between 0.5 and 1 the aliasing is slight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from segtailor.core.errors import UserError
+from segtailor.core.task import IGNORE, Preprocessing
+
+LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
+YIQ = np.array(
+    [LUMA, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]]
+)  # hue is an angle in its last two axes
+DRAWS = 8  # random numbers per image: scale, flip, two offsets, four colour factors
+CHUNK_PIXELS = 400_000  # on a CPU, work through about this many pixels at a time: they stay in the cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """What may happen to a training image; the defaults of the colour part change nothing.
+
+    `brightness`, `contrast` and `saturation` x draw a factor from 1 - x to 1 + x, `hue` x a rotation of up to
+    x turns. Colours are not clipped, and contrast is about the mean luminance of the preprocessing instead of
+    that of each image: both keep the whole chain one 3x4 matrix per image.
+    """
+
+    crop: tuple[int, int]
+    scale: tuple[float, float] = (0.5, 2.0)
+    flip: float = 0.5
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.crop) < 1:
+            raise UserError(f"augment.crop: {self.crop} is empty; give height and width of at least 1 pixel.")
+        if not 0 < self.scale[0] <= self.scale[1] < float("inf"):
+            raise UserError(
+                f"augment.scale: {self.scale} is no range; give 0 < smallest <= largest, e.g. (0.5, 2.0)."
+            )
+        for name, most in (
+            ("flip", 1.0),
+            ("brightness", 1.0),
+            ("contrast", 1.0),
+            ("saturation", 1.0),
+            ("hue", 0.5),
+        ):
+            value = getattr(self, name)
+            if not 0 <= value <= most:
+                raise UserError(f"augment.{name}: {value} is out of range; give a value from 0 to {most}.")
+
+
+class Taps(NamedTuple):
+    """Where the output rows (or columns) of each image come from; every table is (images, rows)."""
+
+    low: NDArray[np.int32]
+    high: NDArray[np.int32]
+    nearest: NDArray[np.int32]
+    inside: NDArray[np.int32]  # 1 where the source has such a row
+    weight: NDArray[np.float32]  # of `high`
+
+
+class Drawn(NamedTuple):
+    """The random part of a batch: taps, and colour matrices (images, 3, 4) on values 0..1."""
+
+    rows: Taps
+    columns: Taps
+    colour: NDArray[np.float64]
+
+    def part(self, positions: slice) -> Drawn:
+        """Return the draws of some positions in the batch: what one process of several needs."""
+        rows, columns = (Taps._make(table[positions] for table in taps) for taps in (self.rows, self.columns))
+        return Drawn(rows, columns, self.colour[positions])
+
+
+def draw(
+    augment: Augment, sizes: NDArray[np.integer], *, rng: np.random.Generator, grey: float = 0.5
+) -> Drawn:
+    """Draw for images of `sizes` (images, 2); what position k gets does not depend on the batch size."""
+    chance = rng.random((len(sizes), DRAWS))
+    scale = augment.scale[0] + chance[:, 0] * (augment.scale[1] - augment.scale[0])
+    flipped = chance[:, 1:2] < augment.flip
+    heights, widths = sizes[:, 0:1].astype(np.int64), sizes[:, 1:2].astype(np.int64)
+    rows = _sources(heights, augment.crop[0], scale[:, None], chance[:, 2:3])
+    columns = _sources(widths, augment.crop[1], scale[:, None], chance[:, 3:4])
+    columns = np.where(flipped, widths - 1 - columns, columns)
+    return Drawn(
+        _taps(rows, heights), _taps(columns, widths), colour_matrices(augment, chance[:, 4:], grey=grey)
+    )
+
+
+def colour_matrices(augment: Augment, chance: NDArray[np.float64], *, grey: float) -> NDArray[np.float64]:
+    """Turn four uniform numbers per image into (images, 3, 4): brightness, contrast, saturation, then hue."""
+    signed = 2 * chance - 1
+    brightness = 1 + augment.brightness * signed[:, 0]
+    contrast = 1 + augment.contrast * signed[:, 1]
+    saturation = 1 + augment.saturation * signed[:, 2]
+    angle = 2 * np.pi * augment.hue * signed[:, 3]
+    rotation = np.zeros((len(chance), 3, 3))
+    rotation[:, 0, 0] = 1
+    rotation[:, 1, 1] = rotation[:, 2, 2] = np.cos(angle)
+    rotation[:, 2, 1] = np.sin(angle)
+    rotation[:, 1, 2] = -rotation[:, 2, 1]
+    hue = (
+        np.linalg.inv(YIQ) @ rotation @ YIQ if augment.hue else np.eye(3)
+    )  # exact identity where nothing turns
+    washed = saturation[:, None, None] * np.eye(3) + (1 - saturation)[:, None, None] * LUMA
+    linear = hue @ washed
+    offset = linear @ np.full((3, 1), 1.0) * (grey * (1 - contrast))[:, None, None]
+    return np.concatenate([linear * (brightness * contrast)[:, None, None], offset], axis=2)
+
+
+def resample(
+    images: Tensor, labels: Tensor, *, index: NDArray[np.integer], drawn: Drawn, preprocessing: Preprocessing
+) -> tuple[Tensor, Tensor]:
+    """Return normalised crops (batch, 3, h, w) and labels (batch, h, w) of the images at `index`.
+
+    `images` is (n, 3, height, width) and `labels` (n, height, width), contiguous uint8, on the working device.
+    Outside the source the image is 0, the mean colour, and the label is 255.
+    """
+    tables = _send(index, drawn, preprocessing, images.device)
+    count, height, width = len(index), drawn.rows.low.shape[1], drawn.columns.low.shape[1]
+    crops = torch.empty((count, 3, height, width), device=images.device)
+    crop_labels = torch.empty((count, height, width), dtype=torch.uint8, device=images.device)
+    chunk = count if images.device.type != "cpu" else max(1, CHUNK_PIXELS // (height * width))
+    for start in range(0, count, chunk):
+        here = slice(start, start + chunk)
+        part = _Tables(*(table[here] for table in tables))
+        _sample_images(images, part, out=crops[here])
+        _sample_labels(labels, part, out=crop_labels[here])
+    return crops, crop_labels
+
+
+def _sources(
+    size: NDArray[np.int64], crop: int, scale: NDArray[np.float64], chance: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the source coordinate of each output pixel along one axis; exact integers at scale 1."""
+    scaled = np.maximum(1, np.rint(size * scale))
+    slack = scaled - crop  # negative: the image is smaller than the crop and is placed at random inside it
+    offset = np.sign(slack) * np.floor(chance * (np.abs(slack) + 1))
+    source: NDArray[np.float64] = (np.arange(crop) + 0.5 + offset) * (size / scaled) - 0.5
+    return source
+
+
+def _taps(source: NDArray[np.float64], size: NDArray[np.int64]) -> Taps:
+    inside = (source >= -0.5) & (source < size - 0.5)
+    held = np.clip(source, 0, size - 1)  # never reads beyond the image into the padding of the canvas
+    low = np.floor(held)
+    whole = [table.astype(np.int32) for table in (low, np.ceil(held), np.floor(held + 0.5), inside)]
+    return Taps._make([*whole, (held - low).astype(np.float32)])
+
+
+class _Tables(NamedTuple):
+    """What `resample` needs, on the device; int32 where nothing else is said."""
+
+    image: Tensor  # (batch, 1)
+    row_low: Tensor
+    row_high: Tensor
+    row_nearest: Tensor
+    row_inside: Tensor
+    row_weight: Tensor  # float32
+    column_low: Tensor
+    column_high: Tensor
+    column_nearest: Tensor
+    column_inside: Tensor
+    column_weight: Tensor  # float32
+    colour: Tensor  # (batch, 12) float32
+
+
+def _send(
+    index: NDArray[np.integer], drawn: Drawn, preprocessing: Preprocessing, device: torch.device
+) -> _Tables:
+    """Pack all small tables into one buffer, so that a batch costs a single copy that nothing waits for."""
+    colour = _normalised(drawn.colour, preprocessing)
+    parts = [index.astype(np.int32)[:, None], *drawn.rows, *drawn.columns, colour.reshape(len(index), 12)]
+    packed = torch.from_numpy(np.concatenate([part.view(np.int32) for part in parts], axis=1))
+    if device.type != "cpu":
+        packed = packed.pin_memory().to(device, non_blocking=True)
+    pieces = torch.split(packed, [part.shape[1] for part in parts], dim=1)
+    pairs = zip(pieces, parts, strict=True)
+    return _Tables(
+        *(piece.view(torch.float32) if part.dtype == np.float32 else piece for piece, part in pairs)
+    )
+
+
+def _normalised(colour: NDArray[np.float64], preprocessing: Preprocessing) -> NDArray[np.float32]:
+    """Fold `(x / 255 - mean) / std` into the colour matrices."""
+    mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
+    matrix = colour / std[:, None]
+    matrix[:, :, :3] /= 255
+    matrix[:, :, 3] -= mean / std
+    folded: NDArray[np.float32] = matrix.astype(np.float32)
+    return folded
+
+
+def _sample_images(images: Tensor, tables: _Tables, *, out: Tensor) -> None:
+    batch, channels, height, width = out.shape
+    lines = images.view(-1, images.shape[-1])
+    plane = tables.image[:, :, None] * channels + torch.arange(channels, device=out.device)[:, None]
+    first = plane * images.shape[2]  # (batch, channels, 1): the first line of each colour plane
+
+    def pick(rows: Tensor) -> Tensor:
+        chosen = lines.index_select(0, (first + rows[:, None]).flatten())
+        return chosen.float().view(batch, channels, height, -1)
+
+    def shift(columns: Tensor) -> Tensor:
+        return mixed.gather(3, columns.long()[:, None, None].expand(batch, channels, height, width))
+
+    mixed = pick(tables.row_low).lerp_(pick(tables.row_high), tables.row_weight[:, None, :, None])
+    pixels = shift(tables.column_low).lerp_(shift(tables.column_high), tables.column_weight[:, None, None])
+    matrix = tables.colour.view(batch, 3, 4)
+    torch.baddbmm(matrix[:, :, 3:], matrix[:, :, :3], pixels.flatten(2), out=out.flatten(2))
+    out.mul_(tables.row_inside[:, None, :, None]).mul_(tables.column_inside[:, None, None])
+
+
+def _sample_labels(labels: Tensor, tables: _Tables, *, out: Tensor) -> None:
+    batch, height, _ = out.shape
+    lines = labels.view(-1, labels.shape[-1])
+    rows = (tables.image * labels.shape[1] + tables.row_nearest).flatten()
+    chosen = lines.index_select(0, rows).view(batch, height, -1)
+    torch.gather(chosen, 2, tables.column_nearest.long()[:, None].expand(out.shape), out=out)
+    rows_out, columns_out = (
+        ((1 - inside) * IGNORE).byte() for inside in (tables.row_inside, tables.column_inside)
+    )
+    out.bitwise_or_(rows_out[:, :, None]).bitwise_or_(columns_out[:, None])  # 255 has all bits set

@@ -1,0 +1,170 @@
+"""From decoded pixels to augmented batches on a device: `at(step)` is a pure function of seed and step.
+
+Pixels stay on the device when they fit; otherwise each batch is gathered on the host, one batch ahead.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from segtailor.core.errors import DataProblem, UserError
+from segtailor.core.task import Preprocessing
+from segtailor.data.augment import LUMA, Augment, draw, resample
+
+BLOCK = 64  # images converted at a time, so that filling a device needs little memory beside it
+ORDER, LOOKS = 0, 1  # separate the random streams of which image and of how it looks
+
+
+class Batch(NamedTuple):
+    """Normalised images (batch, 3, h, w) float32 and labels (batch, h, w) uint8 with 255 ignored."""
+
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Batches:
+    """Endless training batches; `batch` counts all processes, of which this one gets its share.
+
+    `images` (n, height, width, 3) and `labels` (n, height, width) are uint8 arrays or memory maps, `sizes`
+    (n, 2) the valid extent of each image from its top left corner. Sample k of the endless stream is image
+    `k mod n` of the permutation of epoch `k div n`: every image is seen once per epoch and none is dropped.
+    Nothing depends on the device, the number of processes or where a run was resumed. `memory` is the share
+    of the device's free memory that pixels may take.
+    """
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.uint8]
+    sizes: NDArray[np.integer]
+    augment: Augment
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    batch: int
+    seed: int
+    device: torch.device
+    rank: int = 0
+    world: int = 1
+    memory: float = 0.5
+    _source: _Source = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.images) == 0:
+            raise DataProblem("the training split is empty; check the dataset's path and splits.")
+        if self.batch < 1 or self.batch % self.world:
+            raise UserError(
+                f"a batch of {self.batch} cannot be divided among {self.world} processes; "
+                f"use a multiple of {self.world}."
+            )
+        need = self.images.nbytes + self.labels.nbytes
+        fits = need <= self.memory * free_memory(self.device)
+        self._source = _Resident(self) if fits else _Streamed(self)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps after which every image was seen; the last one may already show images of the next epoch."""
+        return -(-len(self.images) // self.batch)
+
+    @property
+    def resident(self) -> bool:
+        """Whether the pixels are kept on the device."""
+        return isinstance(self._source, _Resident)
+
+    def at(self, step: int) -> Batch:
+        """Return this process's share of the batch of `step`."""
+        rng = np.random.default_rng([LOOKS, self.seed, step])
+        grey = float(LUMA @ self.preprocessing.mean)
+        drawn = draw(self.augment, self.sizes[self.chosen(step)], rng=rng, grey=grey).part(self._mine)
+        images, labels, index = self._source.pixels(step)
+        return Batch(*resample(images, labels, index=index, drawn=drawn, preprocessing=self.preprocessing))
+
+    def share(self, step: int) -> NDArray[np.int64]:
+        """Return the indices of the images that this process gets at `step`."""
+        return self.chosen(step)[self._mine]
+
+    def chosen(self, step: int) -> NDArray[np.int64]:
+        """Return the indices of all images in the batch of `step`, over all processes."""
+        count = len(self.images)
+        stream = np.arange(step * self.batch, (step + 1) * self.batch)
+        epochs, places = np.divmod(stream, count)
+        chosen = np.empty_like(stream)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            chosen[here] = _order(self.seed, int(epoch), count)[places[here]]
+        return chosen
+
+    @property
+    def _mine(self) -> slice:
+        share = self.batch // self.world
+        return slice(self.rank * share, (self.rank + 1) * share)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the free memory of a device, in bytes."""
+    if device.type == "cpu":
+        return int(psutil.virtual_memory().available)
+    free, _ = torch.get_device_module(device).mem_get_info(device)
+    return int(free)
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
+    return np.random.default_rng([ORDER, seed, epoch]).permutation(count)
+
+
+class _Source(Protocol):
+    def pixels(self, step: int) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
+        """Return images (n, 3, h, w) and labels (n, h, w) on the device, and which of them `step` shows."""
+
+
+class _Resident:
+    """All pixels on the device, colour planes apart: sampling then reads whole lines."""
+
+    def __init__(self, owner: Batches) -> None:
+        count, height, width = owner.labels.shape
+        self.owner = owner
+        self.images = torch.empty((count, 3, height, width), dtype=torch.uint8, device=owner.device)
+        self.labels = torch.empty((count, height, width), dtype=torch.uint8, device=owner.device)
+        for start in range(0, count, BLOCK):
+            here = slice(start, start + BLOCK)
+            self.images[here] = (
+                torch.from_numpy(np.array(owner.images[here])).to(owner.device).permute(0, 3, 1, 2)
+            )
+            self.labels[here] = torch.from_numpy(np.array(owner.labels[here])).to(owner.device)
+
+    def pixels(self, step: int) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
+        """See `_Source`."""
+        return self.images, self.labels, self.owner.share(step)
+
+
+class _Streamed:
+    """Gathers one batch at a time from the memory map; the next one on a thread, while this one is used."""
+
+    def __init__(self, owner: Batches) -> None:
+        self.owner = owner
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self.ahead: tuple[int, Future[tuple[Tensor, Tensor]]] | None = None
+
+    def pixels(self, step: int) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
+        """See `_Source`."""
+        ready = self.ahead[1].result() if self.ahead and self.ahead[0] == step else self._gather(step)
+        self.ahead = step + 1, self.thread.submit(self._gather, step + 1)
+        images, labels = (pixels.to(self.owner.device, non_blocking=True) for pixels in ready)
+        return images.permute(0, 3, 1, 2).contiguous(), labels, np.arange(len(labels))
+
+    def _gather(self, step: int) -> tuple[Tensor, Tensor]:
+        chosen = self.owner.share(step)
+        images, labels = (
+            torch.from_numpy(self.owner.images[chosen]),
+            torch.from_numpy(self.owner.labels[chosen]),
+        )
+        if self.owner.device.type == "cpu":
+            return images, labels
+        return images.pin_memory(), labels.pin_memory()

@@ -1,0 +1,1 @@
+"""The single checks of the dataset doctor: a census of all samples, and rules that read it."""

@@ -1,0 +1,202 @@
+"""Rules about what the masks hold: readable, in range, every class there and none alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from segtailor.core.task import IGNORE, Task
+from segtailor.data.checks.census import Census, Fault
+from segtailor.data.checks.findings import Finding
+
+FIXES = {
+    "unreadable": "Restore the file from its source, convert it to PNG or JPEG, or remove the pair.",
+    "size-mismatch": "Export the mask at the size of its image, or remove the pair.",
+    "colour-mask": "Give the colour of every class (a palette), or convert the masks to class ids.",
+    "unknown-colour": "Add the colours to the palette or list them as ignored; never save masks as JPEG.",
+    "all-ignored": "Check how the masks were exported; 255 means 'unlabelled'. If it marks the object: binary=true.",
+    "unusable": "Correct the dataset's files or options.",
+    "id-out-of-range": "Correct the mask, declare more classes, or name the id as ignored.",
+}
+SMALL_TRAIN, SMALL_OTHER = 20, 10  # images
+TINY_CLASS = 1e-3  # share of pixels
+DOMINANT = 0.95  # share of pixels
+RATIO = 1000.0  # most to least frequent class
+
+
+def faulty_files(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Report samples that cannot be used; off-by-one labels once instead of for every file."""
+    faults = [fault for split in census for fault in split.faults]
+    refused = frozenset().union(*(fault.refused for fault in faults))
+    stored = frozenset().union(*(fault.ids for fault in faults))
+    read = {int(value) for split in census for value in np.flatnonzero(split.counts)}
+    shifted = refused == {task.outputs} and 0 not in stored | read
+    if shifted:
+        first = next(fault for fault in faults if fault.refused)
+        yield Finding(
+            severity="error",
+            kind="off-by-one",
+            file=first.file,
+            message=f"the ids run from 1 to {task.outputs} and 0 never occurs, but {task.outputs} classes "
+            f"are numbered 0 to {task.outputs - 1}: the labels are shifted by one",
+            fix="Subtract 1 from every id (255 stays), or give the classes their ids 1.. in the class list.",
+        )
+    yield from (fault_finding(fault) for fault in faults if not (shifted and fault.refused))
+
+
+def fault_finding(fault: Fault) -> Finding:
+    """Turn a fault into an error."""
+    return Finding(
+        severity="error", kind=fault.kind, file=fault.file, message=fault.message, fix=FIXES[fault.kind]
+    )
+
+
+def label_range(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Labels beyond the classes; our own files never get here, other people's datasets may."""
+    for split in census:
+        for record in split.records:
+            beyond = [int(i) for i in np.flatnonzero(record.counts[task.outputs : IGNORE]) + task.outputs]
+            if beyond:
+                yield Finding(
+                    severity="error",
+                    kind="id-out-of-range",
+                    file=record.file,
+                    message=f"label {beyond[0]} occurs, the classes are 0 to {task.outputs - 1}",
+                    fix=FIXES["id-out-of-range"],
+                )
+
+
+def binary_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Masks of 0 and 255 only: the object would be ignored instead of learned."""
+    counts = _total(census)
+    ignored = np.flatnonzero(counts).tolist() == [0, IGNORE]
+    if ignored and not any(split.faults for split in census):
+        where = next(r.file for split in census for r in split.records if r.counts[IGNORE])
+        yield Finding(
+            severity="error",
+            kind="binary-mask",
+            file=where,
+            message=f"all masks hold only 0 and 255. 255 means 'ignored', so '{task.classes[0]}' would be "
+            "the only class ever learned",
+            fix="If 255 marks the object, store 1 instead of 255 or open the folder with binary=true.",
+        )
+
+
+def shifted_classes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Class 0 never occurs while all others do: probably ids that start at 1."""
+    counts = _total(census)[: task.outputs]
+    if task.outputs > 1 and counts[0] == 0 and (counts[1:] > 0).all():
+        yield Finding(
+            severity="warning",
+            kind="off-by-one",
+            message=f"'{task.classes[0]}' (id 0) never occurs while ids 1 to {task.outputs - 1} all do: "
+            "the ids seem to start at 1",
+            fix="If 0 is no class, give the classes their ids in the class list, or subtract 1 from all ids.",
+        )
+
+
+def missing_classes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Classes that a split never shows."""
+    total = _total(census)
+    for split in census:
+        if not split.records:
+            continue
+        for label in np.flatnonzero(split.counts[: task.outputs] == 0):
+            name = task.classes[label]
+            looked = f"the {len(split.records)} images looked at of " if split.partial else ""
+            nowhere = total[label] == 0
+            yield Finding(
+                severity="info" if split.partial else "warning",
+                kind="missing-class",
+                message=f"class '{name}' (id {label}) does not occur in {looked}split '{split.split}'"
+                + (" nor in any other" if nowhere else ""),
+                fix=(
+                    "Remove the class from the class list or check the ids of the masks."
+                    if nowhere
+                    else "Move some images that show it into this split, or expect no figure for it."
+                ),
+            )
+
+
+def ignored_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Masks without a single labelled pixel, and splits made of such masks."""
+    del task
+    for split in census:
+        blank = [record for record in split.records if record.ignored == 1]
+        if blank and len(blank) == len(split.records):
+            yield Finding(
+                severity="error",
+                kind="all-ignored",
+                file=blank[0].file,
+                message=f"every pixel of every mask in split '{split.split}' is ignored (255): nothing can "
+                "be learned or scored",
+                fix=FIXES["all-ignored"],
+            )
+            continue
+        for record in blank:
+            yield Finding(
+                severity="warning",
+                kind="all-ignored",
+                file=record.file,
+                message="every pixel of this mask is ignored (255)",
+                fix="Label the image or remove the pair.",
+            )
+
+
+def small_splits(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Empty and tiny splits, and no validation at all."""
+    del task
+    for split in census:
+        enough = SMALL_TRAIN if split.split.startswith("train") else SMALL_OTHER
+        if split.total == 0:
+            yield Finding(
+                severity="error",
+                kind="empty-split",
+                message=f"split '{split.split}' holds no images with masks",
+                fix="Add pairs to it or remove the split.",
+            )
+        elif split.total < enough:
+            yield Finding(
+                severity="warning",
+                kind="tiny-split",
+                message=f"split '{split.split}' has only {split.total} images; with under {enough}, "
+                "scores are luck",
+                fix="Add labelled images, or move some here from a larger split.",
+            )
+    if len(census) == 1:
+        yield Finding(
+            severity="warning",
+            kind="no-validation",
+            message=f"there is only split '{census[0].split}', so nothing is held out to measure on",
+            fix="Add a 'val' folder, or divide by ratio (val=0.2).",
+        )
+
+
+def imbalance(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """One class everywhere, or classes of almost no pixels, in what is trained on."""
+    split = next((part for part in census if part.split == "train"), census[0] if census else None)
+    if split is None or not split.records:
+        return
+    shares = split.shares(task.outputs)
+    most, present = int(shares.argmax()), shares > 0
+    if present.sum() > 1 and (shares[most] > DOMINANT or shares[most] > RATIO * shares[present].min()):
+        least = int(np.where(present, shares, np.inf).argmin())
+        yield Finding(
+            severity="warning",
+            kind="imbalance",
+            message=f"in '{split.split}' class '{task.classes[most]}' covers {shares[most]:.1%} of the pixels"
+            f", '{task.classes[least]}' {shares[least]:.3%}",
+            fix="Train with class weights or OHEM, and judge by mIoU, not by pixel accuracy.",
+        )
+    for label in np.flatnonzero(present & (shares < TINY_CLASS)):
+        yield Finding(
+            severity="warning",
+            kind="tiny-class",
+            message=f"class '{task.classes[label]}' covers only {shares[label]:.4%} of '{split.split}'",
+            fix="Add images that show it, merge it with a similar class, or train with class weights.",
+        )
+
+
+def _total(census: Sequence[Census]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.sum([split.counts for split in census], axis=0) if census else np.zeros(256, np.int64)

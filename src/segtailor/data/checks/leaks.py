@@ -1,0 +1,133 @@
+"""Rules about splits that know each other: the same picture twice, or frames of one drive on both sides."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from pathlib import PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segtailor.core.task import Task
+from segtailor.data.checks.census import Census, Record
+from segtailor.data.checks.findings import Finding
+
+ALIKE = (
+    0.996  # correlation of grey thumbnails; neighbouring video frames stay below, recompressed copies above
+)
+FLAT = 3.0  # grey levels: pictures with less contrast all look alike as thumbnails
+BLOCK = 1024  # thumbnails compared at once
+COMPARED = 20_000  # thumbnails per split
+FRAMES = 3  # a prefix shared by fewer files on average is a running number, not a drive
+GENERIC = frozenset(
+    ("img", "image", "frame", "pic", "picture", "photo", "sample", "scene", "train", "val", "valid", "test")
+)
+
+
+def exact_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """The same pixels in two splits, or twice in one."""
+    del task
+    seen: dict[bytes, tuple[str, str]] = {}
+    for split in census:
+        for record in split.records:
+            other = seen.setdefault(record.digest, (split.split, record.file))
+            if other == (split.split, record.file):
+                continue
+            across = other[0] != split.split
+            yield Finding(
+                severity="warning" if across else "info",
+                kind="duplicate",
+                file=record.file,
+                message=f"split '{split.split}' holds the same picture as {other[1]} in split '{other[0]}'"
+                + (": scores there will be too good" if across else ""),
+                fix="Remove one of the two.",
+            )
+
+
+def near_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Pictures of two splits that differ by little more than compression, size or brightness."""
+    del task
+    for first, second in combinations(census, 2):
+        ours, theirs = _comparable(first.records), _comparable(second.records)
+        if not ours or not theirs:
+            continue
+        table = _normalised(ours)
+        for start in range(0, len(theirs), BLOCK):
+            part = theirs[start : start + BLOCK]
+            likeness = _normalised(part) @ table.T
+            best = likeness.argmax(1)
+            for row in np.flatnonzero(likeness[np.arange(len(part)), best] > ALIKE):
+                twin = ours[best[row]]
+                if twin.digest == part[row].digest:
+                    continue  # reported as exact
+                yield Finding(
+                    severity="warning",
+                    kind="near-duplicate",
+                    file=part[row].file,
+                    message=f"split '{second.split}' holds almost the same picture as {twin.file} in split "
+                    f"'{first.split}' (likeness {likeness[row, best[row]]:.4f}): scores will be too good",
+                    fix="Keep both in the same split, or remove one.",
+                )
+
+
+def shared_drives(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Frames of one recording in two splits, told by the first part of the file name."""
+    del task
+    groups = {split.split: Counter(filter(None, map(_drive, split.records))) for split in census}
+    total = sum(groups.values(), Counter[str]())
+    if not total or total.total() < FRAMES * len(total):
+        return
+    for first, second in combinations(groups, 2):
+        shared = sorted(name for name in groups[first].keys() & groups[second].keys() if _tells(name, total))
+        if not shared:
+            continue
+        hit = sum(groups[second][name] for name in shared)
+        count = sum(groups[second].values())
+        yield Finding(
+            severity="warning",
+            kind="shared-drive",
+            message=f"{hit} of {count} images of split '{second}' come from drives that split '{first}' "
+            f"shows too ({', '.join(shared[:5])}{', ...' if len(shared) > 5 else ''}): scores on "
+            f"'{second}' will be optimistic and say little about new places",
+            fix="Put whole drives into one split, e.g. hold one drive out; or keep a test drive apart.",
+        )
+
+
+def sizes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Pictures of several sizes: allowed, but batches will be resampled."""
+    del task
+    found = Counter(record.size for split in census for record in split.records)
+    if len(found) > 1:
+        listed = ", ".join(f"{width}x{height} ({count})" for (height, width), count in found.most_common(4))
+        yield Finding(
+            severity="info",
+            kind="mixed-sizes",
+            message=f"the images have {len(found)} sizes (width x height): {listed}",
+            fix="Nothing to do unless one of them is a mistake.",
+        )
+
+
+def _comparable(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.thumb.std() >= FLAT][:COMPARED]
+
+
+def _normalised(records: Sequence[Record]) -> NDArray[np.float32]:
+    table = np.stack([record.thumb for record in records])
+    table = table - table.mean(1, keepdims=True)
+    return np.asarray(table / np.linalg.norm(table, axis=1, keepdims=True), np.float32)
+
+
+def _drive(record: Record) -> str:
+    """Return the part of a name before its running number, e.g. `0016E5` of `0016E5_08641`."""
+    match = re.match(r"([^_\-.]*[A-Za-z0-9][^_\-.]*)[_\-].*\d", PurePosixPath(record.name).name)
+    return match[1] if match else ""
+
+
+def _tells(name: str, total: Counter[str]) -> bool:
+    """Tell whether a prefix names a recording: no word like `img`, no year, not the only plain word."""
+    if name.lower() in GENERIC or re.fullmatch(r"(19|20)\d\d", name):
+        return False
+    return len(total) > 1 or any(character.isdigit() for character in name)

@@ -1,0 +1,36 @@
+"""Labels as colours: flat, or laid over the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segtailor.core.task import Colour
+
+UNLABELLED: Colour = (0, 0, 0)  # how ignored pixels look
+
+
+def colourise(labels: NDArray[np.uint8], palette: Sequence[Colour]) -> NDArray[np.uint8]:
+    """Return the labels (height, width) as RGB (height, width, 3); ids beyond the palette are black."""
+    painted: NDArray[np.uint8] = _table(palette)[labels]
+    return painted
+
+
+def overlay(
+    image: NDArray[np.uint8], labels: NDArray[np.uint8], palette: Sequence[Colour], opacity: float = 0.55
+) -> NDArray[np.uint8]:
+    """Lay the colours of the labels over an image; ignored pixels show the bare image."""
+    weight = np.zeros(256, np.float32)
+    weight[: len(palette)] = opacity
+    share = weight[labels][..., None]
+    mixed = image * (1 - share) + colourise(labels, palette) * share
+    return np.asarray(mixed + 0.5, np.uint8)
+
+
+def _table(palette: Sequence[Colour]) -> NDArray[np.uint8]:
+    table = np.empty((256, 3), np.uint8)
+    table[:] = UNLABELLED
+    table[: len(palette)] = np.array(palette, np.uint8).reshape(-1, 3)
+    return table

@@ -1,0 +1,197 @@
+"""The dataset doctor: looks at every sample before training does; says what is wrong and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from segtailor.core.codec import Json, to_json
+from segtailor.core.errors import DataProblem
+from segtailor.core.task import Task
+from segtailor.data.checks import content, leaks
+from segtailor.data.checks.census import Census, explain_masks, take_census
+from segtailor.data.checks.findings import Finding, Severity, arranged
+from segtailor.data.dataset import Dataset, Sample
+from segtailor.data.labels import LabelMap
+from segtailor.data.legend import numbered
+from segtailor.data.pairs import FileSample, Pairing
+
+__all__ = ["Diagnosis", "Finding", "SplitFacts", "check", "examine"]
+
+RULES: tuple[Callable[[Sequence[Census], Task], Iterator[Finding]], ...] = (
+    content.faulty_files,
+    content.label_range,
+    content.binary_masks,
+    content.shifted_classes,
+    content.ignored_masks,
+    content.small_splits,
+    content.missing_classes,
+    content.imbalance,
+    leaks.exact_duplicates,
+    leaks.near_duplicates,
+    leaks.shared_drives,
+    leaks.sizes,
+)
+TOLD = 3  # errors spelled out in the message that stops a training
+
+
+@runtime_checkable
+class HasProblems(Protocol):
+    """A dataset that knows of problems before any sample is read."""
+
+    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
+        """Return (severity, kind, file, message, fix) each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitFacts:
+    """Figures of one split: images there are and were read, share of each class and of ignored pixels."""
+
+    images: int
+    read: int
+    shares: Mapping[str, float]
+    ignored: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """All findings, errors first, and the figures they rest on."""
+
+    findings: tuple[Finding, ...] = ()
+    splits: Mapping[str, SplitFacts] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether training may start: there is no error (warnings are allowed)."""
+        return not self.errors
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that stop a training."""
+        return tuple(finding for finding in self.findings if finding.severity == "error")
+
+    def document(self) -> dict[str, Json]:
+        """Return plain JSON data."""
+        return {
+            "ok": self.ok,
+            "findings": [to_json(finding) for finding in self.findings],
+            "splits": {name: to_json(facts) for name, facts in self.splits.items()},
+        }
+
+    def raise_for_errors(self) -> None:
+        """Raise `DataProblem` naming the first errors, if there are any."""
+        if self.ok:
+            return
+        lines = [f"- {_place(finding)}{finding.message}. {finding.fix}" for finding in self.errors[:TOLD]]
+        more = len(self.errors) - TOLD
+        if more > 0:
+            lines.append(f"- and {more} more")
+        raise DataProblem(
+            f"the dataset has {len(self.errors)} error(s); mend them before training:\n" + "\n".join(lines)
+        )
+
+
+def examine(open_dataset: Callable[[], Dataset], *, limit: int | None = None) -> Diagnosis:
+    """Open and check a dataset; a problem while opening becomes a finding instead of an exception."""
+    try:
+        dataset = open_dataset()
+        return check(dataset, limit=limit)
+    except DataProblem as problem:
+        return Diagnosis(findings=(_unusable(problem),))
+
+
+def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:
+    """Check every sample of every split (at most `limit` per split, evenly spread)."""
+    known = list(_known_problems(dataset))
+    try:
+        task = dataset.task
+    except DataProblem as problem:
+        masks = [mask for pairing in _pairings(dataset).values() for _, mask in pairing.pairs.values()]
+        faults = [content.fault_finding(fault) for fault in explain_masks(masks, problem)]
+        return Diagnosis(findings=arranged([*known, *faults]))
+    census = [take_census(name, _samples(dataset, name), limit=limit) for name in dataset.splits]
+    findings = [*_nameless_colours(dataset), *(found for rule in RULES for found in rule(census, task))]
+    return Diagnosis(
+        findings=arranged([*known, *findings]),
+        splits={part.split: _facts(part, task) for part in census},
+    )
+
+
+def _known_problems(dataset: Dataset) -> Iterator[Finding]:
+    """Report what the dataset says of itself, and files that found no partner."""
+    if isinstance(dataset, HasProblems):
+        for severity, kind, file, message, fix in dataset.problems():
+            yield Finding(severity=severity, kind=kind, file=file, message=message, fix=fix)
+    for split, pairing in _pairings(dataset).items():
+        for image in pairing.images_alone:
+            yield Finding(
+                severity="error",
+                kind="unpaired",
+                file=str(image),
+                message=f"this image of split '{split}' has no mask",
+                fix="Add a mask of the same name, or move the image away.",
+            )
+        for mask in pairing.masks_alone:
+            yield Finding(
+                severity="warning",
+                kind="unpaired",
+                file=str(mask),
+                message=f"this mask of split '{split}' has no image and is not used",
+                fix="Add the image of the same name, or remove the mask.",
+            )
+
+
+def _nameless_colours(dataset: Dataset) -> Iterator[Finding]:
+    """Colour masks whose palette was not given but gathered from the masks."""
+    labels = getattr(dataset, "labels", None)
+    names = dataset.task.classes
+    if isinstance(labels, LabelMap) and labels.colours and names == numbered(len(names)):
+        yield Finding(
+            severity="warning",
+            kind="colour-mask",
+            message=f"the masks hold colours and no palette was given; {len(names)} colours were found and numbered",
+            fix="Name the classes and their colours in classes.yaml or palette.json beside the images.",
+        )
+
+
+def _pairings(dataset: Dataset) -> Mapping[str, Pairing]:
+    """Return how the files of a file dataset found each other; nothing for other datasets."""
+    found: Mapping[str, Pairing] = getattr(dataset, "pairings", {})
+    return found
+
+
+def _samples(dataset: Dataset, split: str) -> Sequence[Sample]:
+    """Return the samples of a split; where some images lack masks, those that have one."""
+    pairing, labels = _pairings(dataset).get(split), getattr(dataset, "labels", None)
+    if pairing is None or labels is None:
+        return dataset.samples(split)
+    return [
+        FileSample(name=name, image=image, mask=mask, labels=labels)
+        for name, (image, mask) in pairing.pairs.items()
+    ]
+
+
+def _facts(part: Census, task: Task) -> SplitFacts:
+    shares = part.shares(task.outputs)
+    pixels = max(int(part.counts.sum()), 1)
+    return SplitFacts(
+        images=part.total,
+        read=len(part.records),
+        shares={name: float(share) for name, share in zip(task.classes, shares, strict=True)},
+        ignored=float(part.counts[task.ignore] / pixels),
+    )
+
+
+def _unusable(problem: DataProblem) -> Finding:
+    message, _, fix = str(problem).rstrip(".").rpartition(". ")
+    return Finding(
+        severity="error",
+        kind="unusable",
+        message=message or fix,
+        fix=f"{fix}." if message else "Correct the dataset's files or options.",
+    )
+
+
+def _place(finding: Finding) -> str:
+    return f"{finding.file}: " if finding.file else ""

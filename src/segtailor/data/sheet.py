@@ -1,0 +1,119 @@
+"""Contact sheets: pictures beside their overlays, with a legend of colours, names and pixel shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from segtailor.core.errors import DataProblem
+from segtailor.core.task import Colour, Task
+from segtailor.data.colour import overlay
+from segtailor.data.dataset import Dataset, Pair, Sample
+
+CELL = 320  # width of one picture in pixels
+TALLEST = 2 * CELL  # a picture higher than this is narrowed instead
+GAP = 8
+TEXT = 14  # height of letters in pixels
+LINE = 24
+PAPER: Colour = (250, 250, 248)
+INK: Colour = (30, 30, 34)
+
+
+def contact_sheet(
+    dataset: Dataset, split: str, *, columns: int = 2, count: int = 8, seed: int = 0
+) -> Image.Image:
+    """Draw `count` random samples of a split as image | overlay, `columns` per row, a legend below."""
+    if columns < 1 or count < 1:
+        raise DataProblem(
+            f"a sheet of {count} pictures in {columns} columns is empty; give 1 or more of each."
+        )
+    samples = dataset.samples(split)
+    if not samples:
+        raise DataProblem(f"split '{split}' holds no images, so there is nothing to show; check the dataset.")
+    chosen = _choose(samples, count, seed)
+    pairs = [sample.read() for sample in chosen]
+    cells = [_cell(sample.name, pair, dataset.task) for sample, pair in zip(chosen, pairs, strict=True)]
+    legend = _legend(dataset.task, pairs, width=_width(min(columns, len(cells))))
+    return _assemble(cells, legend, columns=min(columns, len(cells)))
+
+
+def _choose(samples: Sequence[Sample], count: int, seed: int) -> list[Sample]:
+    places = np.random.default_rng(seed).permutation(len(samples))[:count]
+    return [samples[place] for place in sorted(places)]
+
+
+def _width(columns: int) -> int:
+    return columns * (2 * CELL + GAP) + (columns + 1) * GAP
+
+
+def _cell(name: str, pair: Pair, task: Task) -> Image.Image:
+    """Draw one sample: image and overlay side by side, the name above."""
+    height, width = pair.labels.shape
+    scale = min(CELL / width, TALLEST / height)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    cell = Image.new("RGB", (2 * CELL + GAP, size[1] + LINE), PAPER)
+    shown = np.asarray(Image.fromarray(pair.image).resize(size, Image.Resampling.LANCZOS))
+    labels = np.asarray(Image.fromarray(pair.labels).resize(size, Image.Resampling.NEAREST))
+    cell.paste(Image.fromarray(shown), (0, LINE))
+    cell.paste(Image.fromarray(overlay(shown, labels, task.palette)), (CELL + GAP, LINE))
+    ImageDraw.Draw(cell).text((0, 3), _fitted(name, 2 * CELL), INK, font=_font())
+    return cell
+
+
+def _legend(task: Task, pairs: Sequence[Pair], width: int) -> Image.Image:
+    """Draw a swatch, a name and the share of labelled pixels on this sheet for every class."""
+    counts = np.sum([np.bincount(pair.labels.ravel(), minlength=256) for pair in pairs], axis=0)
+    lines = _legend_lines(task, counts)
+    entry = max(int(_font().getlength(text)) for _, text in lines) + LINE + 3 * GAP
+    entry = min(entry, width - 2 * GAP)
+    per_row = max(1, (width - GAP) // entry)
+    legend = Image.new("RGB", (width, math.ceil(len(lines) / per_row) * LINE + GAP), PAPER)
+    draw = ImageDraw.Draw(legend)
+    for index, (colour, text) in enumerate(lines):
+        x, y = GAP + index % per_row * entry, index // per_row * LINE + GAP // 2
+        draw.rectangle((x, y + 2, x + TEXT + 2, y + TEXT + 4), fill=colour, outline=INK)
+        draw.text((x + LINE, y + 1), _fitted(text, entry - LINE), INK, font=_font())
+    return legend
+
+
+def _legend_lines(task: Task, counts: NDArray[np.int64]) -> list[tuple[Colour, str]]:
+    labelled = max(int(counts[: task.outputs].sum()), 1)
+    lines = [
+        (colour, f"{name} {counts[label] / labelled:.1%}")
+        for label, (name, colour) in enumerate(zip(task.classes, task.palette, strict=True))
+    ]
+    beyond = counts[task.outputs :].sum() / max(int(counts.sum()), 1)
+    if beyond > 0:
+        lines.append((PAPER, f"(not labelled) {beyond:.1%} of all"))
+    return lines
+
+
+def _assemble(cells: Sequence[Image.Image], legend: Image.Image, *, columns: int) -> Image.Image:
+    rows = [cells[start : start + columns] for start in range(0, len(cells), columns)]
+    heights = [max(cell.height for cell in row) for row in rows]
+    sheet = Image.new("RGB", (_width(columns), sum(heights) + GAP * (len(rows) + 1) + legend.height), PAPER)
+    y = GAP
+    for row, height in zip(rows, heights, strict=True):
+        for index, cell in enumerate(row):
+            sheet.paste(cell, (GAP + index * (2 * CELL + 2 * GAP), y))
+        y += height + GAP
+    sheet.paste(legend, (0, y))
+    return sheet
+
+
+def _fitted(text: str, width: int) -> str:
+    """Shorten a text from the left, where paths are least telling."""
+    if _font().getlength(text) <= width:
+        return text
+    keep = len(text)
+    while keep > 1 and _font().getlength("..." + text[-keep:]) > width:
+        keep -= 1
+    return "..." + text[-keep:]
+
+
+def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(TEXT)

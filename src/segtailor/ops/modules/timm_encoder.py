@@ -1,0 +1,93 @@
+"""Modules around a timm encoder, and what there is to know about one without computing it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from segtailor.core.errors import Unsupported
+from segtailor.core.plan import Shape
+from segtailor.ops.timm_encoder import TIMM_STRIDES
+
+
+class Facts(NamedTuple):
+    """Shapes of the four maps, and the size of the model."""
+
+    taps: tuple[Shape, ...]
+    macs: int
+    params: int
+
+
+class TimmFeaturesModule(nn.Module):
+    """The encoder; its output is the list of its four maps."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.model = features_only(name)
+
+    def forward(self, image: Tensor) -> list[Tensor]:
+        """Run the encoder."""
+        return list(self.model(image))
+
+
+class PickLevel(nn.Module):
+    """One map of the encoder's list."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self.level = level
+
+    def forward(self, image: Tensor, features: list[Tensor] | Tensor) -> Tensor:  # noqa: ARG002 - shape only
+        """Pick; a lone tensor (an operator timed by itself) passes."""
+        return features if isinstance(features, Tensor) else features[self.level]
+
+
+def features_only(name: str) -> nn.Module:
+    """Build the encoder with fresh weights and exactly the maps at strides 4, 8, 16 and 32."""
+    timm = _timm()
+    if not timm.is_model(name):
+        raise Unsupported(
+            f"encoder 'timm:{name}': the installed timm has no such model; see timm.list_models()."
+        )
+    try:
+        reductions = timm.create_model(name, features_only=True, pretrained=False).feature_info.reduction()
+    except (RuntimeError, AttributeError, TypeError) as problem:
+        raise Unsupported(
+            f"encoder 'timm:{name}': timm cannot give its feature maps ({problem}). Choose another model."
+        ) from problem
+    missing = [stride for stride in TIMM_STRIDES if stride not in reductions]
+    if missing:
+        raise Unsupported(
+            f"encoder 'timm:{name}': no map at stride {missing[0]}, it has {list(reductions)}. "
+            f"The decoder needs strides {list(TIMM_STRIDES)}; choose another model."
+        )
+    last = [max(at for at, value in enumerate(reductions) if value == stride) for stride in TIMM_STRIDES]
+    model: nn.Module = timm.create_model(name, features_only=True, pretrained=False, out_indices=tuple(last))
+    return model
+
+
+@cache
+def facts(name: str, image: Shape) -> Facts:
+    """Count a model and its maps at an image size, on the `meta` device."""
+    with torch.device("meta"):
+        model = features_only(name).eval()
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            maps = model(torch.empty(1, *image))
+    taps = tuple(Shape(*level.shape[1:]) for level in maps)
+    params = sum(parameter.numel() for parameter in model.parameters())
+    return Facts(taps, counter.get_total_flops() // 2, params)
+
+
+def _timm() -> Any:
+    try:
+        import timm
+    except ImportError:
+        raise Unsupported(
+            "encoders named 'timm:...' need the package timm, which is not installed: `pip install timm` "
+            "beside a torchvision that matches torch, or choose a built-in encoder."
+        ) from None
+    return timm

@@ -1,0 +1,171 @@
+"""Train one architecture on one dataset: the recipe behind `segtailor train`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from segtailor.core.codec import Json
+from segtailor.core.errors import UserError
+from segtailor.core.job import Step
+from segtailor.core.plan import MAIN
+from segtailor.core.space import identity, parse_architecture
+from segtailor.core.task import Preprocessing, Task
+from segtailor.data.augment import Augment
+from segtailor.data.batches import Batches
+from segtailor.data.cache import Pixels, open_pixels
+from segtailor.data.locate import locate
+from segtailor.nets.bundle import Model, build, load_bundle, save_bundle
+from segtailor.nets.network import Network, initialise
+from segtailor.nets.reparam import plain_form, with_branches
+from segtailor.recipes.recipe import RECIPES, Place
+from segtailor.runs import Layout
+from segtailor.training.device import pick_device
+from segtailor.training.fit import Fit
+from segtailor.training.settings import FitSettings
+
+
+@RECIPES.register("train")
+@dataclass(frozen=True, kw_only=True)
+class TrainRecipe:
+    """Train an architecture (its document) on a dataset (as typed on the command line).
+
+    `reparameterise` trains the blocks that have one in their branched form and folds them at the end; the bundle is
+    the same kind either way. `teacher` is the folder of a bundle to distil from. `start` one to take weights from.
+    """
+
+    architecture: dict[str, Any]
+    data: str
+    augment: Augment
+    fit: FitSettings = field(default_factory=FitSettings)
+    train_split: str = "train"
+    val_split: str | None = "val"
+    auxiliary: bool = True
+    reparameterise: bool = False
+    teacher: str | None = None
+    start: str | None = None
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+
+    def job(self, place: Place) -> Training:
+        """Open the data, build the network, and return the job."""
+        dataset = locate(self.data)
+        pixels = open_pixels(dataset, self.train_split, place.cache)
+        validation = open_pixels(dataset, self.val_split, place.cache) if self.val_split else None
+        device = pick_device(place.device)
+        network = self._network(dataset.task)
+        images, labels = pixels.canvas()
+        batches = partial(
+            Batches,
+            images=images,
+            labels=labels,
+            sizes=pixels.sizes,
+            augment=self.augment,
+            preprocessing=self.preprocessing,
+            device=device,
+        )
+        fit = Fit(
+            network=network,
+            batches=batches,
+            settings=self.fit,
+            task=dataset.task,
+            device=device,
+            validation=validation,
+            preprocessing=self.preprocessing,
+            teacher=self._teacher(dataset.task),
+        )
+        return Training(fit=fit, network=network, recipe=self, place=place, data=_facts(pixels, validation))
+
+    def _network(self, task: Task) -> Network:
+        arch = parse_architecture(self.architecture)
+        network = build(arch, task.outputs, outputs="all" if self.auxiliary else (MAIN,))
+        initialise(network, self.fit.seed)
+        if self.start is not None:
+            _copy_weights(load_bundle(Path(self.start)).network, network)
+        return with_branches(network, seed=self.fit.seed) if self.reparameterise else network
+
+    def _teacher(self, task: Task) -> nn.Module | None:
+        if self.teacher is None:
+            return None
+        model = load_bundle(Path(self.teacher))
+        if model.task.outputs != task.outputs:
+            raise UserError(
+                f"the teacher {self.teacher} knows {model.task.outputs} classes, the data has {task.outputs}; "
+                "distil from a network trained on the same classes."
+            )
+        if model.preprocessing != self.preprocessing:
+            raise UserError(
+                f"the teacher {self.teacher} was trained with another normalisation; train one with the same."
+            )
+        return model.network
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Training:
+    """A `Fit` that writes a bundle when it is done."""
+
+    fit: Fit
+    network: Network
+    recipe: TrainRecipe
+    place: Place
+    data: Mapping[str, Json]
+
+    def steps(self) -> Iterator[Step]:
+        """Train."""
+        yield from self.fit.steps()
+
+    def save(self, folder: Path) -> None:
+        """Write the training state."""
+        self.fit.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Restore the training state."""
+        self.fit.load(folder)
+
+    def result(self) -> Mapping[str, Json]:
+        """Write the bundle (leader only) and return the figures."""
+        folder = Layout(self.place.folder).weights
+        result = {**self.fit.result(), "model": str(folder)}
+        if self.place.leader:
+            save_bundle(folder, self._model(result))
+        return result
+
+    def _model(self, figures: Mapping[str, Json]) -> Model:
+        network = self.fit.network
+        network.load_state_dict(self.fit.weights())
+        plain = plain_form(self.network)
+        return Model(
+            network=plain,
+            task=self.fit.task,
+            preprocessing=self.recipe.preprocessing,
+            provenance={
+                "data": self.recipe.data,
+                "fingerprint": identity(self.network.architecture),
+                **self.data,
+                "seed": self.recipe.fit.seed,
+            },
+            numbers={key: value for key, value in figures.items() if key != "model"},
+        )
+
+
+def _facts(pixels: Pixels, validation: Pixels | None) -> dict[str, Json]:
+    return {
+        "train_images": len(pixels),
+        "train_pixels": pixels.fingerprint,
+        "val_images": len(validation) if validation is not None else 0,
+    }
+
+
+def _copy_weights(source: Network, target: Network) -> None:
+    """Take every weight of the same name and shape; the classifier of another task stays fresh."""
+    own, given = target.state_dict(), source.state_dict()
+    fitting = {name: value for name, value in given.items() if name in own and own[name].shape == value.shape}
+    if not fitting:
+        raise UserError(
+            "the bundle to start from shares no weight with this network; start from a relative of it."
+        )
+    target.load_state_dict({**own, **fitting})

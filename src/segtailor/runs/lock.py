@@ -1,0 +1,57 @@
+"""One process per run directory. The system frees the lock when its holder dies, so none goes stale."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from segtailor.core.atomic import writing
+from segtailor.core.errors import RunProblem
+
+CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # some cluster file systems
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[bool]:
+    """Hold the lock file `path`, or raise `RunProblem` naming the process that does.
+
+    Yields False where the file system knows no locks: the caller says so and works on, unprotected.
+    """
+    with writing(path, what="lock"):
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        yield _take(file, path)
+    finally:
+        os.close(file)  # frees the lock; the file stays, as removing it would race with the next holder
+
+
+def _take(file: int, path: Path) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RunProblem(
+            f"{path.parent} is in use by {_holder(file)}: two processes would spoil each other's run. "
+            "Wait for it, stop it, or choose another folder."
+        ) from None
+    except OSError as problem:
+        if problem.errno in CANNOT_LOCK:
+            return False
+        raise
+    with writing(path, what="lock"):
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode(), 0)
+    return True
+
+
+def _holder(file: int) -> str:
+    try:
+        owner = json.loads(os.pread(file, 4096, 0))
+        return f"process {owner['pid']} on {owner['host']}"
+    except (ValueError, KeyError, TypeError):  # caught between taking the lock and signing it
+        return "another process"

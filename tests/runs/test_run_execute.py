@@ -1,0 +1,265 @@
+"""Start, resume, stop, finish, refuse."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segtailor.core.errors import Interrupted, RunProblem, UserError
+from segtailor.core.job import Step
+from segtailor.runs import Layout, Lines, Policy, entries, execute, read_recipe, read_result, read_steps
+from tests.runs import toy_job
+from tests.runs.toy_job import RECIPE, SOURCES, Toy, failing_at, files_up_to
+
+QUICK = Policy(tensorboard=False)
+
+
+def run(folder: Path, make: Callable[[], Any] = Toy, **options: Any) -> dict[str, Any]:
+    return execute(
+        make, folder, options.pop("recipe", RECIPE), policy=options.pop("policy", QUICK), **options
+    )
+
+
+def kinds(folder: Path) -> list[str]:
+    return [str(entry["kind"]) for entry in entries(Layout(folder).journal)]
+
+
+def test_a_run_leaves_recipe_environment_journal_and_result(tmp_path: Path) -> None:
+    result = run(tmp_path / "a" / "run")
+    layout = Layout(tmp_path / "a" / "run")
+    assert read_recipe(layout.root) == RECIPE
+    assert read_result(layout.root) == result
+    assert layout.environment.exists()
+    assert kinds(layout.root)[0] == "start"
+    assert kinds(layout.root)[-1] == "end"
+    assert [item.step.done for item in read_steps(layout.root)] == list(range(1, 31))
+
+
+def test_a_finished_run_is_read_not_repeated(tmp_path: Path) -> None:
+    result = run(tmp_path / "run")
+
+    def never() -> Toy:
+        raise AssertionError("built again")
+
+    assert run(tmp_path / "run", never) == result
+    assert run(tmp_path / "run", never, leader=False) == result
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    folder, stream = tmp_path / "my run", StringIO()
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    reached = []
+
+    def hook(done: int) -> None:
+        if done == 7:
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)  # a launcher's echo
+            time.sleep(0.02)
+            reached.append(done)
+
+    with pytest.raises(Interrupted, match=r"after step 7 and saved.*segtailor resume '.*my run'"):
+        run(folder, lambda: Toy(hook=hook), display=Lines(stream))
+    assert reached == [7]
+    assert "stopping after this step" in stream.getvalue()
+    assert kinds(folder)[-2:] == ["checkpoint", "interrupt"]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+    run(folder)
+    run(tmp_path / "whole")
+    assert toy_job.outcome(folder) == toy_job.outcome(tmp_path / "whole")
+    assert kinds(folder).count("step") == 30  # none was repeated
+
+
+def test_a_second_signal_stops_at_once_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
+    def hook(done: int) -> None:
+        if done == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.6)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+
+    begin = time.monotonic()
+    with pytest.raises(Interrupted, match=r"at once.*segtailor resume"):
+        run(tmp_path / "run", lambda: Toy(hook=hook))
+    assert time.monotonic() - begin < 3
+    run(tmp_path / "run")
+    run(tmp_path / "whole")
+    assert toy_job.outcome(tmp_path / "run") == toy_job.outcome(tmp_path / "whole")
+
+
+def test_ignored_signals_stay_ignored(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        result = run(tmp_path / "run", lambda: Toy(hook=lambda _: os.kill(os.getpid(), signal.SIGHUP)))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert result["done"] == 30
+
+
+def test_a_run_works_outside_the_main_thread(tmp_path: Path) -> None:
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(run(tmp_path / "run")))
+    thread.start()
+    thread.join()
+    assert results[0]["done"] == 30
+
+
+def test_another_recipe_is_refused_naming_fields_and_values(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    other = {"job": "toy", "train": {"steps": 31, "rates": (0.1, 0.2)}, "seed": 1}
+    for leader in (True, False):
+        with pytest.raises(RunProblem) as caught:
+            run(tmp_path / "run", recipe=other, leader=leader)
+        assert "train.steps: 30 there, 31 asked" in str(caught.value)
+        assert "seed: absent there, 1 asked" in str(caught.value)
+        assert "rates" not in str(caught.value)  # tuples and lists are the same JSON
+    assert read_recipe(tmp_path / "run") == RECIPE
+
+
+def test_a_folder_with_other_things_is_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(RunProblem, match=r"thesis\.tex.*empty folder"):
+        run(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(RunProblem, match="run directory"):
+        run(tmp_path / "thesis.tex" / "run")
+
+
+def test_two_processes_in_one_folder_are_refused_and_a_killed_one_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, toy_job.__file__, "run", str(folder), "0.5"]
+    with subprocess.Popen(command, env={"PYTHONPATH": SOURCES}, stderr=subprocess.DEVNULL) as other:
+        while not Layout(folder).journal.exists():
+            time.sleep(0.01)
+        with pytest.raises(RunProblem, match=f"in use by process {other.pid}"):
+            run(folder)
+        other.kill()
+        other.wait()
+    assert run(folder)["done"] == 30
+
+
+def test_a_failing_job_is_journaled_and_its_error_passed_on(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no loss"):
+        run(tmp_path / "run", failing_at(12, UserError("no loss")))
+    *_, last = entries(Layout(tmp_path / "run").journal)
+    assert (last["kind"], last["error"], last["message"]) == ("error", "UserError", "no loss")
+    assert run(tmp_path / "run")["done"] == 30
+    assert [item.step.done for item in read_steps(tmp_path / "run")] == list(range(1, 31))
+    assert kinds(tmp_path / "run").count("step") == 31  # step 11 was repeated
+
+
+def test_a_disk_that_fills_up_stops_with_a_remedy_and_loses_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(UserError):
+        run(folder, failing_at(7, UserError("pause")))
+    with files_up_to(7000), pytest.raises(RunProblem, match=r"checkpoint.*step-000010.*Free some disk space"):
+        run(folder)
+    assert [path.name for path in Layout(folder).checkpoints.iterdir()] == ["step-000005"]
+    run(folder)
+    run(tmp_path / "whole")
+    assert toy_job.outcome(folder) == toy_job.outcome(tmp_path / "whole")
+
+
+def test_a_cut_checkpoint_is_reported_and_the_one_before_used(tmp_path: Path) -> None:
+    folder, stream = tmp_path / "run", StringIO()
+    with pytest.raises(UserError):
+        run(folder, failing_at(12, UserError("pause")))
+    weights = Layout(folder).checkpoints / "step-000010" / "more" / "weights.bin"
+    weights.write_bytes(weights.read_bytes()[:4000])
+    run(folder, display=Lines(stream))
+    run(tmp_path / "whole")
+    assert toy_job.outcome(folder) == toy_job.outcome(tmp_path / "whole")
+    assert "step-000010 is damaged" in stream.getvalue()
+    assert "going on from step 5" in stream.getvalue()
+    assert "note" in kinds(folder)
+
+
+def test_a_follower_does_the_same_work_and_writes_nothing(tmp_path: Path) -> None:
+    assert run(tmp_path / "none", leader=False)["done"] == 30
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(UserError):
+        run(tmp_path / "run", failing_at(12, UserError("pause")))
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    jobs: list[Toy] = []
+
+    def make() -> Toy:
+        jobs.append(Toy(hook=begun.append))
+        return jobs[0]
+
+    begun: list[int] = []
+    followed = run(tmp_path / "run", make, leader=False)
+    assert begun[0] == 11
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+    assert followed == run(tmp_path / "run")
+
+
+def test_processes_that_agree_stop_after_the_same_step(tmp_path: Path) -> None:
+    asked = iter([False] * 3 + [True])
+    with pytest.raises(Interrupted, match="after step 4 and saved"):
+        run(tmp_path / "run", agree=lambda _: next(asked))
+    asked = iter([True])
+    with pytest.raises(Interrupted, match="segtailor resume"):
+        run(tmp_path / "run", agree=lambda _: next(asked), leader=False)
+
+
+def test_checkpoints_follow_the_policy(tmp_path: Path) -> None:
+    def saved(name: str, policy: Policy) -> list[Any]:
+        run(tmp_path / name, policy=policy)
+        return [
+            entry["step"]
+            for entry in entries(Layout(tmp_path / name).journal)
+            if entry["kind"] == "checkpoint"
+        ]
+
+    assert saved("asked", Policy(tensorboard=False)) == [5, 10, 15, 20, 25, 30]
+    assert saved("often", Policy(tensorboard=False, every_steps=4)) == [
+        4,
+        5,
+        9,
+        10,
+        14,
+        15,
+        19,
+        20,
+        24,
+        25,
+        29,
+        30,
+    ]
+    assert saved("always", Policy(tensorboard=False, every_seconds=0)) == list(range(1, 31))
+
+
+def test_numbers_that_json_cannot_hold_survive_as_nan(tmp_path: Path) -> None:
+    class Odd(Toy):
+        def steps(self) -> Any:
+            self.open = True
+            yield Step(phase="train", done=1, metrics={"loss": float("inf"), "rate": 0.5})
+
+        def result(self) -> dict[str, Any]:
+            return {"miou": float("nan")}
+
+    assert run(tmp_path / "run", Odd) == run(tmp_path / "run", Odd) == {"miou": None}
+    (logged,) = read_steps(tmp_path / "run")
+    assert str(dict(logged.step.metrics)) == "{'loss': nan, 'rate': 0.5}"
+
+
+def test_other_versions_on_resume_are_mentioned(tmp_path: Path) -> None:
+    stream = StringIO()
+    with pytest.raises(UserError):
+        run(tmp_path / "run", failing_at(7, UserError("pause")))
+    path = Layout(tmp_path / "run").environment
+    path.write_text(path.read_text().replace('"python": "3', '"python": "2'))
+    run(tmp_path / "run", display=Lines(stream))
+    assert "python 2." in stream.getvalue()

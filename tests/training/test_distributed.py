@@ -1,0 +1,64 @@
+"""Two processes train as one does. Batch norms would see halves of the batch (torch syncs them on accelerators only),
+so the toy has group norms: then the only difference left is the order of additions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from segtailor.core.errors import Unsupported
+from segtailor.training import fit as fit_module
+from segtailor.training.distributed import world
+from tests.training.toys import Shots, Toy, fit
+
+HOW = {"steps": 8, "accumulate": 2, "clip": 5.0, "ema": 0.9}
+WHO = [(16, 16), (20, 16), (16, 16), (12, 20)]
+
+
+def train(folder: Path) -> None:
+    """Train, and write losses, scores and weights."""
+    torch.set_num_threads(1)
+    fit_module.REPORT_SECONDS = 0.0
+    job = fit(Toy(norm="group"), validation=Shots(WHO), validate_every=1, **HOW)
+    losses = [step.metrics["loss"] for step in job.steps()]
+    rank = world().rank
+    (folder / f"{rank}.json").write_text(json.dumps({"losses": losses, "result": dict(job.result())}))
+    torch.save(job.weights(), folder / f"{rank}.pt")
+
+
+def process(rank: int, size: int, folder: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    try:
+        train(folder)
+        with pytest.raises(Unsupported, match="sync_bn"):
+            fit(Toy(), sync_bn=True)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_follow_the_loss_curve_of_one(tmp_path: Path) -> None:
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    alone.mkdir()
+    together.mkdir()
+    train(alone)
+    fit_module.REPORT_SECONDS = 0.5
+    mp.start_processes(process, args=(2, together), nprocs=2, start_method="spawn")
+    one = json.loads((alone / "0.json").read_text())
+    first, second = (json.loads((together / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first["losses"] == pytest.approx(one["losses"], rel=1e-4)
+    assert first == second
+    assert first["result"]["miou"] == pytest.approx(one["result"]["miou"], abs=0.02)
+    assert first["result"]["images"] == len(WHO)
+    weights = [
+        torch.load(folder, weights_only=True)
+        for folder in (alone / "0.pt", together / "0.pt", together / "1.pt")
+    ]
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-3, atol=1e-5)
+        assert torch.equal(weights[1][name], weights[2][name]), name

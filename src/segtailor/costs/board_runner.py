@@ -1,0 +1,166 @@
+"""Time ONNX operators on this machine; needs only numpy and onnxruntime (Python 3.10 or newer).
+
+Each file holds one operator between two light convolutions, `before_*` and `after_*`, which give it neighbours: the
+runtime keeps feature maps in a layout of its own between convolutions, and an operator alone would pay for entering and
+leaving it. Times are those that the runtime's own profiler takes of each kernel, so neither starting a session nor the
+neighbours count. The same code calibrates the machine that segtailor itself runs on.
+
+Usage: python board_runner.py [--threads N] [--seconds S], in the folder of manifest.json; writes results.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+BEFORE, AFTER = "before_", "after_"
+SUFFIX = "_kernel_time"
+QUANTILE = 0.05  # of the runs: what the operator takes undisturbed by other processes
+SETTLE = 2  # runs dropped at the start of each burst: caches and threads belong to another operator then
+RESOLUTION_US = 0.5  # the profiler cuts off fractions of a microsecond
+ROUNDS = 4
+CHUNK = 32  # operators timed in turns
+
+
+class Probe:
+    """One operator in a session that profiles; bursts of several probes are meant to alternate."""
+
+    def __init__(self, model: bytes | str, *, threads: int | None, folder: str) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or 0
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.log_severity_level = 3
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        rng = np.random.default_rng(0)
+        self._feeds = {
+            value.name: rng.standard_normal(value.shape, dtype=np.float32)
+            for value in self._session.get_inputs()
+        }
+        self._kept: list[bool] = []
+
+    def burst(self, seconds: float, *, runs: int = 8) -> None:
+        """Run for `seconds`, at least `runs` times."""
+        start, count = time.perf_counter(), 0
+        while count < runs + SETTLE or time.perf_counter() - start < seconds:
+            self._session.run(None, self._feeds)
+            self._kept.append(count >= SETTLE)
+            count += 1
+
+    def reading(self) -> dict[str, Any]:
+        """End the session and return microseconds, spread, number of runs and of kernels."""
+        path = Path(self._session.end_profiling())
+        events = json.loads(path.read_text(encoding="utf-8"))
+        path.unlink()
+        times = operator_kernels(events)
+        kept = np.array(self._kept)
+        us = spread = middle = 0.0
+        for durations in times.values():
+            low, first, half, third = np.quantile(np.array(durations)[kept], [QUANTILE, 0.25, 0.5, 0.75])
+            us += low + RESOLUTION_US
+            middle += half
+            spread += third - first
+        return {
+            "us": round(float(us), 3),
+            "spread": round(float(spread / middle), 4) if middle else 0.0,
+            "runs": int(kept.sum()),
+            "kernels": len(times),
+        }
+
+
+def operator_kernels(events: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Return the durations per run of each kernel between the neighbours, re-ordering of layouts included."""
+    inside: dict[str, list[int]] = {}
+    finished = False
+    for event in events:
+        name = event.get("name", "")
+        if event.get("cat") != "Node" or not name.endswith(SUFFIX):
+            finished = finished and name != "model_run"
+            continue
+        if name.startswith(AFTER):
+            finished = True
+        elif not name.startswith(BEFORE) and not finished:  # what follows `after` leaves the graph
+            inside.setdefault(f"{event['args']['node_index']} {name}", []).append(event["dur"])
+    return inside
+
+
+def time_models(
+    models: list[bytes] | list[str], *, threads: int | None, seconds: float
+) -> list[dict[str, Any]]:
+    """Time several operators in turns, about `seconds` each."""
+    with tempfile.TemporaryDirectory() as folder:
+        probes = [Probe(model, threads=threads, folder=folder) for model in models]
+        for _ in range(ROUNDS):
+            for probe in probes:
+                probe.burst(seconds / ROUNDS)
+        return [probe.reading() for probe in probes]
+
+
+def machine() -> dict[str, Any]:
+    """Describe this machine as segtailor does."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip().lower() in ("model name", "hardware", "model"):
+                cpu = value.strip() or cpu
+                if name.strip() == "model name":
+                    break
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count() or 1,
+        "system": f"{platform.system()} {platform.machine()}",
+        "gpus": [],
+        "driver": None,
+        "versions": {"python": platform.python_version(), "onnxruntime": metadata.version("onnxruntime")},
+    }
+
+
+def main() -> None:
+    """Time all files of the manifest, most used first, and write results.json after every chunk."""
+    parser = argparse.ArgumentParser(description="Time the operators of manifest.json on this machine.")
+    parser.add_argument(
+        "--threads", type=int, help="threads to use; those asked for when the bundle was made"
+    )
+    parser.add_argument("--seconds", type=float, default=0.15, help="time per operator")
+    chosen = parser.parse_args()
+    folder = Path(__file__).resolve().parent
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    threads = chosen.threads or manifest["threads"]
+    files: list[str] = list(manifest["files"])
+    results: dict[str, Any] = {}
+    start = time.strftime("%Y-%m-%d")
+    for first in range(0, len(files), CHUNK):
+        chunk = files[first : first + CHUNK]
+        readings = time_models(
+            [str(folder / name) for name in chunk], threads=threads, seconds=chosen.seconds
+        )
+        results.update(zip(chunk, readings, strict=True))
+        document = {
+            "format": 1,
+            "bundle": manifest["bundle"],
+            "threads": threads,
+            "machine": machine(),
+            "conditions": {"date": start, "seconds_per_operator": chosen.seconds, "quantile": QUANTILE},
+            "results": results,
+        }
+        (folder / "results.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+        print(f"{len(results)} of {len(files)} operators timed", flush=True)  # noqa: T201 - a script of its own
+    print("done: take results.json back and run `segtailor calibrate --import results.json`")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -29,6 +29,7 @@ QUANTILE = 0.05  # of the runs: what the operator takes undisturbed by other pro
 SETTLE = 2  # runs dropped at the start of each burst: caches and threads belong to another operator then
 RESOLUTION_US = 0.5  # the profiler cuts off fractions of a microsecond
 ROUNDS = 4
+NETWORK_RUNS = 25  # of a whole network at least; the first fifth warms up
 CHUNK = 32  # operators timed in turns
 
 
@@ -129,8 +130,25 @@ def machine() -> dict[str, Any]:
     }
 
 
+def time_network(model: str, *, threads: int | None, seconds: float) -> dict[str, float]:
+    """Time a whole network: milliseconds undisturbed, and the median."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(0)
+    feeds = {value.name: rng.standard_normal(value.shape, dtype=np.float32) for value in session.get_inputs()}
+    times: list[float] = []
+    while len(times) < NETWORK_RUNS or sum(times) < seconds:
+        start = time.perf_counter()
+        session.run(None, feeds)
+        times.append(time.perf_counter() - start)
+    steady = np.array(times[NETWORK_RUNS // 5 :]) * 1000
+    return {"low_ms": float(np.quantile(steady, QUANTILE)), "median_ms": float(np.median(steady))}
+
+
 def main() -> None:
-    """Time all files of the manifest, most used first, and write results.json after every chunk."""
+    """Time all files of the manifest, most used first, and write results.json as they come."""
     parser = argparse.ArgumentParser(description="Time the operators of manifest.json on this machine.")
     parser.add_argument(
         "--threads", type=int, help="threads to use; those asked for when the bundle was made"
@@ -140,26 +158,33 @@ def main() -> None:
     folder = Path(__file__).resolve().parent
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     threads = chosen.threads or manifest["threads"]
-    files: list[str] = list(manifest["files"])
-    results: dict[str, Any] = {}
-    start = time.strftime("%Y-%m-%d")
+    document: dict[str, Any] = {
+        "format": 1,
+        "manifest": manifest,
+        "threads": threads,
+        "machine": machine(),
+        "conditions": {"date": time.strftime("%Y-%m-%d"), "seconds_per_entry": chosen.seconds},
+        "operators": {},
+        "networks": {},
+    }
+    files = list(dict.fromkeys(manifest["calls"].values()))
     for first in range(0, len(files), CHUNK):
         chunk = files[first : first + CHUNK]
-        readings = time_models(
-            [str(folder / name) for name in chunk], threads=threads, seconds=chosen.seconds
+        paths = [str(folder / name) for name in chunk]
+        readings = time_models(paths, threads=threads, seconds=chosen.seconds)
+        document["operators"].update(zip(chunk, readings, strict=True))
+        _report(folder, document, f"{first + len(chunk)} of {len(files)} operators timed")
+    for count, name in enumerate(manifest["networks"], start=1):
+        document["networks"][name] = time_network(
+            str(folder / name), threads=threads, seconds=10 * chosen.seconds
         )
-        results.update(zip(chunk, readings, strict=True))
-        document = {
-            "format": 1,
-            "bundle": manifest["bundle"],
-            "threads": threads,
-            "machine": machine(),
-            "conditions": {"date": start, "seconds_per_operator": chosen.seconds, "quantile": QUANTILE},
-            "results": results,
-        }
-        (folder / "results.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-        print(f"{len(results)} of {len(files)} operators timed", flush=True)  # noqa: T201 - a script of its own
+        _report(folder, document, f"{count} of {len(manifest['networks'])} networks timed")
     print("done: take results.json back and run `segtailor calibrate --import results.json`")  # noqa: T201
+
+
+def _report(folder: Path, document: dict[str, Any], message: str) -> None:
+    (folder / "results.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+    print(message, flush=True)  # noqa: T201 - a script of its own
 
 
 if __name__ == "__main__":

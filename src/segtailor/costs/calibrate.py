@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import segtailor
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, from_json, read_json, to_json
 from segtailor.core.errors import RunProblem, UserError
 from segtailor.core.job import Step
-from segtailor.core.plan import OPERATORS, OpCall, Shape
-from segtailor.core.space import SPACES, Architecture, SearchSpace, identity
+from segtailor.core.plan import OpCall
+from segtailor.core.space import Architecture, SearchSpace
 from segtailor.core.target import Target
-from segtailor.costs.estimate import estimated
+from segtailor.costs.assembly import Evidence, Subject, Whole, assemble
 from segtailor.costs.keys import call_of, key_of
 from segtailor.costs.pack import Entry, Pack
 from segtailor.costs.timers import QUANTILE, timer_for
-from segtailor.costs.trust import Seen, corrected, judged
 from segtailor.costs.usage import ranked_calls
-from segtailor.costs.whole import Whole, different, time_networks
+from segtailor.costs.whole import different, time_networks
 from segtailor.targets.conditions import conditions
 from segtailor.targets.fingerprint import machine
 from segtailor.targets.runtime import check_sizes, runtime_for
@@ -40,7 +37,6 @@ class _State:
 
 
 STATE = "calibration.json"
-PER_KIND = 12  # entries of each operator kind that come before everything else: what estimates lean on
 GROUP = 5  # whole networks timed in turns
 
 
@@ -78,8 +74,10 @@ class Calibration:
         self, space: SearchSpace, settings: CalibrationSettings, *, examples: Iterable[Architecture] = ()
     ) -> None:
         self.space, self.settings = space, settings
-        self.image = Shape(3, *settings.image)
-        check_sizes([self.image])
+        self.subject = Subject(
+            space=space, image=settings.image, classes=settings.classes, target=str(settings.target)
+        )
+        check_sizes([self.subject.shape])
         runtime_for(settings.target)  # raises if the target cannot be used here
         self._timer = timer_for(settings.target)
         self._examples = tuple(examples)
@@ -93,20 +91,21 @@ class Calibration:
     def calls(self) -> list[OpCall]:
         """Every entry of the space, in the order of timing."""
         if self._ranked is None:
-            settings = self.settings
-            ranked = ranked_calls(
-                self.space, self.image, settings.classes, examples=self._examples, seed=settings.seed
+            self._ranked = ranked_calls(
+                self.space,
+                self.subject.shape,
+                self.settings.classes,
+                examples=self._examples,
+                seed=self.settings.seed,
             )
-            self._ranked = kinds_first(ranked)
         return self._ranked
 
     def steps(self) -> Iterator[Step]:
         """Time operators, then networks for the correction, then networks for the trust report."""
         yield from self._time_operators()
-        seen: set[str] = set()
+        networks = different(self.space, seed=self.settings.seed)  # fitted on and checked on: never the same
         for phase, count in (("fit", self.settings.fit_networks), ("trust", self.settings.trust_networks)):
-            chosen = list(islice(different(self.space, seed=self.settings.seed, seen=seen), count))
-            yield from self._time_networks(phase, chosen)
+            yield from self._time_networks(phase, list(islice(networks, count)))
 
     def _time_operators(self) -> Iterator[Step]:
         pending = [call for call in self.calls if call not in self._measured]
@@ -132,7 +131,7 @@ class Calibration:
         pending = chosen[len(records) :]
         for first in range(0, len(pending), GROUP):
             group = pending[first : first + GROUP]
-            plans = [self.space.plan(arch, self.image, self.settings.classes) for arch in group]
+            plans = [self.space.plan(arch, self.subject.shape, self.settings.classes) for arch in group]
             taken = time_networks(plans, self.settings.target, settings=self.settings.whole)
             for arch, (low_ms, median_ms) in zip(group, taken, strict=True):
                 records.append(Whole(picks=self.space.picks(arch), low_ms=low_ms, median_ms=median_ms))
@@ -176,59 +175,17 @@ class Calibration:
 
     def pack(self) -> Pack:
         """Return the device pack of what was measured so far."""
-        settings = self.settings
-        missing = [call for call in self.calls if call not in self._measured]
-        entries = {**self._measured, **estimated(self._measured, missing)}
-        draft = Pack(
-            space=SPACES.name_of(type(self.space)),
-            settings=to_json(self.space),
-            image=settings.image,
-            classes=settings.classes,
-            target=str(settings.target),
-            machine=to_json(machine()),
-            entries={key_of(call): entry for call, entry in entries.items()},
-            conditions={
-                "segtailor": segtailor.__version__,
-                "method": self._timer.method,
-                "quantile": QUANTILE,
-                "seconds_per_entry": settings.seconds_per_entry,
-                "measured": len(self._measured),
-                "estimated": len(entries) - len(self._measured),
-                "before": self._before,
-                "after": to_json(conditions()),
-            },
+        evidence = Evidence(
+            measured=self._measured, fit=tuple(self._whole["fit"]), trust=tuple(self._whole["trust"])
         )
-        return judged(corrected(draft, self._priced("fit")), self._priced("trust"))
-
-    def _priced(self, phase: str) -> list[Seen]:
-        """Return the networks of a phase with their plans."""
-        rows = []
-        for whole in self._whole[phase]:
-            arch = self.space.architecture(whole.picks)
-            plan = self.space.plan(arch, self.image, self.settings.classes)
-            rows.append(Seen(identity(arch), plan, whole.low_ms, whole.median_ms))
-        return rows
+        facts = {
+            "method": self._timer.method,
+            "quantile": QUANTILE,
+            "seconds_per_entry": self.settings.seconds_per_entry,
+            "before": self._before,
+            "after": to_json(conditions()),
+        }
+        return assemble(self.subject, evidence, self.calls, machine=to_json(machine()), conditions=facts)
 
     def _header(self) -> dict[str, Json]:
-        settings = self.settings
-        return {
-            "space": SPACES.name_of(type(self.space)),
-            "settings": to_json(self.space),
-            "target": str(settings.target),
-            "image": list(settings.image),
-            "classes": settings.classes,
-            "seed": settings.seed,
-            "machine": machine().fingerprint,
-        }
-
-
-def kinds_first(ranked: Sequence[OpCall]) -> list[OpCall]:
-    """Move the most used entries of each operator kind to the front, so that estimates have something to lean on."""
-    counts: Counter[str] = Counter()
-    front: list[OpCall] = []
-    back: list[OpCall] = []
-    for call in ranked:
-        kind = OPERATORS.name_of(type(call.op))
-        counts[kind] += 1
-        (front if counts[kind] <= PER_KIND else back).append(call)
-    return front + back
+        return {**self.subject.header(), "seed": self.settings.seed, "machine": machine().fingerprint}

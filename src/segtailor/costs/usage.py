@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
-from segtailor.core.plan import OpCall, Plan, Shape
+from segtailor.core.plan import OPERATORS, OpCall, Plan, Shape
 from segtailor.core.sampling import sample
 from segtailor.core.space import Architecture, SearchSpace
 from segtailor.costs.keys import parts
 
 DRAWS = 200
+PER_KIND = 12  # entries of each operator kind that come before everything else: what estimates lean on
 
 
 def ranked_calls(
@@ -25,9 +26,23 @@ def ranked_calls(
     for _ in range(DRAWS):
         uses.update(needed(space.plan(sample(space, rng), image, classes)))
     everything = dict.fromkeys(part for call in space.calls(image, classes) for part in parts(call))
-    return [call for call, _ in uses.most_common()] + [call for call in everything if call not in uses]
+    return _kinds_first(
+        [*(call for call, _ in uses.most_common()), *(c for c in everything if c not in uses)]
+    )
 
 
 def needed(plan: Plan) -> list[OpCall]:
     """Return the entries that pricing a plan looks up, repeated as often as they are."""
     return [part for call in plan.calls for part in parts(call)]
+
+
+def _kinds_first(ranked: Sequence[OpCall]) -> list[OpCall]:
+    """Move the most used entries of each operator kind to the front, so that estimates have something to lean on."""
+    counts: Counter[str] = Counter()
+    front: list[OpCall] = []
+    back: list[OpCall] = []
+    for call in ranked:
+        kind = OPERATORS.name_of(type(call.op))
+        counts[kind] += 1
+        (front if counts[kind] <= PER_KIND else back).append(call)
+    return front + back

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from segtailor.core.plan import Plan
@@ -17,15 +16,6 @@ from segtailor.targets.runtime import compile_network
 from segtailor.targets.timing import TimingSettings, stopwatch, time_all
 
 TRIES = 100  # draws per wanted network: a tiny space has few different ones
-
-
-@dataclass(frozen=True, kw_only=True)
-class Whole:
-    """The time of one network, by its picks: undisturbed, and the median."""
-
-    picks: Mapping[str, int]
-    low_ms: float
-    median_ms: float
 
 
 def time_networks(
@@ -45,9 +35,10 @@ def time_networks(
     return [(MS * low(samples), MS * samples.median) for samples in taken]
 
 
-def different(space: SearchSpace, *, seed: int, seen: set[str]) -> Iterator[Architecture]:
-    """Yield random architectures that are not in `seen`, until the space seems to have no more."""
+def different(space: SearchSpace, *, seed: int) -> Iterator[Architecture]:
+    """Yield random architectures, each once, until the space seems to have no more."""
     rng, misses = Random(seed), 0
+    seen: set[str] = set()
     while misses < TRIES:
         arch = sample(space, rng)
         mark = identity(arch)

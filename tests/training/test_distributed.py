@@ -4,6 +4,7 @@ so the toy has group norms: then the only difference left is the order of additi
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import torch.multiprocessing as mp
 
 from segtailor.core.errors import Unsupported
 from segtailor.training import fit as fit_module
-from segtailor.training.distributed import world
+from segtailor.training.distributed import any_process, world
 from tests.training.toys import Shots, Toy, fit
 
 HOW = {"steps": 8, "accumulate": 2, "clip": 5.0, "ema": 0.9}
@@ -31,10 +32,21 @@ def train(folder: Path) -> None:
     torch.save(job.weights(), folder / f"{rank}.pt")
 
 
+def agree_while_stepping(folder: Path) -> None:
+    """Talk between two steps, as a run does to stop together: only possible if all yield at the same ones."""
+    fit_module.REPORT_SECONDS = 0.01
+    job, seen = fit(Toy(norm="group"), steps=60), []
+    for step in job.steps():
+        time.sleep(0.01 * world().rank)  # unequal clocks
+        seen.append((step.done, any_process(world().rank == 1 and step.done > 40, job.device)))
+    (folder / f"seen{world().rank}.json").write_text(json.dumps(seen))
+
+
 def process(rank: int, size: int, folder: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     try:
         train(folder)
+        agree_while_stepping(folder)
         with pytest.raises(Unsupported, match="sync_bn"):
             fit(Toy(), sync_bn=True)
     finally:
@@ -55,6 +67,10 @@ def test_two_processes_follow_the_loss_curve_of_one(tmp_path: Path) -> None:
     assert first == second
     assert first["result"]["miou"] == pytest.approx(one["result"]["miou"], abs=0.02)
     assert first["result"]["images"] == len(WHO)
+    seen = [json.loads((together / f"seen{rank}.json").read_text()) for rank in (0, 1)]
+    assert seen[0] == seen[1]
+    assert len(seen[0]) < 60
+    assert [agreed for _, agreed in seen[0]] == [done > 40 for done, _ in seen[0]]
     weights = [
         torch.load(folder, weights_only=True)
         for folder in (alone / "0.pt", together / "0.pt", together / "1.pt")

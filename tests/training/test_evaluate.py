@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segtailor.core.task import Preprocessing
-from segtailor.training.evaluate import evaluate, predict_labels, same_size
+from segtailor.nets.inference import predict_labels
+from segtailor.training.evaluate import evaluate, same_size
 from segtailor.training.metrics import Confusion
 from tests.training.toys import CPU, TASK, Shots, Toy
 

@@ -82,7 +82,8 @@ def resume(folder: str | Path, *, surroundings: Surroundings | None = None) -> d
 def run(recipe: Recipe, out: str | Path, *, surroundings: Surroundings | None = None) -> dict[str, Json]:
     """Carry a recipe out in a run directory, alone or together with the processes that `torchrun` started."""
     around, folder = surroundings or Surroundings(), Path(out)
-    distributed.join(pick_device(around.device))
+    device = pick_device(around.device)
+    distributed.join(device)
     try:
         rank, _ = distributed.world()
         place = Place(folder=folder, cache=around.cache, device=around.device, leader=rank == 0)
@@ -93,7 +94,7 @@ def run(recipe: Recipe, out: str | Path, *, surroundings: Surroundings | None = 
             display=around.display,
             policy=around.policy,
             leader=place.leader,
-            agree=distributed.anyone,
+            agree=lambda stop: distributed.any_process(stop, device),
         )
     finally:
         distributed.leave()

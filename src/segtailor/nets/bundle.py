@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import safetensors.torch
-import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from safetensors import SafetensorError
-from torch import Tensor
 
 from segtailor.core.atomic import write_bytes, write_json
 from segtailor.core.codec import Json, from_json, read_json, to_json
@@ -21,7 +19,7 @@ from segtailor.core.errors import InvalidArchitecture, UserError
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.space import Architecture, architecture_document, parse_architecture, plan_of
 from segtailor.core.task import Preprocessing, Task
-from segtailor.nets.inference import label_map, normalised
+from segtailor.nets.inference import predict_labels
 from segtailor.nets.network import Network
 
 FORMAT = 1
@@ -52,13 +50,7 @@ class Model:
         """Label a PIL image or a (height, width, 3) uint8 array; the labels have the image's own size."""
         pixels = _pixels(image)
         device = next(self.network.parameters()).device
-        batch = torch.from_numpy(pixels.copy()).to(device)[None]
-        with torch.no_grad():
-            labels: Tensor = label_map(
-                self.network, normalised(batch, self.preprocessing), size=pixels.shape[:2]
-            )
-        found: NDArray[np.uint8] = labels[0].to("cpu", torch.uint8).numpy()
-        return found
+        return predict_labels(self.network, pixels, preprocessing=self.preprocessing, device=device)
 
 
 def save_bundle(folder: Path, model: Model) -> None:

@@ -1,28 +1,63 @@
-"""From uint8 pixels to labels: the one place that normalises, resizes logits and takes the arg max."""
+"""From uint8 pixels to labels: the one place that normalises, enlarges logits and takes the arg max."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from segtailor.core.task import Preprocessing
 
 
-def normalised(images: Tensor, preprocessing: Preprocessing, *, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Turn uint8 (N, height, width, 3) into what the network reads, (N, 3, height, width)."""
-    mean = torch.tensor(preprocessing.mean, device=images.device) * 255
-    scale = 1 / (torch.tensor(preprocessing.std, device=images.device) * 255)
-    return ((images.float() - mean) * scale).to(dtype).permute(0, 3, 1, 2)
+def normalise(images: NDArray[np.uint8], preprocessing: Preprocessing, device: torch.device) -> Tensor:
+    """Turn uint8 pixels (n, height, width, 3) into network input (n, 3, height, width)."""
+    pixels = torch.from_numpy(np.array(images)).to(device).permute(0, 3, 1, 2).float()
+    mean, std = (
+        torch.tensor(values, device=device)[:, None, None]
+        for values in (preprocessing.mean, preprocessing.std)
+    )
+    return (pixels / 255 - mean) / std
 
 
-def full_size(logits: Tensor, size: tuple[int, ...] | torch.Size, *, align_corners: bool) -> Tensor:
-    """Resize logits bilinearly, with the flag that the network's plan states."""
-    return functional.interpolate(logits, size=tuple(size), mode="bilinear", align_corners=align_corners)
+def enlarge(logits: Tensor, size: tuple[int, int], *, align_corners: bool) -> Tensor:
+    """Resize logits bilinearly: the one way from a network's stride to pixels."""
+    if logits.shape[-2:] == size:
+        return logits
+    return functional.interpolate(logits, size=size, mode="bilinear", align_corners=align_corners)
 
 
-def label_map(network: nn.Module, images: Tensor, *, size: tuple[int, ...] | torch.Size) -> Tensor:
-    """Run a network on normalised images and return labels of `size`, (N, height, width)."""
-    logits = network(images)
-    align = bool(network.plan.align_corners)  # type: ignore[union-attr]
-    return full_size(logits.float(), size, align_corners=align).argmax(1)
+def aligned(network: nn.Module) -> bool:
+    """Return the flag of the resize from the main output to the image."""
+    return bool(getattr(getattr(network, "plan", None), "align_corners", False))
+
+
+def predict(network: nn.Module, images: Tensor) -> Tensor:
+    """Return integer labels at image size, from the main output enlarged as the plan says."""
+    logits = enlarge(network(images), (images.shape[2], images.shape[3]), align_corners=aligned(network))
+    return logits.argmax(1)
+
+
+def predict_labels(
+    network: nn.Module, image: NDArray[np.uint8], *, preprocessing: Preprocessing, device: torch.device
+) -> NDArray[np.uint8]:
+    """Return the labels (height, width) of one image (height, width, 3) at its own size."""
+    with inference(network):
+        labels = predict(network, normalise(image[None], preprocessing, device))
+    return labels[0].byte().cpu().numpy()
+
+
+@contextmanager
+def inference(network: nn.Module) -> Iterator[None]:
+    """Switch to evaluation without gradients, and back."""
+    training = network.training
+    network.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        network.train(training)

@@ -90,8 +90,3 @@ def release_memory(device: torch.device) -> None:
 def collective_backend(device: torch.device) -> str:
     """Return the name of the communication library for several processes."""
     return "nccl" if device.type == "cuda" else "gloo"
-
-
-def exchange_device(backend: str) -> torch.device:
-    """Return where tensors must lie that processes exchange with this communication library."""
-    return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from segtailor.core.errors import UserError
-from segtailor.training.losses import enlarge
+from segtailor.nets.inference import enlarge
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from segtailor.core.errors import Unsupported
-from segtailor.training.device import collective_backend, exchange_device
+from segtailor.training.device import collective_backend
 
 
 class World(NamedTuple):
@@ -47,13 +47,18 @@ def add_up(value: Tensor) -> Tensor:
     return value
 
 
-def anyone(flag: bool) -> bool:
-    """Tell whether any process raised its flag, so that all stop after the same step."""
+def from_first(value: int, device: torch.device) -> int:
+    """Return the value that the first process has."""
     if world().size == 1:
-        return flag
-    raised = torch.tensor([int(flag)], device=exchange_device(dist.get_backend()))
-    dist.all_reduce(raised, op=dist.ReduceOp.MAX)
-    return bool(raised.item())
+        return value
+    shared = torch.tensor(value, device=device)
+    dist.broadcast(shared, 0)
+    return int(shared)
+
+
+def any_process(flag: bool, device: torch.device) -> bool:
+    """Return whether any process says so, e.g. that it was asked to stop."""
+    return bool(add_up(torch.tensor(int(flag), device=device)))
 
 
 def share_buffers(network: nn.Module) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.dataset import Pair
+from segtailor.nets.inference import inference, normalise, predict
 from segtailor.training.distributed import add_up, share_buffers, world
-from segtailor.training.losses import enlarge
 from segtailor.training.metrics import Confusion, Scores
 
 
@@ -54,36 +53,6 @@ def evaluate(
     return confusion.scores()
 
 
-def predict_labels(
-    network: nn.Module, image: NDArray[np.uint8], *, preprocessing: Preprocessing, device: torch.device
-) -> NDArray[np.uint8]:
-    """Return the labels (height, width) of one image (height, width, 3) at its own size."""
-    with inference(network):
-        labels = predict(network, normalise(image[None], preprocessing, device))
-    return labels[0].byte().cpu().numpy()
-
-
-def predict(network: nn.Module, images: Tensor) -> Tensor:
-    """Return integer labels at image size, from the main output enlarged as the plan says."""
-    logits = enlarge(network(images), (images.shape[2], images.shape[3]), align_corners=aligned(network))
-    return logits.argmax(1)
-
-
-def aligned(network: nn.Module) -> bool:
-    """Return the flag of the resize from the main output to the image."""
-    return bool(getattr(getattr(network, "plan", None), "align_corners", False))
-
-
-def normalise(images: NDArray[np.uint8], preprocessing: Preprocessing, device: torch.device) -> Tensor:
-    """Turn uint8 pixels (n, height, width, 3) into network input (n, 3, height, width)."""
-    pixels = torch.from_numpy(np.ascontiguousarray(images)).to(device).permute(0, 3, 1, 2).float()
-    mean, std = (
-        torch.tensor(values, device=device)[:, None, None]
-        for values in (preprocessing.mean, preprocessing.std)
-    )
-    return (pixels / 255 - mean) / std
-
-
 def same_size(sizes: NDArray[np.int64], *, batch: int, part: tuple[int, int] = (0, 1)) -> Iterator[list[int]]:
     """Yield indices of pictures of equal size, at most `batch` at a time: every n-th group of them for a process."""
     rank, processes = part
@@ -94,15 +63,3 @@ def same_size(sizes: NDArray[np.int64], *, batch: int, part: tuple[int, int] = (
         group[start : start + batch] for group in groups.values() for start in range(0, len(group), batch)
     ]
     yield from chunks[rank::processes]
-
-
-@contextmanager
-def inference(network: nn.Module) -> Iterator[None]:
-    """Switch to evaluation without gradients, and back."""
-    training = network.training
-    network.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        network.train(training)

@@ -19,10 +19,11 @@ from segtailor.core.errors import RunProblem, UserError
 from segtailor.core.job import Step
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.batches import Batch
+from segtailor.nets.inference import aligned
 from segtailor.training import device as devices
-from segtailor.training.distributed import with_shared_norms, world
+from segtailor.training.distributed import from_first, with_shared_norms, world
 from segtailor.training.engine import Engine
-from segtailor.training.evaluate import Pictures, aligned, evaluate
+from segtailor.training.evaluate import Pictures, evaluate
 from segtailor.training.losses import Criterion, LossSettings, balanced_weights, count_labels
 from segtailor.training.metrics import Scores
 from segtailor.training.optimiser import load_optimiser, optimiser_state
@@ -98,20 +99,23 @@ class Fit:
         self.best: dict[str, float] = {}
 
     def steps(self) -> Iterator[Step]:
-        """Train, yielding a record about twice a second and after each validation, which asks for a checkpoint."""
-        started, since = time.perf_counter(), self.done
+        """Train, yielding a record about twice a second and after each validation, which asks for a checkpoint.
+
+        All processes yield at the same steps, so that whoever drives them may let them talk between two.
+        """
+        started, since, pause = time.perf_counter(), self.done, 1
         messages: list[str] = []
         while self.done < self.total:
             message = self.engine.step(self.source.at(self.done), rate=self.rate)
             messages += [message] if message else []
             self.done += 1
             due = self._validation_due()
-            elapsed = time.perf_counter() - started
-            if due or messages or elapsed >= REPORT_SECONDS or self.done == self.total:
-                record = self._progress(images=(self.done - since) * self.settings.batch, seconds=elapsed)
+            if due or messages or self.done >= since + pause or self.done == self.total:
+                record, seconds = self._progress(since=since, started=started)
                 if due:
                     record = self._validated(record)
                 yield replace(record, message=" ".join(messages) or None, checkpoint=due or bool(messages))
+                pause = from_first(math.ceil(REPORT_SECONDS * (self.done - since) / seconds), self.device)
                 started, since, messages = time.perf_counter(), self.done, []
 
     @property
@@ -200,17 +204,20 @@ class Fit:
         every = self.settings.validate_every * self.source.steps_per_epoch
         return self.done == self.total or (every > 0 and self.done % every == 0)
 
-    def _progress(self, *, images: int, seconds: float) -> Step:
+    def _progress(self, *, since: int, started: float) -> tuple[Step, float]:
         loss, skipped, row = self.engine.report()
+        seconds = time.perf_counter() - started  # only now has the device done it all
         if row >= self.settings.patience:
             raise UserError(
                 f"training diverged: {row} steps in a row had a non-finite loss or gradient at step {self.done}. "
                 "The last checkpoint is kept. Lower lr, add warm-up or clipping, or train in fp32."
             )
-        metrics = {"lr": self.rate, "images_per_s": images / seconds, "skipped": float(skipped)}
+        speed = (self.done - since) * self.settings.batch / seconds
+        metrics = {"lr": self.rate, "images_per_s": speed, "skipped": float(skipped)}
         if math.isfinite(loss):  # there is none while every step is skipped
             metrics["loss"] = loss
-        return Step(phase="train", done=self.done, total=self.total, metrics=metrics, best=dict(self.best))
+        step = Step(phase="train", done=self.done, total=self.total, metrics=metrics, best=dict(self.best))
+        return step, seconds
 
     def _validated(self, record: Step) -> Step:
         self.scores = scores = self.validate()

@@ -20,6 +20,7 @@ from torch import Tensor
 from segtailor.core.errors import UserError
 from segtailor.core.plan import MAIN
 from segtailor.core.task import IGNORE
+from segtailor.nets.inference import enlarge
 
 TINY = 1e-12  # keeps 0 / 0 at 0
 
@@ -141,13 +142,6 @@ class Criterion:
             label_smoothing=self.settings.label_smoothing,
             reduction=reduction,
         )
-
-
-def enlarge(logits: Tensor, size: tuple[int, int], *, align_corners: bool) -> Tensor:
-    """Resize logits bilinearly: the one way from a network's stride to pixels."""
-    if logits.shape[-2:] == size:
-        return logits
-    return F.interpolate(logits, size=size, mode="bilinear", align_corners=align_corners)
 
 
 def count_labels(labels: NDArray[np.uint8], classes: int, *, block: int = 64) -> NDArray[np.int64]:

@@ -180,7 +180,7 @@ def import_results(path: Path) -> Pack:
     split = manifest.fit_networks
     facts = {
         "method": "bundle timed by its own runner",
-        "quantile": board_runner.QUANTILE,
+        "statistic": "fastest of the runs, each kernel by itself",
         **results.conditions,
     }
     return assemble(

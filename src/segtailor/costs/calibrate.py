@@ -19,7 +19,7 @@ from segtailor.core.target import Target
 from segtailor.costs.assembly import Evidence, Subject, Whole, assemble
 from segtailor.costs.keys import call_of, key_of
 from segtailor.costs.pack import Entry, Pack
-from segtailor.costs.timers import QUANTILE, timer_for
+from segtailor.costs.timers import STATISTIC, timer_for
 from segtailor.costs.usage import ranked_calls
 from segtailor.costs.whole import different, time_networks
 from segtailor.targets.conditions import conditions
@@ -163,15 +163,7 @@ class Calibration:
 
     def result(self) -> Mapping[str, Json]:
         """Return the figures of the trust report."""
-        pack = self.pack()
-        trust = pack.trust
-        return {
-            "entries": len(pack.entries),
-            "measured": len(self._measured),
-            "pearson": trust.pearson if trust else None,
-            "spearman": trust.spearman if trust else None,
-            "mape": trust.mape if trust else None,
-        }
+        return self.pack().summary()
 
     def pack(self) -> Pack:
         """Return the device pack of what was measured so far."""
@@ -180,7 +172,7 @@ class Calibration:
         )
         facts = {
             "method": self._timer.method,
-            "quantile": QUANTILE,
+            "statistic": STATISTIC,
             "seconds_per_entry": self.settings.seconds_per_entry,
             "before": self._before,
             "after": to_json(conditions()),

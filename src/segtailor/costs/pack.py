@@ -19,7 +19,7 @@ LIMIT = 64 * 2**20  # bytes of a pack file; the largest shipped family needs abo
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Time of one call in microseconds: undisturbed by other work (a low quantile over rounds), with its spread.
+    """Time of one call in microseconds: undisturbed by other work (the fastest of many runs), with its spread.
 
     `kernels` is how many steps the runtime made of the call; 0 runs means estimated from measured neighbours.
     """
@@ -75,6 +75,19 @@ class Pack:
     trust: Trust | None = None
     source: str = ""
     format: int = FORMAT
+
+    def summary(self) -> dict[str, Json]:
+        """Return the figures that a user wants first."""
+        guessed = sum(not entry.runs for entry in self.entries.values())
+        trust = self.trust
+        return {
+            "entries": len(self.entries),
+            "estimated": guessed,
+            "pearson": trust.pearson if trust else None,
+            "spearman": trust.spearman if trust else None,
+            "mape": trust.mape if trust else None,
+            "networks": len(trust.networks) if trust else 0,
+        }
 
     def document(self) -> dict[str, Json]:
         """Return the JSON document."""

@@ -7,7 +7,6 @@ import json
 import pytest
 
 import segtailor.spaces  # noqa: F401 - registers the families
-
 from segtailor.core.errors import UserError
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.space import SPACES

@@ -20,7 +20,7 @@ from segtailor.costs.assembly import Evidence, Subject, Whole, assemble
 from segtailor.costs.keys import call_of, key_of
 from segtailor.costs.pack import Entry, Pack
 from segtailor.costs.timers import STATISTIC, timer_for
-from segtailor.costs.usage import ranked_calls
+from segtailor.costs.usage import leaders, ranked_calls
 from segtailor.costs.whole import different, time_networks
 from segtailor.targets.conditions import conditions
 from segtailor.targets.fingerprint import machine
@@ -42,7 +42,10 @@ GROUP = 5  # whole networks timed in turns
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationSettings:
-    """What to calibrate and for how long. `minutes` bounds the timing of operators; whole networks come on top."""
+    """What to calibrate and for how long. `minutes` bounds the timing of operators.
+
+    A few of every kind are timed in any case, and whole networks come on top.
+    """
 
     target: Target
     image: tuple[int, int]
@@ -112,7 +115,7 @@ class Calibration:
         limit = 60 * self.settings.minutes if self.settings.minutes is not None else float("inf")
         size = self._timer.chunk
         for first in range(0, len(pending), size):
-            if self._spent >= limit:
+            if self._spent >= limit and len(self._measured) >= len(leaders(self.calls)):
                 break
             chunk, start = pending[first : first + size], time.perf_counter()
             entries = self._timer.time(chunk, seconds=self.settings.seconds_per_entry)

@@ -21,16 +21,16 @@ def estimated(measured: Mapping[OpCall, Entry], missing: Sequence[OpCall]) -> di
     """Return entries with 0 runs for the missing calls whose operator kind was measured often enough."""
     kinds: defaultdict[str, list[OpCall]] = defaultdict(list)
     for call in measured:
-        kinds[_kind(call)].append(call)
+        kinds[group_of(call)].append(call)
     found: dict[OpCall, Entry] = {}
     for kind, known in kinds.items():
-        wanted = [call for call in missing if _kind(call) == kind]
+        wanted = [call for call in missing if group_of(call) == kind]
         if wanted and len(known) >= FEWEST:
-            found.update(_of_kind({call: measured[call] for call in known}, wanted))
+            found.update(_ofgroup_of({call: measured[call] for call in known}, wanted))
     return found
 
 
-def _of_kind(measured: Mapping[OpCall, Entry], wanted: Sequence[OpCall]) -> dict[OpCall, Entry]:
+def _ofgroup_of(measured: Mapping[OpCall, Entry], wanted: Sequence[OpCall]) -> dict[OpCall, Entry]:
     """Scale the nearest measured calls by the ratio of their work, and average them."""
     known = list(measured)
     us = np.array([max(measured[call].us, 1.0) for call in known])
@@ -65,7 +65,8 @@ def non_negative_fit(features: NDArray[np.float64], target: NDArray[np.float64])
     return result
 
 
-def _kind(call: OpCall) -> str:
+def group_of(call: OpCall) -> str:
+    """Return the group of calls that are estimated from one another: operator, number of inputs, stride."""
     return f"{OPERATORS.name_of(type(call.op))} {len(call.inputs)} {call.stride}"
 
 

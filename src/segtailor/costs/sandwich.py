@@ -121,5 +121,6 @@ def _renamed(model: onnx.ModelProto) -> onnx.ModelProto:
         del node.metadata_props[:]
     for value in (*graph.input, *graph.output, *graph.initializer):
         value.name = names.get(value.name, value.name)
+        del value.metadata_props[:]
     del graph.value_info[:]
     return model

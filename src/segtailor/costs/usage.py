@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from segtailor.core.plan import OPERATORS, OpCall, Plan, Shape
+from segtailor.core.plan import OpCall, Plan, Shape
 from segtailor.core.sampling import sample
 from segtailor.core.space import Architecture, SearchSpace
+from segtailor.costs.estimate import group_of
 from segtailor.costs.keys import parts
 
 DRAWS = 200
-PER_KIND = 12  # entries of each operator kind that come before everything else: what estimates lean on
+PER_GROUP = 12  # entries of each group that come before everything else
 
 
 def ranked_calls(
@@ -26,7 +27,7 @@ def ranked_calls(
     for _ in range(DRAWS):
         uses.update(needed(space.plan(sample(space, rng), image, classes)))
     everything = dict.fromkeys(part for call in space.calls(image, classes) for part in parts(call))
-    return _kinds_first(
+    return _leaders_first(
         [*(call for call, _ in uses.most_common()), *(c for c in everything if c not in uses)]
     )
 
@@ -36,13 +37,18 @@ def needed(plan: Plan) -> list[OpCall]:
     return [part for call in plan.calls for part in parts(call)]
 
 
-def _kinds_first(ranked: Sequence[OpCall]) -> list[OpCall]:
-    """Move the most used entries of each operator kind to the front, so that estimates have something to lean on."""
+def _leaders_first(ranked: Sequence[OpCall]) -> list[OpCall]:
+    front = leaders(ranked)
+    chosen = set(front)
+    return front + [call for call in ranked if call not in chosen]
+
+
+def leaders(ranked: Sequence[OpCall]) -> list[OpCall]:
+    """Return the most used entries of each group: timed in any case, since estimates lean on them."""
     counts: Counter[str] = Counter()
-    front: list[OpCall] = []
-    back: list[OpCall] = []
+    found = []
     for call in ranked:
-        kind = OPERATORS.name_of(type(call.op))
-        counts[kind] += 1
-        (front if counts[kind] <= PER_KIND else back).append(call)
-    return front + back
+        counts[group_of(call)] += 1
+        if counts[group_of(call)] <= PER_GROUP:
+            found.append(call)
+    return found

@@ -1,4 +1,6 @@
-"""Convert FasterSeg's published latency table (as JSON rows: op, h, w, c_in, c_out, kernel, stride, ms) to a device pack.
+"""Convert FasterSeg's published latency table to a device pack.
+
+The table is given as JSON rows: op, h, w, c_in, c_out, kernel, stride, ms.
 
 Usage: python tools/fasterseg_pack.py TABLE.json src/segtailor/costs/packs/fasterseg-1080ti.json
 The rows come from the table that the authors released with their code (github.com/VITA-Group/FasterSeg, `latency/`).
@@ -45,7 +47,7 @@ def operator(row: dict[str, Any]) -> Operator:
 
 
 def convert(rows: list[dict[str, Any]]) -> Pack:
-    """Return the pack; where a layer of the head coincides with a cell (2 rows), the later row, that of the head, counts."""
+    """Return the pack; where a layer of the head is also a cell (twice), the later row, that of the head, counts."""
     entries: dict[str, Entry] = {}
     for row in rows:
         call = OpCall(

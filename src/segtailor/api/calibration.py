@@ -34,10 +34,10 @@ def run_folder(pack: Path) -> Path:
 
 def calibrate(recipe: CalibrateRecipe, out: Path, *, display: Display | None = None) -> dict[str, Json]:
     """Make a device pack; interrupted, the same call goes on. The scatter plot lies beside the pack."""
-    recipe.search_space()
+    _check_folder(out)
     folder = run_folder(out)
-    place = Place(folder=folder, cache=folder)
-    execute(lambda: recipe.job(place), folder, recipe_document(recipe), display=display)
+    job = recipe.job(Place(folder=folder, cache=folder))  # before the run directory: a mistake leaves nothing
+    execute(lambda: job, folder, recipe_document(recipe), display=display)
     return _deliver(read_pack(Layout(folder).cost_table), out)
 
 
@@ -78,8 +78,7 @@ def latency_table(pack: Path, *, use: Use | None = None, force: bool = False) ->
 
 
 def _deliver(pack: Pack, out: Path) -> dict[str, Json]:
-    if not out.parent.is_dir():
-        raise UserError(f"{out.parent} is no folder; make it first, or choose another --out.")
+    _check_folder(out)
     pack.write(out)
     result: dict[str, Json] = {"pack": str(out), **pack.summary()}
     if pack.trust is not None:
@@ -87,3 +86,8 @@ def _deliver(pack: Pack, out: Path) -> dict[str, Json]:
         drawing.write_text(scatter(pack.trust, title=f"{pack.space} on {pack.target}"), encoding="utf-8")
         result["plot"] = str(drawing)
     return result
+
+
+def _check_folder(out: Path) -> None:
+    if not out.parent.is_dir():
+        raise UserError(f"{out.parent} is no folder; make it first, or choose another --out.")

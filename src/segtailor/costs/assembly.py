@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import segtailor
 from segtailor.core.codec import to_json
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.space import SPACES, SearchSpace, identity
@@ -72,7 +71,6 @@ def assemble(
     guessed = estimated(evidence.measured, missing)
     entries = {**evidence.measured, **guessed}
     facts = {
-        "segtailor": segtailor.__version__,
         "measured": len(evidence.measured),
         "estimated": len(guessed),
         "missing": len(missing) - len(guessed),

@@ -10,11 +10,13 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from segtailor.api.models import load
     from segtailor.api.networks import architectures, count, create, load_published
+    from segtailor.api.timing import bench
 
-__all__ = ["architectures", "count", "create", "load", "load_published"]
+__all__ = ["architectures", "bench", "count", "create", "load", "load_published"]
 
 _HOMES = {
     "architectures": "networks",
+    "bench": "timing",
     "count": "networks",
     "create": "networks",
     "load": "models",

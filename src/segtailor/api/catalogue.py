@@ -35,10 +35,24 @@ def _datasets() -> list[tuple[str, str]]:
     return _summaries(DATASETS)
 
 
+def _runtimes() -> list[tuple[str, str]]:
+    from segtailor.targets import describe_runtimes
+
+    return describe_runtimes()
+
+
+def _targets() -> list[tuple[str, str]]:
+    from segtailor.targets import describe_targets
+
+    return describe_targets()
+
+
 _KINDS: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "architectures": _architectures,
     "spaces": lambda: _summaries(SPACES),
     "operators": lambda: _summaries(OPERATORS),
     "datasets": _datasets,
+    "runtimes": _runtimes,
+    "targets": _targets,
     "tasks": lambda: [("segmentation", "One class per pixel.")],
 }

@@ -10,7 +10,9 @@ from segtailor.cli.output import emit, table
 
 
 def list_(
-    what: Literal["architectures", "spaces", "operators", "datasets", "tasks"], *, json: Json = False
+    what: Literal["architectures", "spaces", "operators", "datasets", "tasks", "runtimes", "targets"],
+    *,
+    json: Json = False,
 ) -> None:
     """Name what there is.
 

@@ -14,6 +14,7 @@ from segtailor.core.errors import Interrupted, UserError
 VERBS: tuple[tuple[str, str], ...] = (
     ("list", "Name what there is: architectures, spaces, operators, datasets, tasks."),
     ("show", "Describe a network: layers, multiply-accumulates, parameters, receptive field, drawing."),
+    ("bench", "Measure how long networks take on targets."),
     ("import", "Turn a published checkpoint into a bundle."),
     ("calibrate", "Time the operators of a search space on a device: the table that budgets are kept with."),
     ("train", "Train a network on a dataset."),

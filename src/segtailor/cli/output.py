@@ -22,7 +22,8 @@ def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[obj
     """Build a table; columns whose name starts with '>' are right-aligned."""
     built = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
-        built.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
+        right = column.startswith(">")
+        built.add_column(column.lstrip(">"), justify="right" if right else "left", overflow="fold")
     for row in rows:
         built.add_row(*[str(cell) for cell in row])
     return built

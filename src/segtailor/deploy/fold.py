@@ -39,19 +39,14 @@ def operator_form(call: OpCall) -> nn.Module:
 def fold(network: Network) -> Network:
     """Return a copy with branches and norms folded."""
     folded = fold_norms(fold_branches(network), (WATCHED,))
-    for name, module in list(folded.nodes.items()):
-        if isinstance(module, nn.Identity):  # a node that was a norm: the program still holds the norm
-            folded.replace(name, module)
+    folded.replace_all(dict(folded.nodes.items()))  # a node that was a norm is an identity now
     return folded
 
 
 def fold_branches(network: Network) -> Network:
     """Return a copy in which every re-parameterised block is one convolution with bias; the function is the same."""
     folded = copy.deepcopy(network).eval()
-    for name, module in list(folded.nodes.items()):
-        changed = _branches_folded(module)
-        if changed is not module:
-            folded.replace(name, changed)
+    folded.replace_all({name: _branches_folded(module) for name, module in folded.nodes.items()})
     return folded
 
 

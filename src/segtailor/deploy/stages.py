@@ -8,14 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.errors import unknown
+from segtailor.core.plan import MAIN
 from segtailor.core.target import Includes
 from segtailor.core.task import Preprocessing
-from segtailor.nets.inference import full_size
+from segtailor.nets.inference import enlarge
 from segtailor.nets.network import Network
 
 
 class Staged(nn.Module):
-    """A network with the stages that `includes` names; labels are uint8, (N, height, width).
+    """A network with the stages that `includes` names; labels are (N, height, width), uint8 up to 256 classes.
 
     `end-to-end` reads uint8 pixels (N, height, width, 3); the others read normalised images.
     """
@@ -25,6 +26,7 @@ class Staged(nn.Module):
         self.network = network
         self.includes = includes
         self.align_corners = align_corners
+        self.label_type = torch.uint8
         self.mean: Tensor
         self.scale: Tensor
 
@@ -46,8 +48,8 @@ class Staged(nn.Module):
         if self.includes == "network":
             return logits
         if self.includes != "network+argmax":
-            logits = full_size(logits, size, align_corners=self.align_corners)
-        return logits.argmax(1).to(torch.uint8)
+            logits = enlarge(logits, (size[0], size[1]), align_corners=self.align_corners)
+        return logits.argmax(1).to(self.label_type)
 
 
 def staged(network: Network, includes: str, *, preprocessing: Preprocessing | None = None) -> nn.Module:
@@ -55,5 +57,7 @@ def staged(network: Network, includes: str, *, preprocessing: Preprocessing | No
     if includes not in get_args(Includes):
         raise unknown("kind of timing", includes, get_args(Includes))
     module = Staged(network, includes, align_corners=network.plan.align_corners)  # type: ignore[arg-type]
+    if network.plan.shape(network.plan.outputs[MAIN]).channels > 256:
+        module.label_type = torch.int32
     module.normalise_with(preprocessing or Preprocessing())
     return module.eval()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -57,7 +57,11 @@ class Network(nn.Module):
 
     def replace(self, name: str, module: nn.Module) -> None:
         """Put another module in a node's place, e.g. its folded form."""
-        self.nodes[name] = module
+        self.replace_all({name: module})
+
+    def replace_all(self, modules: Mapping[str, nn.Module]) -> None:
+        """Put other modules in the places of the named nodes."""
+        self.nodes.update(modules)
         self._link()
 
     def _run(self, program: Sequence[Instruction], image: Tensor) -> dict[int, Tensor]:

@@ -40,21 +40,22 @@ def onnx_bytes(module: nn.Module, inputs: Sequence[Tensor], *, names: Sequence[s
 def onnx_session(
     model: bytes | Path,
     *,
-    threads: int | None = 1,
+    threads: int = 1,
     spin: bool = True,
     providers: Sequence[Any] = ("CPUExecutionProvider",),
+    what: str = "the ONNX model",
 ) -> Any:
     """Open an ONNX Runtime session; a file that is missing or damaged raises `UserError`."""
     runtime = _onnxruntime()
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors only
     options.inter_op_num_threads = 1
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-    what = "the ONNX model" if isinstance(model, bytes) else f"ONNX file {model}"
-    if isinstance(model, Path) and not model.is_file():
-        raise UserError(f"{what} does not exist; check the path.")
+    if isinstance(model, Path):
+        what = f"ONNX file {model}"
+        if not model.is_file():
+            raise UserError(f"{what} does not exist; check the path.")
     source = model if isinstance(model, bytes) else str(model)
     try:
         return runtime.InferenceSession(source, options, providers=list(providers))

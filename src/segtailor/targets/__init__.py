@@ -1,6 +1,6 @@
 """Where networks run: runtimes, the timing protocol, benchmarks and latency contracts."""
 
-from segtailor.targets import eager, graph, onnx, tensorrt
+from segtailor.targets import eager, graph, onnx, openvino, tensorrt
 from segtailor.targets.runtime import (
     RUNTIMES,
     Compiled,
@@ -21,6 +21,7 @@ __all__ = [
     "eager",
     "graph",
     "onnx",
+    "openvino",
     "runtime_for",
     "tensorrt",
 ]

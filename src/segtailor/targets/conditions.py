@@ -77,9 +77,11 @@ def _temperature() -> float | None:
 def _gpu(device: str) -> tuple[float | None, float | None]:
     import torch
 
-    with suppress(
-        ImportError, RuntimeError, OSError, AttributeError
-    ):  # needs nvidia-ml-py, which may be absent
+    try:
+        import pynvml
+    except ImportError:  # the package nvidia-ml-py, through which torch reads clocks, may be absent
+        return None, None
+    with suppress(pynvml.NVMLError, RuntimeError):  # some virtual machines hide these readings
         index = torch.device(device)
         return float(torch.cuda.clock_rate(index)), float(torch.cuda.temperature(index))
     return None, None

@@ -125,9 +125,11 @@ class TorchCompile:
         import torch
 
         module, tensors = place(network, target, inputs, pixels=pixels)
-        call = torch.compile(module, dynamic=False)
+        call = torch.compile(module, dynamic=False, fullgraph=True)
         compiled = TorchCompiled(call, inputs=tensors, threads=target.threads)
-        with compiled.prepared():
+        # All networks share one `forward`, and torch.compile silently gives up after a few versions of a function.
+        many = torch._dynamo.config.patch(recompile_limit=10_000, accumulated_recompile_limit=10_000)
+        with compiled.prepared(), many:
             compiled.run()
         return compiled
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime and OpenVINO: both run the ONNX graph of a network."""
+"""ONNX Runtime, and what all runtimes that read ONNX graphs share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from segtailor.core.errors import Unsupported
@@ -41,7 +42,7 @@ class OrtCompiled(Compiled):
         self._types = {source.name: ARRAY_TYPES[source.type] for source in session.get_inputs()}
         self._binding = self._bind(arrays)
         if kind == "cpu":
-            self.threads = target.threads or session.get_session_options().intra_op_num_threads or None
+            self.threads = session.get_session_options().intra_op_num_threads
 
     def _bind(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
         import onnxruntime
@@ -104,95 +105,17 @@ class OnnxRuntime:
         """Open a session on a serialised model, with `arrays` as its resident inputs."""
         from segtailor.nets.onnx_graph import onnx_session
 
-        provider: Any = _provider(target)
-        if provider != PROVIDERS["cpu"]:
-            provider = (provider, {"device_id": split_device(target.device)[1]})
-        spin = flag(target, "spin", default=True)
-        session = onnx_session(
-            data, threads=target.threads, spin=spin, providers=(provider, PROVIDERS["cpu"])
-        )
-        return OrtCompiled(session, dict(zip(_names(len(arrays)), arrays, strict=True)), target=target)
-
-
-class VinoCompiled(Compiled):
-    """A compiled model with one request."""
-
-    def __init__(self, model: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
-        self._names = list(arrays)
-        self._request = model.create_infer_request()
-        self._types = {source.get_any_name(): source.element_type.to_dtype() for source in model.inputs}
-        self.threads = int(model.get_property("INFERENCE_NUM_THREADS")) or None
-        self._fill(arrays)
-
-    def _fill(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        for name, kind in self._types.items():
-            self._request.get_tensor(name).data[:] = arrays[name].astype(kind, copy=False)
-
-    def run(self) -> None:
-        """Do one inference on the resident inputs."""
-        self._request.infer()
-
-    def outputs(self, *arrays: NDArray[Any]) -> NDArray[Any]:
-        """Run on arrays of the host."""
-        self._fill(dict(zip(self._names, arrays, strict=True)))
-        self._request.infer()
-        found: NDArray[Any] = np.array(self._request.get_output_tensor(0).data)
-        return found
-
-    def close(self) -> None:
-        """Drop the request."""
-        self._request = None
-
-
-@RUNTIMES.register("openvino")
-class OpenVino:
-    """OpenVINO on the CPU, set for latency. Option: threads."""
-
-    devices: ClassVar[tuple[str, ...]] = ("cpu",)
-    precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp16")
-    options: ClassVar[tuple[str, ...]] = ("threads",)
-    experimental: ClassVar[bool] = False
-
-    def available(self, target: Target) -> str | None:
-        """Return what is missing: the package, or a processor that computes in the precision."""
-        if find_spec("openvino") is None:
-            return "the package openvino is not installed: `pip install openvino onnx onnxscript`."
-        if target.precision != "fp32":
-            import openvino
-
-            able = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-            if target.precision.upper() not in able:
-                return (
-                    f"OpenVINO cannot compute in {target.precision} on this processor. Use cpu/openvino/fp32."
-                )
-        return None
-
-    def compile(
-        self, network: nn.Module, target: Target, inputs: Sequence[Shape], *, pixels: bool = False
-    ) -> Compiled:
-        """Export a copy of the network in single precision and compile it; OpenVINO lowers the precision itself."""
-        data = graph_of(network, target, inputs, pixels=pixels)
-        return self.compile_onnx(data, target, example_inputs(inputs, pixels=pixels))
-
-    def compile_onnx(self, data: bytes, target: Target, arrays: Sequence[NDArray[Any]]) -> Compiled:
-        """Compile a serialised model, with `arrays` as its resident inputs."""
-        import openvino
-
-        settings: dict[str, Any] = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}[target.precision],
-        }
-        if target.threads is not None:
-            settings["INFERENCE_NUM_THREADS"] = target.threads
-        core = openvino.Core()
-        try:
-            model = core.compile_model(core.read_model(model=data), "CPU", settings)
-        except RuntimeError as problem:
-            line = str(problem).strip().split("\n")[-1][:200]
+        name, spin = _provider(target), flag(target, "spin", default=True)
+        providers: list[Any] = [PROVIDERS["cpu"]]
+        if name != PROVIDERS["cpu"]:
+            providers.insert(0, (name, {"device_id": split_device(target.device)[1]}))
+        threads = target.threads or psutil.cpu_count(logical=False) or 1  # its own default, but known
+        session = onnx_session(data, threads=threads, spin=spin, providers=providers)
+        if session.get_providers()[0] != name:  # it falls back to the CPU without an error
             raise Unsupported(
-                f"OpenVINO cannot compile the network ({line}). Use cpu/onnxruntime/fp32."
-            ) from None
-        return VinoCompiled(model, dict(zip(_names(len(arrays)), arrays, strict=True)))
+                f"target {target}: {name} did not start; check that its CUDA libraries are installed."
+            )
+        return OrtCompiled(session, dict(zip(input_names(len(arrays)), arrays, strict=True)), target=target)
 
 
 def graph_of(network: nn.Module, target: Target, inputs: Sequence[Shape], *, pixels: bool) -> bytes:
@@ -205,19 +128,26 @@ def graph_of(network: nn.Module, target: Target, inputs: Sequence[Shape], *, pix
     module = copy.deepcopy(network).eval().requires_grad_(False).cpu().to(dtype)
     tensors = [torch.from_numpy(array) for array in example_inputs(inputs, pixels=pixels)]
     examples = tensors if pixels else [tensor.to(dtype) for tensor in tensors]
-    return onnx_bytes(module, examples, names=_names(len(inputs)), output="output")
+    return onnx_bytes(module, examples, names=input_names(len(inputs)), output="output")
 
 
-def input_arrays(data: bytes) -> tuple[NDArray[Any], ...]:
+def output_shape(data: bytes) -> tuple[int, ...]:
+    """Return the size of a serialised model's first output."""
+    from segtailor.nets.onnx_graph import onnx_session
+
+    return tuple(onnx_session(data).get_outputs()[0].shape)
+
+
+def input_arrays(data: bytes, *, what: str = "the ONNX model") -> tuple[NDArray[Any], ...]:
     """Return noise of the sizes that a serialised model states; one with open sizes is refused."""
     from segtailor.nets.onnx_graph import onnx_session
 
     arrays = []
     rng = np.random.default_rng(0)
-    for source in onnx_session(data).get_inputs():
+    for source in onnx_session(data, what=what).get_inputs():
         if source.type not in ARRAY_TYPES or not all(isinstance(side, int) for side in source.shape):
             raise Unsupported(
-                f"the ONNX model's input '{source.name}' is {source.type} of size {source.shape}; only images of "
+                f"{what}: input '{source.name}' is {source.type} of size {source.shape}; only images of "
                 "one fixed size can be timed. Export it again with a fixed size."
             )
         if source.type == "tensor(uint8)":
@@ -236,5 +166,6 @@ def _provider(target: Target) -> str:
     return PROVIDERS[name]
 
 
-def _names(count: int) -> tuple[str, ...]:
+def input_names(count: int) -> tuple[str, ...]:
+    """Return the names of a graph's inputs."""
     return ("image",) if count == 1 else tuple(f"input{index}" for index in range(count))

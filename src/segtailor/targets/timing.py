@@ -26,7 +26,11 @@ DRIFT = 0.10  # the last third of the runs against the first
 
 @dataclass(frozen=True, kw_only=True)
 class TimingSettings:
-    """How long to warm up and to measure. A sample is the mean of enough runs in a row to last `sample_ms`."""
+    """How long to warm up and to measure.
+
+    A sample is the mean of enough runs in a row to last `sample_ms`, or `device_sample_ms` where runs are enqueued
+    on a device: there a short sample would mostly show how long the host takes to start.
+    """
 
     runs: int = 50
     seconds: float = 2.0
@@ -36,12 +40,20 @@ class TimingSettings:
     window: int = 7
     block_ms: float = 100.0
     sample_ms: float = 0.2
+    device_sample_ms: float = 5.0
 
     def __post_init__(self) -> None:
         if self.runs < 2 or self.window < 2:
             raise UserError(f"timing: runs={self.runs}, window={self.window}; both must be at least 2.")
-        if min(self.seconds, self.warm_up_seconds, self.warm_up_limit, self.sample_ms) < 0:
-            raise UserError("timing: times must not be negative.")
+        times = (
+            self.seconds,
+            self.warm_up_seconds,
+            self.warm_up_limit,
+            self.sample_ms,
+            self.device_sample_ms,
+        )
+        if not all(0 <= value < 1e6 for value in times):
+            raise UserError(f"timing: {times} holds a time that is negative or beyond reason; use 0 or more.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +226,8 @@ class _Runner:
         chosen, recent, start = self.settings, list[float](), time.perf_counter()
         with self.watch.compiled.prepared():
             first = min(self.watch.sample(1) for _ in range(3))
-            self.repeats = max(1, min(10_000, round(chosen.sample_ms / 1000 / max(first, 1e-9))))
+            lasting = chosen.device_sample_ms if self.watch.compiled.asynchronous else chosen.sample_ms
+            self.repeats = max(1, min(10_000, round(lasting / 1000 / max(first, 1e-9))))
             while not self.steady and self.warm_up_seconds < chosen.warm_up_limit:
                 recent.append(self.watch.sample(self.repeats))
                 self.warm_up_seconds = time.perf_counter() - start
@@ -231,10 +244,13 @@ class _Runner:
         with self.watch.compiled.prepared():
             for _ in range(2 if resume else 0):
                 self.watch.sample(self.repeats)
-            stop = self.spent + self.settings.block_ms / 1000
-            while self.spent < stop and not self.done:
+            spent = 0.0
+            while not self.done:
                 self.times.append(self.watch.sample(self.repeats))
+                spent += self.times[-1] * self.repeats
                 self.spent += self.times[-1] * self.repeats
+                if spent >= self.settings.block_ms / 1000:
+                    break
 
     @property
     def done(self) -> bool:

@@ -1,0 +1,105 @@
+"""`segtailor bench`: how long networks take on targets, measured as deployed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from segtailor.cli.options import Json, Size
+from segtailor.cli.output import emit, note, table
+from segtailor.core.target import Includes, parse_budget_ms
+
+
+def bench_(
+    *models: str,
+    target: Annotated[tuple[str, ...], Parameter(negative=())] = ("cpu/onnxruntime/fp32",),
+    image: Size | None = None,
+    includes: Includes = "network",
+    classes: int | None = None,
+    budget: str | None = None,
+    seconds: float = 2.0,
+    json: Json = False,
+) -> int:
+    """Measure how long networks take on targets, in turns, in the form that is deployed.
+
+    Parameters
+    ----------
+    models:
+        Published names, architecture files, bundles or ONNX files.
+    target:
+        Device, runtime and precision, e.g. cpu/onnxruntime/fp32?threads=2; may be given several times.
+    image:
+        Size HEIGHTxWIDTH; 512x1024 when left out. An ONNX file has its own.
+    includes:
+        What is timed: the network, also arg max, also the resize to the image's size, or all from host to host.
+    classes:
+        Number of output channels of networks without trained weights; the published number when left out.
+    budget:
+        A limit such as 12ms or 60fps; if the 95th percentile misses it, the exit code is 1.
+    seconds:
+        Least time to measure for, each; at least 50 samples are taken anyway.
+    """
+    limit = None if budget is None else parse_budget_ms(budget)
+    from segtailor.api.timing import bench
+    from segtailor.targets.timing import TimingSettings
+
+    settings = TimingSettings(seconds=seconds)
+    rows = bench(models, target, image=image, includes=includes, classes=classes, settings=settings)
+    documents = [row.document() | _verdict(row, limit) for row in rows]
+    emit(
+        documents[0] if len(documents) == 1 else documents,
+        lambda console: _print(console, documents),
+        json=json,
+    )
+    for warning, names in _warnings(documents).items():
+        note(
+            f"warning: {warning} ({', '.join(names)})"
+            if len(names) < len(documents)
+            else f"warning: {warning}"
+        )
+    return _missed(documents)
+
+
+def _missed(documents: list[dict[str, Any]]) -> int:
+    """Name those that missed their budget; return the exit code."""
+    missed = [row for row in documents if row.get("met") is False]
+    for row in missed:
+        note(f"missed: {_name(row)}: p95 {row['p95_ms']:.3f} ms, allowed {row['budget_ms']:g} ms")
+    return 1 if missed else 0
+
+
+def _warnings(documents: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Collect whom each warning concerns; what concerns the machine concerns all."""
+    found: dict[str, list[str]] = {}
+    for row in documents:
+        for warning in row["warnings"]:
+            found.setdefault(warning, []).append(_name(row))
+    return found
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['network']} on {row['target']}"
+
+
+def _verdict(row: Any, limit: float | None) -> dict[str, Any]:
+    if limit is None:
+        return {}
+    from segtailor.targets.contract import check_contract
+
+    return {"budget_ms": limit, "met": check_contract(row, limit).met}
+
+
+def _print(console: Console, documents: list[dict[str, Any]]) -> None:
+    rows = []
+    for row in documents:
+        times = [f"{row[name]:.3f}" for name in ("median_ms", "p95_ms")]
+        rows.append([row["network"], row["target"], *times, f"{row['fps']:.1f}", f"{row['spread']:.0%}"])
+    columns = ["network", "target", ">median ms", ">p95 ms", ">fps", ">spread"]
+    console.print(table(None, columns, rows))
+    machine = documents[0]["machine"]
+    sizes = " and ".join(sorted({f"{row['inputs'][0][1]}x{row['inputs'][0][2]}" for row in documents}))
+    included = " and ".join(sorted({str(row["includes"]) for row in documents}))
+    hardware = ", ".join([machine["cpu"], f"{machine['cores']} cores", *machine["gpus"]])
+    console.print(f"\n{included} at {sizes}, batch 1, on {hardware}", highlight=False)

@@ -1,0 +1,136 @@
+"""Time several networks on several targets at once, in turns, so that the rows of a table can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from numpy.typing import NDArray
+
+from segtailor.core.errors import Unsupported, UserError
+from segtailor.core.plan import Plan, Shape
+from segtailor.core.target import Includes, Target
+from segtailor.targets.onnx import input_arrays, output_shape
+from segtailor.targets.runtime import Compiled, check_sizes, runtime_for
+from segtailor.targets.timing import Entrant, Measurement, TimingSettings, measure_all
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ONNX_LIMIT = 2**31  # bytes: the most that one serialised model can hold
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A network to time: a module in the form that is deployed, with all the stages that `includes` names."""
+
+    name: str
+    module: nn.Module
+    inputs: tuple[Shape, ...]
+    includes: Includes = "network"
+
+    def compile(self, target: Target) -> Compiled:
+        """Prepare for a target."""
+        pixels = self.includes == "end-to-end"
+        return runtime_for(target).compile(self.module, target, self.inputs, pixels=pixels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxSubject:
+    """An ONNX file to time, at the size and with the stages that are inside it."""
+
+    name: str
+    data: bytes
+    arrays: tuple[NDArray[Any], ...]
+    inputs: tuple[Shape, ...]
+    includes: Includes
+
+    def compile(self, target: Target) -> Compiled:
+        """Prepare for a target, whose runtime must read ONNX."""
+        build = getattr(runtime_for(target), "compile_onnx", None)
+        if build is None:
+            raise Unsupported(
+                f"target {target}: runtime '{target.runtime}' cannot run an ONNX file ({self.name}); "
+                "use onnxruntime, openvino or tensorrt."
+            )
+        compiled: Compiled = build(self.data, target, self.arrays)
+        return compiled
+
+
+def benchmark(
+    subjects: Sequence[Subject | OnnxSubject],
+    targets: Sequence[Target],
+    settings: TimingSettings | None = None,
+) -> list[Measurement]:
+    """Measure every subject on every target, interleaved; whatever cannot run is refused before any work."""
+    if not subjects or not targets:
+        raise UserError("bench: give at least one network and one target.")
+    for target in targets:
+        runtime_for(target)
+    for subject in subjects:
+        check_sizes(subject.inputs)
+    with ExitStack() as stack:
+        entrants = []
+        for subject in subjects:
+            for target in targets:
+                compiled = subject.compile(target)
+                stack.callback(compiled.close)
+                entrants.append(
+                    Entrant(
+                        network=subject.name,
+                        target=target,
+                        inputs=subject.inputs,
+                        compiled=compiled,
+                        includes=subject.includes,
+                    )
+                )
+        return measure_all(entrants, settings)
+
+
+def read_onnx(file: Path, *, image: tuple[int, int] | None = None, includes: str = "network") -> OnnxSubject:
+    """Read an ONNX file; its size and stages are its own, and asking for others (not the defaults) is refused."""
+    if not file.is_file():
+        raise UserError(f"ONNX file {file} does not exist; check the path.")
+    if file.stat().st_size > ONNX_LIMIT:
+        raise UserError(f"ONNX file {file} is larger than {ONNX_LIMIT:,} bytes. Is it the right file?")
+    data = file.read_bytes()
+    arrays = input_arrays(data, what=f"ONNX file {file}")
+    pixels = len(arrays) == 1 and arrays[0].dtype.kind == "u"
+    shapes = []
+    for array in arrays:
+        if array.ndim != 4 or array.shape[0] != 1:
+            raise Unsupported(f"ONNX file {file}: an input has size {array.shape}; only one image is timed.")
+        _, *sides = array.shape
+        shapes.append(Shape(sides[2], sides[0], sides[1]) if pixels else Shape(*sides))
+    inside = _includes(output_shape(data), shapes[0], pixels=pixels)
+    if includes not in ("network", inside) or image not in (None, shapes[0][1:]):
+        raise Unsupported(
+            f"ONNX file {file} holds {inside} at {shapes[0].height}x{shapes[0].width}, which cannot be changed by "
+            "timing it. Leave out the size and what to include, or export it again."
+        )
+    return OnnxSubject(name=file.name, data=data, arrays=arrays, inputs=tuple(shapes), includes=inside)
+
+
+def check_memory(plan: Plan) -> None:
+    """Refuse an image size whose largest feature maps do not fit into the free memory."""
+    sizes = sorted(shape.channels * shape.height * shape.width for shape in map(plan.shape, plan.by_name))
+    needed = 4 * sum(sizes[-2:])  # a layer's input and output, in single precision
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise Unsupported(
+            f"image {plan.image.height}x{plan.image.width}: the two largest feature maps need "
+            f"{needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free. Choose a smaller image."
+        )
+
+
+def _includes(output: Sequence[int], source: Shape, *, pixels: bool) -> Includes:
+    """Logits have four dimensions, labels three (of the image's size if the file resizes)."""
+    if len(output) == 4 and not pixels:
+        return "network"
+    if pixels:
+        return "end-to-end"
+    return "network+resize+argmax" if tuple(output[1:]) == source[1:] else "network+argmax"

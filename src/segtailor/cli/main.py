@@ -34,6 +34,7 @@ def build() -> App:
         help="Semantic segmentation networks made to measure: your data, your device, your budget.",
         version=segtailor.__version__,
         help_on_error=False,
+        suppress_keyboard_interrupt=False,
     )
     for name, summary in VERBS:
         app.command(f"segtailor.cli.{name}_verb:{name}_", name=name, help=summary)

@@ -1,0 +1,115 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import segtailor
+from segtailor.api.training import Surroundings, evaluate, resume, run, train, train_recipe, usual_crop
+from segtailor.core.errors import DataProblem, RunProblem, UserError
+from segtailor.data.cache import open_pixels
+from segtailor.data.locate import locate
+from segtailor.nets.bundle import Model, save_bundle
+from segtailor.recipes.overrides import overridden
+from segtailor.recipes.recipe import parse_recipe, recipe_document
+from segtailor.recipes.training import TrainRecipe
+
+DATA = "synthetic:size=32x64,train=8,val=4,seed=0"
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> Surroundings:
+    return Surroundings(cache=tmp_path / "cache", device="cpu")
+
+
+def recipe(around: Surroundings, *changes: str, model: str = "lpsnet-step0") -> TrainRecipe:
+    basic = ["fit.steps=2", "fit.batch=4"]
+    return train_recipe(model, DATA, crop=(32, 64), changes=[*basic, *changes], surroundings=around)
+
+
+def test_a_recipe_survives_its_file(around: Surroundings) -> None:
+    made = recipe(around, "fit.schedule.warmup=3", "reparameterise=true")
+    again = parse_recipe(json.loads(json.dumps(recipe_document(made))), what="recipe")
+    assert again == made
+    with pytest.raises(RunProblem, match="kind is 'cook'"):
+        parse_recipe({"kind": "cook"}, what="recipe")
+
+
+def test_the_usual_crop_fits_every_image_in_steps_of_32(around: Surroundings) -> None:
+    pixels = open_pixels(locate("synthetic:size=70x150,train=2,val=1"), "train", around.cache)
+    assert usual_crop(pixels) == (64, 128)
+    tiny = open_pixels(locate("synthetic:size=20x40,train=2,val=1"), "train", around.cache)
+    assert usual_crop(tiny) == (20, 32)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        ("lpsnet-step0", ["reparameterise=true", "fit.ema=0.5"]),
+        ("fasterseg-student", ["fit.optimiser=adamw"]),
+        ("squeezenas-lat-small", ["fit.loss.ohem=0.7"]),
+        ("auxcells-arch0", ["fit.loss.auxiliary_default=0.3"]),
+        ("autortnet-a", ["fit.clip=5"]),
+    ],
+)
+def test_every_family_trains_to_a_bundle(
+    model: str, changes: list[str], around: Surroundings, tmp_path: Path
+) -> None:
+    result = train(recipe(around, *changes, model=model), tmp_path / "run", check=False, surroundings=around)
+    bundle = segtailor.load(str(result["model"]))
+    scores = evaluate(bundle, DATA, surroundings=around)
+    assert scores["miou"] == pytest.approx(result["miou"], abs=1e-6)
+
+
+def test_a_resumed_finished_run_returns_its_result(around: Surroundings, tmp_path: Path) -> None:
+    first = train(recipe(around), tmp_path / "run", surroundings=around)
+    assert resume(tmp_path / "run", surroundings=around) == first
+
+
+def teacher(folder: Path, classes: int) -> str:
+    task = locate(DATA).task
+    names = task.classes[:classes] if classes <= len(task.classes) else (*task.classes, "more")
+    network = segtailor.create("lpsnet-step1", classes=classes)
+    save_bundle(folder, Model(network=network, task=type(task)(classes=names)))
+    return str(folder)
+
+
+def test_distillation_from_a_bundle(around: Surroundings, tmp_path: Path) -> None:
+    folder = teacher(tmp_path / "teacher", locate(DATA).task.outputs)
+    made = recipe(around, f"teacher={folder}", "fit.distill.kind=kl")
+    plain = run(recipe(around), tmp_path / "plain", surroundings=around)
+    taught = run(made, tmp_path / "taught", surroundings=around)
+    weights = [segtailor.load(str(result["model"])).network.state_dict() for result in (plain, taught)]
+    assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_teacher_of_other_classes_is_refused(around: Surroundings, tmp_path: Path) -> None:
+    folder = teacher(tmp_path / "teacher", 3)
+    with pytest.raises(UserError, match="knows 3 classes"):
+        run(recipe(around, f"teacher={folder}", "fit.distill.kind=kl"), tmp_path / "run", surroundings=around)
+
+
+def test_training_can_start_from_a_bundle_of_another_task(around: Surroundings, tmp_path: Path) -> None:
+    folder = tmp_path / "start"
+    network = segtailor.create("lpsnet-step0", classes=3, seed=9)
+    save_bundle(folder, Model(network=network, task=type(locate(DATA).task)(classes=("a", "b", "c"))))
+    built = recipe(around, f"start={folder}")._network(locate(DATA).task)
+    block = "nodes.path0_stage0_block0.conv.weight"
+    torch.testing.assert_close(built.state_dict()[block], network.state_dict()[block])
+
+
+def test_scores_need_the_same_number_of_classes(around: Surroundings, tmp_path: Path) -> None:
+    folder = teacher(tmp_path / "t", 3)
+    with pytest.raises(DataProblem, match="3 classes"):
+        evaluate(folder, DATA, surroundings=around)
+
+
+def test_overrides_reach_into_optional_parts() -> None:
+    base = {"fit": {"lr": 1, "distill": None}, "list": [1]}
+    assert overridden(base, ["fit.distill.kind=l2", "fit.lr=0.5"])["fit"] == {
+        "lr": 0.5,
+        "distill": {"kind": "l2"},
+    }
+    assert base["fit"] == {"lr": 1, "distill": None}
+    with pytest.raises(UserError, match="single value"):
+        overridden(base, ["list.x=1"])

@@ -129,6 +129,7 @@ def _results(**changes: Any) -> dict[str, Any]:
         "classes": 4,
         "target": "cpu/onnxruntime/fp32",
         "threads": None,
+        "spin": True,
         "calls": {},
         "networks": {},
         "fit_networks": 2,

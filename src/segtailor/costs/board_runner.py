@@ -37,12 +37,8 @@ CHUNK = 32  # operators timed in turns
 class Probe:
     """One operator in a session that profiles; bursts of several probes are meant to alternate."""
 
-    def __init__(self, model: bytes | str, *, threads: int | None, prefix: str) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or 0
-        options.inter_op_num_threads = 1
-        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        options.log_severity_level = 3
+    def __init__(self, model: bytes | str, *, threads: int | None, spin: bool, prefix: str) -> None:
+        options = session_options(threads, spin=spin)
         options.enable_profiling = True
         options.profile_file_prefix = prefix
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -82,6 +78,16 @@ class Probe:
         }
 
 
+def session_options(threads: int | None, *, spin: bool) -> onnxruntime.SessionOptions:
+    """Return the options that networks are deployed with; `spin` lets threads wait busily between kernels."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.inter_op_num_threads = 1
+    options.intra_op_num_threads = threads or 0
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+    return options
+
+
 def operator_kernels(events: list[dict[str, Any]]) -> dict[str, list[int]]:
     """Return the durations per run of each kernel between the neighbours, re-ordering of layouts included."""
     inside: dict[str, list[int]] = {}
@@ -99,12 +105,14 @@ def operator_kernels(events: list[dict[str, Any]]) -> dict[str, list[int]]:
 
 
 def time_models(
-    models: Sequence[bytes | str], *, threads: int | None, seconds: float
+    models: Sequence[bytes | str], *, threads: int | None, seconds: float, spin: bool = True
 ) -> list[dict[str, Any]]:
     """Time several operators in turns, about `seconds` each."""
     with tempfile.TemporaryDirectory() as folder:
         probes = [
-            Probe(model, threads=threads, prefix=str(Path(folder) / f"{index}_"))  # or profiles get one name
+            Probe(
+                model, threads=threads, spin=spin, prefix=str(Path(folder) / f"{index}_")
+            )  # or profiles get one name
             for index, model in enumerate(models)
         ]
         for _ in range(ROUNDS):
@@ -134,11 +142,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def time_network(model: str, *, threads: int | None, seconds: float) -> dict[str, float]:
+def time_network(model: str, *, threads: int | None, seconds: float, spin: bool) -> dict[str, float]:
     """Time a whole network: milliseconds undisturbed, and the median."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or 0
-    options.inter_op_num_threads = 1
+    options = session_options(threads, spin=spin)
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
     feeds = {value.name: rng.standard_normal(value.shape, dtype=np.float32) for value in session.get_inputs()}
@@ -161,7 +167,7 @@ def main() -> None:
     chosen = parser.parse_args()
     folder = Path(__file__).resolve().parent
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    threads = chosen.threads or manifest["threads"]
+    threads, spin = chosen.threads or manifest["threads"], manifest["spin"]
     document: dict[str, Any] = {
         "format": 1,
         "manifest": manifest,
@@ -175,12 +181,12 @@ def main() -> None:
     for first in range(0, len(files), CHUNK):
         chunk = files[first : first + CHUNK]
         paths = [str(folder / name) for name in chunk]
-        readings = time_models(paths, threads=threads, seconds=chosen.seconds)
+        readings = time_models(paths, threads=threads, seconds=chosen.seconds, spin=spin)
         document["operators"].update(zip(chunk, readings, strict=True))
         _report(folder, document, f"{first + len(chunk)} of {len(files)} operators timed")
     for count, name in enumerate(manifest["networks"], start=1):
         document["networks"][name] = time_network(
-            str(folder / name), threads=threads, seconds=10 * chosen.seconds
+            str(folder / name), threads=threads, seconds=10 * chosen.seconds, spin=spin
         )
         _report(folder, document, f"{count} of {len(manifest['networks'])} networks timed")
     print("done: take results.json back and run `segtailor calibrate --import results.json`")  # noqa: T201

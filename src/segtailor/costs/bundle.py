@@ -25,6 +25,7 @@ from segtailor.costs.pack import Entry, Pack
 from segtailor.costs.sandwich import level, operator_files
 from segtailor.costs.usage import ranked_calls
 from segtailor.costs.whole import different
+from segtailor.targets.runtime import flag
 
 FORMAT = 1
 LIMIT = 64 * 2**20  # bytes of a results file
@@ -60,6 +61,7 @@ class Manifest:
     classes: int
     target: str
     threads: int | None
+    spin: bool
     calls: Mapping[str, str]
     networks: Mapping[str, Mapping[str, int]]
     fit_networks: int
@@ -125,10 +127,12 @@ def _fill(
         bundle.writestr(name, _network(subject, arch))
         networks[name] = subject.space.picks(arch)
         yield Step(phase="networks", done=len(networks), total=wanted)
+    target = parse_target(subject.target)
     manifest = {
         "format": FORMAT,
         **subject.header(),
-        "threads": parse_target(subject.target).threads,
+        "threads": target.threads,
+        "spin": flag(target, "spin", default=True),
         "calls": files,
         "networks": networks,
         "fit_networks": selection.fit_networks,

@@ -13,7 +13,7 @@ from segtailor.core.plan import OpCall
 from segtailor.core.target import Target
 from segtailor.costs.pack import Entry
 from segtailor.deploy.fold import operator_form
-from segtailor.targets.runtime import compile_network
+from segtailor.targets.runtime import compile_network, flag
 from segtailor.targets.timing import Samples, TimingSettings, stopwatch, time_all
 
 STATISTIC = "fastest of the runs, each kernel by itself where the runtime tells"
@@ -41,6 +41,7 @@ class ProfileTimer:
     """ONNX Runtime on the CPU: its own profiler, each operator between two light convolutions."""
 
     threads: int | None
+    spin: bool = True
     method: str = "kernel times by the runtime's profiler, each operator between two light convolutions"
     chunk: int = 32
 
@@ -50,7 +51,9 @@ class ProfileTimer:
         from segtailor.costs.sandwich import operator_files
 
         files = operator_files(calls)
-        return [Entry(**row) for row in time_models(files, threads=self.threads, seconds=seconds)]
+        return [
+            Entry(**row) for row in time_models(files, threads=self.threads, seconds=seconds, spin=self.spin)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +111,7 @@ class Copies(nn.Module):
 def timer_for(target: Target) -> Timer:
     """Return the way of timing operators that suits a target."""
     if target.runtime == "onnxruntime" and target.device == "cpu":
-        return ProfileTimer(threads=target.threads)
+        return ProfileTimer(threads=target.threads, spin=flag(target, "spin", default=True))
     return CopiesTimer(target=target)
 
 

@@ -21,7 +21,7 @@ from segtailor.costs.keys import parts
 from segtailor.costs.pack import parse_pack
 from segtailor.costs.sandwich import operator_files
 from segtailor.costs.timers import CopiesTimer, ProfileTimer, timer_for
-from segtailor.costs.usage import leaders
+from segtailor.costs.usage import leaders, ranked_calls
 from segtailor.ops import Concat, Conv, Identity, Resize
 from segtailor.targets.timing import TimingSettings
 
@@ -200,3 +200,16 @@ def test_many_sessions_at_once_keep_their_profiles_apart() -> None:
     readings = time_models([file] * 12, threads=1, seconds=0.0)
     assert len(readings) == 12
     assert len({row["kernels"] for row in readings}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPACES.names())
+def test_one_of_each_group_of_every_space_can_be_timed(name: str) -> None:
+    if name == "scalable_path":
+        space = SPACES.get(name)(width_steps=(1, 2), ratios=("0", "1/2", "1"))
+    else:
+        space = SPACES.get(name)()
+    calls = {group_of(call): call for call in ranked_calls(space, Shape(3, 64, 96), 4)}
+    entries = ProfileTimer(threads=1).time(list(calls.values()), seconds=0.0)
+    assert all(entry.us >= 0 and entry.runs > 0 for entry in entries)
+    assert any(entry.us > 0 for entry in entries)

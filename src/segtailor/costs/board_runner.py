@@ -49,7 +49,7 @@ class Probe:
         }
         self._kept: list[bool] = []
 
-    def burst(self, seconds: float, *, runs: int = 8) -> None:
+    def burst(self, seconds: float, *, runs: int = 4) -> None:
         """Run for `seconds`, at least `runs` times."""
         start, count = time.perf_counter(), 0
         while count < runs + SETTLE or time.perf_counter() - start < seconds:

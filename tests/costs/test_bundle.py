@@ -46,6 +46,7 @@ def run_in(python: str, folder: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_bundle_holds_runner_manifest_and_every_file_once(bundle: Path) -> None:
     manifest = json.loads((bundle / "manifest.json").read_text())
     files = {str(path.relative_to(bundle)) for path in bundle.rglob("*.onnx")}
@@ -66,6 +67,7 @@ def test_results_become_a_pack_that_prices_the_space(bundle: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_runner_needs_only_numpy_and_onnxruntime(bundle: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", str(bare)], check=True, timeout=120)

@@ -59,6 +59,7 @@ def test_a_mistake_leaves_no_run_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_calibration_leaves_pack_plot_and_a_run_that_can_be_read_again(tmp_path: Path) -> None:
     out = tmp_path / "pack.json"
     result = calibrate(TINY, out)

@@ -116,8 +116,8 @@ def test_failed_trials_are_results_and_the_search_goes_on() -> None:
     found = finish(RandomSearch(trials=8).job(problem(work="fail_some")))
     reasons = [item["result"]["reason"] for item in found["trials"]]
     assert found["failed"] == 4
-    assert reasons[1] == reasons[5] == "MemoryError: out of memory"
-    assert reasons[2] == reasons[6] == "quality is nan: training diverged"
+    assert reasons[1] == reasons[5] == "MemoryError: out of memory (3 times)"
+    assert reasons[2] == reasons[6] == "quality is nan: training diverged (3 times)"
     assert found["quality"] > 0
 
 

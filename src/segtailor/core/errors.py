@@ -30,6 +30,10 @@ class DataProblem(UserError):
     """Data that cannot be used as it is."""
 
 
+class Diverged(UserError):
+    """A training whose loss or gradients were no numbers any more."""
+
+
 class RunProblem(UserError):
     """A run directory that cannot be used: another recipe, another process, damaged or full."""
 

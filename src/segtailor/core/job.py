@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -15,6 +15,7 @@ class Step:
     """One progress record: all that displays, journals and reports know of a job.
 
     `checkpoint` asks the run to save now (e.g. end of an epoch); `message` is for the user (e.g. a halved batch).
+    `records` are results that must not be lost before the next checkpoint: a `Retellable` job gets them back.
     """
 
     phase: str
@@ -24,6 +25,7 @@ class Step:
     best: Mapping[str, Json] = field(default_factory=dict)
     message: str | None = None
     checkpoint: bool = False
+    records: tuple[Mapping[str, Json], ...] = ()
 
 
 @runtime_checkable
@@ -41,3 +43,11 @@ class Job(Protocol):
 
     def result(self) -> Mapping[str, Json]:
         """Return the outcome after the last step."""
+
+
+@runtime_checkable
+class Retellable(Protocol):
+    """A job whose steps carry records, each of which stays true whatever else is repeated after a crash."""
+
+    def retell(self, records: Iterable[Mapping[str, Json]]) -> None:
+        """Learn the records of earlier sessions, oldest first, after `load`; newer ones win."""

@@ -43,19 +43,20 @@ class Trial:
     def done(self, quality: float, **metrics: float) -> TrialResult:
         """Return the result of a trial that went well; a quality that is no number counts as failed."""
         if not math.isfinite(quality):
-            return self.failed(f"quality is {quality}: training diverged")
+            return self.failed(f"quality is {quality}: training diverged", passing=True)
         return TrialResult(id=self.id, status="done", quality=float(quality), metrics=metrics)
 
-    def failed(self, reason: str) -> TrialResult:
-        """Return the result of a trial that did not."""
-        return TrialResult(id=self.id, status="failed", reason=reason)
+    def failed(self, reason: str, *, passing: bool = False) -> TrialResult:
+        """Return the result of a trial that did not; `passing` where another try may go well."""
+        return TrialResult(id=self.id, status="failed", reason=reason, passing=passing)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResult:
     """What a trial found: all that comes back from a worker. Quality is higher for better; failures are results.
 
-    `stopped` is a trial that successive halving ended before its full budget. The driver adds the cost.
+    `stopped` is a trial that successive halving ended before its full budget. `passing` marks a failure that may not
+    come again (out of memory, diverged). The driver adds the cost.
     """
 
     id: int
@@ -64,6 +65,7 @@ class TrialResult:
     cost: float | None = None
     seconds: float = 0.0
     reason: str | None = None
+    passing: bool = False
     cached: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -179,7 +181,10 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Everything a strategy may know. `limit` is the hard budget, in the unit of the cost."""
+    """Everything a strategy may know. `limit` is the hard budget, in the unit of the cost.
+
+    `retries` is how often a trial that ran out of memory or diverged is repeated, with the same seed.
+    """
 
     space: SearchSpace
     cost: Cost
@@ -192,6 +197,7 @@ class Problem:
     device: str = "cpu"
     seed: int = 0
     limit: float | None = None
+    retries: int = 2
     cache: Path | None = None
 
     def __post_init__(self) -> None:

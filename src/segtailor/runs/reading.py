@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,13 @@ class Logged:
 
 @dataclass(kw_only=True)
 class History:
-    """The valid steps of a run in order, and whether a checkpoint was ever saved."""
+    """The valid steps of a run in order, all records, and whether a checkpoint was ever saved.
+
+    A step that a session repeats is void, but its records stay: they are results, not progress.
+    """
 
     steps: list[Logged] = field(default_factory=list)
+    records: list[Mapping[str, Json]] = field(default_factory=list)
     saved: bool = False
 
     def void(self, after: int) -> None:
@@ -61,7 +65,9 @@ def read_history(folder: Path, *, damaged: Callable[[str], None] | None = None) 
             history.void(_number(entry))
         elif entry["kind"] == "step":
             history.void(_number(entry) - 1)
-            history.steps.append(_logged(entry))
+            logged = _logged(entry)
+            history.steps.append(logged)
+            history.records += logged.step.records
         elif entry["kind"] == "checkpoint":
             history.saved = True
     return history
@@ -87,5 +93,6 @@ def _logged(entry: dict[str, Any]) -> Logged:
         metrics={name: math.nan if value is None else float(value) for name, value in metrics.items()},
         best=entry.get("best", {}),
         message=entry.get("message"),
+        records=tuple(entry.get("records", ())),
     )
     return Logged(number=_number(entry), time=float(entry.get("time", 0)), step=step)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from segtailor.core.atomic import strict, write_json
 from segtailor.core.codec import Json
-from segtailor.core.job import Job, Step
+from segtailor.core.job import Job, Retellable, Step
 from segtailor.runs.checkpoint import Checkpoints
 from segtailor.runs.display import Display
 from segtailor.runs.events import Events, events
@@ -46,8 +46,10 @@ class Session:
         self._time_saved = time.monotonic()
 
     def begin(self, history: History) -> None:
-        """Restore the newest checkpoint, if any, and journal the start."""
+        """Restore the newest checkpoint, if any, and what was recorded since; journal the start."""
         self.number = self.saved = self._checkpoints.load(self.job, warn=self.note, promised=history.saved)
+        if isinstance(self.job, Retellable) and history.records:
+            self.job.retell(history.records)
         self._journal.append("start", step=self.number, pid=os.getpid())
         history.void(self.number)
         if self._policy.tensorboard:
@@ -99,7 +101,8 @@ class Session:
 
 
 def _fields(step: Step) -> dict[str, Json]:
-    return {
+    records: dict[str, Json] = {"records": [dict(record) for record in step.records]} if step.records else {}
+    return records | {
         "phase": step.phase,
         "done": step.done,
         "total": step.total,

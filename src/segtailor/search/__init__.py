@@ -5,10 +5,12 @@ from segtailor.search.executors import EXECUTORS, Processes, Ray, Serial
 from segtailor.search.expansion import Expansion
 from segtailor.search.halving import Halving
 from segtailor.search.random import RandomSearch
+from segtailor.search.study import Entrant, Study
 from segtailor.search.trials import TrialSearch
 
 __all__ = [
     "EXECUTORS",
+    "Entrant",
     "Evolution",
     "Expansion",
     "Halving",
@@ -16,5 +18,6 @@ __all__ = [
     "RandomSearch",
     "Ray",
     "Serial",
+    "Study",
     "TrialSearch",
 ]

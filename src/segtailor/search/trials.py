@@ -50,6 +50,8 @@ class TrialSearch:
         self._evaluator, self._executor = _required(problem)
         self._cache = Cache(self._evaluator, problem.cache)
         self._records: dict[int, dict[str, Json]] = {}
+        self._unsaid: list[dict[str, Json]] = []  # records that no step has carried yet
+        self._said: set[str] = set()  # architectures whose price a step has carried
         self._saved = 0.0
         self._state = strategy.begin(problem, self._prices)
         self._judged: list[Judged] = []
@@ -87,9 +89,17 @@ class TrialSearch:
         self.retell(document["trials"])
 
     def retell(self, records: Iterable[Mapping[str, Json]]) -> None:
-        """Learn results of an earlier session, in any order: `steps` will not issue those trials again."""
+        """Learn results and prices of an earlier session: `steps` will not issue those trials again."""
         for record in records:
-            self._records[int(record["id"])] = dict(record)  # type: ignore[arg-type]
+            if "prices" in record:
+                self._prices.known.update(record["prices"])  # type: ignore[arg-type]
+            else:
+                self._records[int(record["id"])] = dict(record)  # type: ignore[arg-type]
+        self._said = set(self._prices.known)
+
+    def preview(self) -> Sequence[Candidate]:
+        """Return the first candidates with their costs; a budget that nothing meets raises here."""
+        return self._strategy.begin(self._problem, self._prices).ask()
 
     def result(self) -> Mapping[str, Json]:
         """Return the best architecture by the objective, the front and every trial."""
@@ -150,7 +160,7 @@ class TrialSearch:
         if pending:
             yield self._step(pool, waiting=len(pending), latest=None)
         left = {trial.id: trial for trial in pending}
-        for result in pool.run(pending):
+        for result in self._attempts(pool, pending):
             trial = left.pop(result.id)
             judged = self._record(trial, batch[trial.id - first], result)
             found[trial.id] = judged
@@ -158,6 +168,22 @@ class TrialSearch:
                 self._running[trial.id] = judged
             yield self._step(pool, waiting=len(left), latest=judged)
         return [found[trial.id] for trial in trials]
+
+    def _attempts(self, pool: Pool, trials: Sequence[Trial]) -> Iterator[TrialResult]:
+        """Run trials; failures that may pass are repeated when the others are done, with the same seed."""
+        retries = self._problem.retries
+        for attempt in range(retries + 1):
+            again: list[int] = []
+            for result in pool.run(trials):
+                if result.passing and attempt < retries:
+                    again.append(result.id)
+                elif result.passing and attempt:
+                    yield replace(result, reason=f"{result.reason} ({attempt + 1} times)")
+                else:
+                    yield result
+            trials = [trial for trial in trials if trial.id in again]
+            if not trials:
+                return
 
     def _trial(self, number: int, candidate: Candidate, budget: float) -> Trial:
         arch = candidate.architecture
@@ -196,6 +222,7 @@ class TrialSearch:
             "origin": dict(candidate.origin),
             "result": to_json(result),
         }
+        self._unsaid.append(self._records[trial.id])
         return Judged(candidate=candidate, result=result)
 
     def _forget_failed(self, trials: Sequence[Trial]) -> None:
@@ -238,7 +265,16 @@ class TrialSearch:
             best={} if best is None else self._describe(best),
             message=latest.result.reason if latest and latest.result.status == "failed" else None,
             checkpoint=due,
+            records=self._news(),
         )
+
+    def _news(self) -> tuple[Mapping[str, Json], ...]:
+        """Return prices and results that no step has carried yet: the journal is the truth about them."""
+        prices = {key: price for key, price in self._prices.known.items() if key not in self._said}
+        news = [{"prices": prices}, *self._unsaid] if prices else [*self._unsaid]
+        self._said |= set(prices)
+        self._unsaid = []
+        return tuple(news)  # type: ignore[arg-type]
 
     def _all(self) -> list[Judged]:
         return [*self._judged, *self._running.values()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -11,10 +12,11 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from segtailor.core.codec import from_json, to_json
-from segtailor.core.errors import UserError
+from segtailor.core.errors import Diverged, UserError
 from segtailor.core.strategy import Trial, TrialResult
 
 Work: TypeAlias = Callable[[Trial, str], TrialResult]
+MEMORY = r"out of memory|can't allocate memory|cannot allocate memory"  # how libraries say it
 
 
 def perform(work: str, message: str, device: str) -> str:
@@ -24,7 +26,7 @@ def perform(work: str, message: str, device: str) -> str:
     try:
         result = resolve(work)(trial, device)
     except Exception as problem:  # noqa: BLE001 a failed trial is a result, not a crash
-        result = trial.failed(_describe(problem))
+        result = trial.failed(_describe(problem), passing=_may_pass(problem))
     return json.dumps(to_json(replace(result, id=trial.id, seconds=time.perf_counter() - started)))
 
 
@@ -60,3 +62,9 @@ def limit_threads(threads: int) -> None:
 def _describe(problem: Exception) -> str:
     text = " ".join(str(problem).split())[:500]
     return text if isinstance(problem, UserError) else f"{type(problem).__name__}: {text}"
+
+
+def _may_pass(problem: Exception) -> bool:
+    """Tell whether another try may go well: memory that others held, arithmetic that differs from run to run."""
+    memory = "OutOfMemory" in type(problem).__name__ or re.search(MEMORY, str(problem), re.IGNORECASE)
+    return isinstance(problem, MemoryError | Diverged) or bool(memory)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from segtailor.core.codec import Json, from_json, to_json
-from segtailor.core.errors import RunProblem, UserError
+from segtailor.core.errors import Diverged, RunProblem, UserError
 from segtailor.core.job import Step
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.batches import Batch
@@ -208,7 +208,7 @@ class Fit:
         loss, skipped, row = self.engine.report()
         seconds = time.perf_counter() - started  # only now has the device done it all
         if row >= self.settings.patience:
-            raise UserError(
+            raise Diverged(
                 f"training diverged: {row} steps in a row had a non-finite loss or gradient at step {self.done}. "
                 "The last checkpoint is kept. Lower lr, add warm-up or clipping, or train in fp32."
             )

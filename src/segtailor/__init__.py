@@ -10,9 +10,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from segtailor.api.models import load
     from segtailor.api.networks import architectures, count, create, load_published
+    from segtailor.api.searching import search
     from segtailor.api.timing import bench
 
-__all__ = ["architectures", "bench", "count", "create", "load", "load_published"]
+__all__ = ["architectures", "bench", "count", "create", "load", "load_published", "search"]
 
 _HOMES = {
     "architectures": "networks",
@@ -21,6 +22,7 @@ _HOMES = {
     "create": "networks",
     "load": "models",
     "load_published": "networks",
+    "search": "searching",
 }
 
 

@@ -35,6 +35,20 @@ def _datasets() -> list[tuple[str, str]]:
     return _summaries(DATASETS)
 
 
+def _strategies() -> list[tuple[str, str]]:
+    import segtailor.search  # noqa: F401 - registers them
+    from segtailor.core.strategy import STRATEGIES
+
+    return _summaries(STRATEGIES)
+
+
+def _recipes() -> list[tuple[str, str]]:
+    import segtailor.recipes.lpsnet  # noqa: F401 - registers its systems
+    from segtailor.recipes.systems import SYSTEMS
+
+    return _summaries(SYSTEMS)
+
+
 def _runtimes() -> list[tuple[str, str]]:
     from segtailor.targets import describe_runtimes
 
@@ -51,6 +65,8 @@ _KINDS: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "architectures": _architectures,
     "spaces": lambda: _summaries(SPACES),
     "operators": lambda: _summaries(OPERATORS),
+    "recipes": _recipes,
+    "strategies": _strategies,
     "datasets": _datasets,
     "runtimes": _runtimes,
     "targets": _targets,

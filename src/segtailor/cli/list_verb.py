@@ -10,7 +10,17 @@ from segtailor.cli.output import emit, table
 
 
 def list_(
-    what: Literal["architectures", "spaces", "operators", "datasets", "tasks", "runtimes", "targets"],
+    what: Literal[
+        "architectures",
+        "spaces",
+        "recipes",
+        "strategies",
+        "operators",
+        "datasets",
+        "tasks",
+        "runtimes",
+        "targets",
+    ],
     *,
     json: Json = False,
 ) -> None:

@@ -12,11 +12,12 @@ import segtailor
 from segtailor.core.errors import Interrupted, UserError
 
 VERBS: tuple[tuple[str, str], ...] = (
-    ("list", "Name what there is: architectures, spaces, operators, datasets, tasks."),
+    ("list", "Name what there is: architectures, spaces, recipes, strategies, operators, datasets, tasks."),
     ("show", "Describe a network: layers, multiply-accumulates, parameters, receptive field, drawing."),
     ("bench", "Measure how long networks take on targets."),
     ("import", "Turn a published checkpoint into a bundle."),
     ("calibrate", "Time the operators of a search space on a device: the table that budgets are kept with."),
+    ("search", "Search networks for a dataset, a device and a budget."),
     ("train", "Train a network on a dataset."),
     ("eval", "Score a trained network on a split of a dataset."),
     ("resume", "Go on with a run that was interrupted."),

@@ -1,0 +1,164 @@
+"""Search: the functions behind the verb."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import segtailor.recipes.lpsnet
+import segtailor.spaces  # noqa: F401 - registers the families
+from segtailor.api.training import Surroundings, usual_crop
+from segtailor.core.codec import Json
+from segtailor.core.errors import UserError, unknown
+from segtailor.core.space import SPACES
+from segtailor.core.strategy import STRATEGIES
+from segtailor.data.cache import open_pixels
+from segtailor.data.locate import locate
+from segtailor.recipes.overrides import overridden
+from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part, parse_limit, part
+from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
+from segtailor.recipes.searching import SearchRecipe, Searching
+from segtailor.recipes.systems import SYSTEMS, Occasion, Scale
+from segtailor.runs import Layout, execute
+from segtailor.search.halves import FIT, HalvedTrain
+
+SEARCHES = ("random", "evolution", "expansion")  # that a recipe's strategy can be replaced by
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchChoices:
+    """What may be chosen beside recipe and data; what is left out stays as the recipe has it.
+
+    `target` or `pack` make latency the cost, `budget` is text such as 12ms, 60fps or 300MMACs. `changes` are
+    `field=value` on the recipe and come last.
+    """
+
+    scale: Scale = "small"
+    image: tuple[int, int] | None = None
+    target: str | None = None
+    pack: Path | None = None
+    budget: str | None = None
+    space: str | None = None
+    strategy: str | None = None
+    trials: int | None = None
+    steps: int | None = None
+    evaluator: str | None = None
+    executor: str | None = None
+    workers: int | None = None
+    address: str | None = None
+    seed: int | None = None
+    changes: tuple[str, ...] = ()
+
+
+def search_recipe(
+    name: str,
+    data: str,
+    choices: SearchChoices | None = None,
+    *,
+    surroundings: Surroundings | None = None,
+) -> SearchRecipe:
+    """Write the recipe of a published system for a dataset, with the choices made."""
+    chosen, around = choices or SearchChoices(), surroundings or Surroundings()
+    system = SYSTEMS.get(name)
+    if chosen.strategy is not None and chosen.strategy not in SEARCHES:
+        raise unknown("strategy", chosen.strategy, SEARCHES)
+    pixels = open_pixels(HalvedTrain(dataset=locate(data)), FIT, around.cache)
+    height, width = pixels.sizes.max(axis=0).tolist()
+    recipe = system(chosen.scale, Occasion(data=data, size=(height, width), crop=usual_crop(pixels)))
+    cost = _cost(chosen, recipe.cost)
+    recipe = replace(
+        recipe,
+        image=chosen.image or recipe.image,
+        cost=cost,
+        limit=recipe.limit if chosen.budget is None else parse_limit(chosen.budget, cost),
+        space=recipe.space if chosen.space is None else part(SPACES, chosen.space),
+        strategy=_strategy(chosen, recipe.strategy),
+        evaluator=chosen.evaluator or recipe.evaluator,
+        executor=_executor(chosen, recipe.executor),
+        seed=recipe.seed if chosen.seed is None else chosen.seed,
+    )
+    changed = parse_recipe(overridden(recipe_document(recipe), chosen.changes), what="recipe")
+    return changed if isinstance(changed, SearchRecipe) else recipe
+
+
+def search(
+    recipe: SearchRecipe | str,
+    out: str | Path,
+    *,
+    data: str | None = None,
+    surroundings: Surroundings | None = None,
+    **choices: Any,
+) -> dict[str, Json]:
+    """Search in the run directory `out`, or go on with what is there; what cannot work fails before it is made.
+
+    `recipe` is a recipe, or the name of a published system with `data` and the fields of `SearchChoices`.
+    """
+    around, folder = surroundings or Surroundings(), Path(out)
+    if isinstance(recipe, str):
+        recipe = _named(recipe, data, choices, around)
+    place = Place(folder=folder, cache=around.cache, device=around.device)
+    ready: Searching | None = None
+    if not Layout(folder).recipe.exists():
+        ready = recipe.job(place)
+        ready.preview()
+    return execute(
+        lambda: ready or recipe.job(place),
+        folder,
+        recipe_document(recipe),
+        display=around.display,
+        policy=around.policy,
+    )
+
+
+def preview(recipe: SearchRecipe, *, surroundings: Surroundings | None = None) -> dict[str, Json]:
+    """Say what a search would begin with; nothing is trained, and nothing timed."""
+    around = surroundings or Surroundings()
+    job = recipe.job(Place(folder=Path("."), cache=around.cache, device=around.device))
+    if recipe.cost.measured:
+        return {}
+    first = job.preview()
+    return {"first": len(first), "cheapest": min(item.cost for item in first), "unit": recipe.cost.unit}
+
+
+def _named(name: str, data: str | None, choices: dict[str, Any], around: Surroundings) -> SearchRecipe:
+    if data is None:
+        raise UserError(f"recipe '{name}' needs data; give for example data='synthetic'.")
+    known = [item.name for item in fields(SearchChoices)]
+    for choice in choices:
+        if choice not in known:
+            raise unknown("choice of a search", choice, known)
+    return search_recipe(name, data, SearchChoices(**choices), surroundings=around)
+
+
+def _cost(chosen: SearchChoices, cost: CostSpec) -> CostSpec:
+    if chosen.target is None and chosen.pack is None:
+        return cost
+    pack = None if chosen.pack is None else str(chosen.pack)
+    return CostSpec(kind="latency", target=chosen.target, pack=pack)
+
+
+def _strategy(chosen: SearchChoices, strategy: Part) -> Part:
+    kind = chosen.strategy or strategy.kind
+    settings = dict(strategy.settings) if kind == strategy.kind else part(STRATEGIES, kind).settings
+    for name in ("trials", "steps"):
+        value = getattr(chosen, name)
+        if value is None:
+            continue
+        if name not in settings:
+            other = {"trials": "steps", "steps": "trials"}[name]
+            remedy = f"it counts {other}: give --{other}" if other in settings else "its number is fixed"
+            raise UserError(f"--{name}: strategy '{kind}' has no such setting; {remedy}.")
+        settings[name] = value
+    return Part(kind=kind, settings=settings)
+
+
+def _executor(chosen: SearchChoices, executor: ExecutorSpec) -> ExecutorSpec:
+    several = chosen.workers is not None and chosen.workers > 1
+    implied = "ray" if chosen.address else "processes" if several and executor.kind == "serial" else None
+    return replace(
+        executor,
+        kind=chosen.executor or implied or executor.kind,
+        workers=executor.workers if chosen.workers is None else chosen.workers,
+        address=chosen.address or executor.address,
+    )

@@ -1,0 +1,132 @@
+"""`segtailor search`: find networks for a dataset, a device and a budget."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from segtailor.cli.options import DryRun, Json, Size
+from segtailor.cli.output import emit, table
+from segtailor.cli.surroundings import Where
+
+if TYPE_CHECKING:
+    from segtailor.api.searching import SearchChoices
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchFlags:
+    """The choices that people make; `--set` reaches all others."""
+
+    scale: Literal["small", "paper"] = "small"
+    """The paper's settings, or ones that a laptop carries out in minutes."""
+    image: Size | None = None
+    """Size HEIGHTxWIDTH that networks are priced at; the recipe's or the images' own when left out."""
+    target: str | None = None
+    """Measure latency on device/runtime/precision; without it networks cost multiply-accumulates."""
+    pack: Path | None = None
+    """Take latency from a device pack made by `segtailor calibrate`."""
+    budget: str | None = None
+    """No network may cost more: 12ms or 60fps with --target or --pack, else e.g. 300MMACs."""
+    space: str | None = None
+    """Another search space: see `segtailor list spaces`."""
+    strategy: str | None = None
+    """random, evolution or expansion."""
+    trials: int | None = None
+    """Number of networks to judge (random, evolution)."""
+    steps: int | None = None
+    """Number of steps (expansion)."""
+    evaluator: str | None = None
+    """Who judges: train (a short training)."""
+    executor: str | None = None
+    """serial, processes or ray."""
+    workers: int | None = None
+    """Trials at once; more than one means processes."""
+    address: str | None = None
+    """host:port of a Ray cluster; without it Ray is started here."""
+    seed: int | None = None
+    """Of the search and its trainings."""
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=(), consume_multiple=True)] = ()
+    """Any field of the recipe, e.g. --set training.fit.steps=200; --dry-run shows all of them."""
+
+    def choices(self) -> SearchChoices:
+        """Return the flags as choices."""
+        from segtailor.api.searching import SearchChoices
+
+        values = {name: value for name, value in vars(self).items() if name != "set_"}
+        return SearchChoices(**values, changes=self.set_)
+
+
+def search_(
+    recipe: str,
+    /,
+    *,
+    data: str,
+    out: Path,
+    flags: Annotated[SearchFlags, Parameter(name="*")] = SearchFlags(),
+    where: Annotated[Where, Parameter(name="*")] = Where(),
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Search networks for a dataset, a device and a budget.
+
+    Candidates are trained briefly on one half of the training split and judged on the other. Interrupted, the same
+    command or `segtailor resume` goes on.
+
+    Parameters
+    ----------
+    recipe:
+        A published system or study: see `segtailor list recipes`.
+    data:
+        A dataset, e.g. `synthetic`, `folder:PATH`, `camvid:PATH`.
+    out:
+        Run directory. Found networks are in its folder `architectures`, the plot in `report`.
+    """
+    from segtailor.api import searching
+    from segtailor.recipes.recipe import recipe_document
+
+    around = where.surroundings(json=json)
+    asked = searching.search_recipe(recipe, data, flags.choices(), surroundings=around)
+    if dry_run:
+        facts = {"run": str(out), **searching.preview(asked, surroundings=around), "recipe": recipe_document(asked)}
+        emit(facts, lambda console: console.print_json(data=facts), json=json)
+        return
+    found: dict[str, Any] = searching.search(asked, out, surroundings=around)
+    result = {"run": str(out), **found, "trials": len(found["trials"])}
+    emit(result, lambda console: _print(console, result, data), json=json)
+
+
+def _print(console: Console, result: dict[str, Any], data: str) -> None:
+    unit = result["unit"]
+    if "study" in result:
+        rows = [[row["entrant"], *_figures(row)] for row in result["study"]]
+        console.print(table(None, ["entrant", ">mIoU %", f">cost in {unit}"], rows))
+    else:
+        name = "family" if "family" in result else "front"
+        rows = [[_how(row), *_figures(row), row["fingerprint"]] for row in result[name]]
+        console.print(table(None, [name, ">mIoU %", f">cost in {unit}", "architecture"], rows))
+    failed = f", {result['failed']} of them failed" if result["failed"] else ""
+    console.print(
+        f"\n{result['trials']} trials{failed}; best: {100 * result['quality']:.1f} % at {result['cost']:.4g} {unit}, "
+        f"{result['architecture']}\nplot {result['report']}\n"
+        f"next: segtailor train {shlex.quote(result['architecture'])} --data {shlex.quote(data)} "
+        f"--out {shlex.quote(str(Path(result['run']) / 'training'))}",
+        highlight=False,
+    )
+
+
+def _figures(row: dict[str, Any]) -> list[str]:
+    quality = "failed" if row["quality"] is None else f"{100 * row['quality']:.1f}"
+    return [quality, f"{row['cost']:.4g}"]
+
+
+def _how(row: dict[str, Any]) -> str:
+    """Say where a member comes from."""
+    if "step" not in row:
+        return f"trial {row['trial']}"
+    grown = f": {row['direction']} x {row['k']}" if "direction" in row else ": start"
+    return f"step {row['step']}{grown}"

@@ -18,7 +18,7 @@ from segtailor.data.locate import locate
 from segtailor.recipes.overrides import overridden
 from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part, parse_limit, part
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
-from segtailor.recipes.searching import SearchRecipe, Searching
+from segtailor.recipes.searching import Searching, SearchRecipe
 from segtailor.recipes.systems import SYSTEMS, Occasion, Scale
 from segtailor.runs import Layout, execute
 from segtailor.search.halves import FIT, HalvedTrain
@@ -114,7 +114,7 @@ def search(
 def preview(recipe: SearchRecipe, *, surroundings: Surroundings | None = None) -> dict[str, Json]:
     """Say what a search would begin with; nothing is trained, and nothing timed."""
     around = surroundings or Surroundings()
-    job = recipe.job(Place(folder=Path("."), cache=around.cache, device=around.device))
+    job = recipe.job(Place(folder=Path(), cache=around.cache, device=around.device))
     if recipe.cost.measured:
         return {}
     first = job.preview()

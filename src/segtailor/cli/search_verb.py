@@ -92,7 +92,11 @@ def search_(
     around = where.surroundings(json=json)
     asked = searching.search_recipe(recipe, data, flags.choices(), surroundings=around)
     if dry_run:
-        facts = {"run": str(out), **searching.preview(asked, surroundings=around), "recipe": recipe_document(asked)}
+        facts = {
+            "run": str(out),
+            **searching.preview(asked, surroundings=around),
+            "recipe": recipe_document(asked),
+        }
         emit(facts, lambda console: console.print_json(data=facts), json=json)
         return
     found: dict[str, Any] = searching.search(asked, out, surroundings=around)
@@ -114,7 +118,7 @@ def _print(console: Console, result: dict[str, Any], data: str) -> None:
         f"\n{result['trials']} trials{failed}; best: {100 * result['quality']:.1f} % at {result['cost']:.4g} {unit}, "
         f"{result['architecture']}\nplot {result['report']}\n"
         f"next: segtailor train {shlex.quote(result['architecture'])} --data {shlex.quote(data)} "
-        f"--out {shlex.quote(str(Path(result['run']) / 'training'))}",
+        f"--out {shlex.quote(result['run'] + '-trained')}",
         highlight=False,
     )
 

@@ -10,7 +10,9 @@ from segtailor.core.plan import OpCall, Plan
 class Cost(Protocol):
     """Price of a plan. Knows plans, not spaces."""
 
-    unit: str  # "ms", "MACs", "params"
+    @property
+    def unit(self) -> str:
+        """The unit, e.g. ms, MACs, params."""
 
     def of(self, plan: Plan) -> float:
         """Return the cost of what inference runs."""

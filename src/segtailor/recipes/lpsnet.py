@@ -46,7 +46,9 @@ def lpsnet_blocks(scale: Scale, occasion: Occasion) -> SearchRecipe:
         for block in BLOCKS
     )
     match = _document(scale, factor=14 if scale == "paper" else 4, block="conv", interaction="none")
-    return _recipe("lpsnet-blocks", scale, occasion, part(STRATEGIES, "study", entrants=entrants, match=match))
+    return _recipe(
+        "lpsnet-blocks", scale, occasion, part(STRATEGIES, "study", entrants=entrants, match=match)
+    )
 
 
 @SYSTEMS.register("lpsnet-interactions")

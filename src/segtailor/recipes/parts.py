@@ -61,7 +61,8 @@ class CostSpec:
     def __post_init__(self) -> None:
         if self.kind == "latency" and self.target is None and self.pack is None:
             raise UserError(
-                "cost: a latency needs a target to measure on (--target cpu/onnxruntime/fp32) or a device pack (--pack)."
+                "cost: a latency needs a target to measure on (--target cpu/onnxruntime/fp32) or a device pack "
+                "(--pack FILE)."
             )
         if self.kind != "latency" and (self.target or self.pack):
             raise UserError(f"cost: {self.kind} depends on no device; leave target and pack out.")
@@ -78,8 +79,9 @@ class CostSpec:
 
     def build(self, use: Use, *, table: Path | None = None) -> Cost:
         """Return the cost; `table` is a copy of the pack that wins where it exists."""
-        if self.kind != "latency":
-            return {"macs": Macs, "params": Params, "memory": ActivationMemory}[self.kind]()  # type: ignore[no-any-return]
+        counted: dict[str, Cost] = {"macs": Macs(), "params": Params(), "memory": ActivationMemory()}
+        if self.kind in counted:
+            return counted[self.kind]
         if self.pack is not None:
             file = table if table is not None and table.exists() else Path(self.pack)
             return LatencyTable(pack=read_pack(file, use=use))

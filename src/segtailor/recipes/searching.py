@@ -86,7 +86,9 @@ class SearchRecipe:
         self._check_evaluator()
         dataset = locate(self.data)
         halves = HalvedTrain(dataset=dataset).halves()
-        use = Use(space=self.space.kind, image=self.image, classes=dataset.task.outputs, target=self.cost.target)
+        use = Use(
+            space=self.space.kind, image=self.image, classes=dataset.task.outputs, target=self.cost.target
+        )
         evaluator = Evaluator(
             work=f"{__name__}:evaluate",
             settings={

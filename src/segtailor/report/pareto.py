@@ -58,7 +58,9 @@ class Axis:
             step = _round_step((self.high - self.low) / TICKS)
             first = math.ceil(self.low / step - 1e-9)
             values = [index * step for index in range(first, math.floor(self.high / step + 1e-9) + 1)]
-        return [value for value in values if self.low <= value * (1 + 1e-9) and value <= self.high * (1 + 1e-9)]
+        return [
+            value for value in values if self.low <= value * (1 + 1e-9) and value <= self.high * (1 + 1e-9)
+        ]
 
     def _flat(self, value: float) -> float:
         return math.log(value) if self.logarithmic else value
@@ -152,7 +154,9 @@ def _dots(marks: Sequence[Mark], x: Axis, y: Axis, *, kind: str) -> list[str]:
         )
         if mark.name:
             left = at > WIDTH - RIGHT - 90  # no room for the name to the right
-            parts.append(_text(at - 9 if left else at + 9, height + 4, mark.name, anchor="end" if left else "start"))
+            parts.append(
+                _text(at - 9 if left else at + 9, height + 4, mark.name, anchor="end" if left else "start")
+            )
     return parts
 
 
@@ -178,6 +182,4 @@ def _round_step(raw: float) -> float:
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "middle", size: int = 11) -> str:
-    return (
-        f'<text class="soft" x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}">{escape(text)}</text>'
-    )
+    return f'<text class="soft" x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}">{escape(text)}</text>'

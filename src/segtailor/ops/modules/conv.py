@@ -60,7 +60,25 @@ def conv2d(
 ) -> nn.Conv2d:
     """Build a convolution whose padding keeps the size at stride 1."""
     padding = dilation * (kernel - 1) // 2
-    return nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, groups, bias)
+    kind = StridedPoint if kernel == 1 and stride > 1 else nn.Conv2d
+    return kind(inputs, outputs, kernel, stride, padding, dilation, groups, bias)
+
+
+class StridedPoint(nn.Conv2d):
+    """A 1x1 convolution that, in training, leaves out pixels before it instead of within it: the same values.
+
+    The backward pass of oneDNN (torch 2.13, CPU) writes beyond its memory for strided 1x1 convolutions over
+    channels_last maps whose channels are no multiple of 4, such as an image. Deployed graphs keep the stride.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that torch gives it
+        """Convolve every `stride`-th pixel."""
+        if not self.training or input.is_cuda:
+            return super().forward(input)
+        down, right = self.stride
+        return functional.conv2d(
+            input[:, :, ::down, ::right], self.weight, self.bias, dilation=self.dilation, groups=self.groups
+        )
 
 
 def same_padded(conv: nn.Conv2d) -> SameConv:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,7 +24,9 @@ from segtailor.spaces.hyper_cell.operators import AGGREGATION_OPS, CELL_OPS
 
 if TYPE_CHECKING:
     from segtailor.nets.network import Network
+    from segtailor.nets.supernet import SupernetSettings
     from segtailor.nets.weights import NameMap
+    from segtailor.spaces.hyper_cell.supernet import HyperCellSupernet
 
 KINDS = ("reduction", "normal")
 RESCUED = EDGES.index((1, 2))  # the edge that becomes `skip` in a cell picked all zero
@@ -105,6 +107,21 @@ class HyperCell:
                 if call not in seen:
                     seen.add(call)
                     yield call
+
+    def supernet(
+        self, image: Shape, classes: int, *, settings: SupernetSettings | None = None
+    ) -> HyperCellSupernet:
+        """Build the network that holds all operators at all depths."""
+        from segtailor.nets.supernet import SupernetSettings
+        from segtailor.spaces.hyper_cell.supernet import HyperCellSupernet
+
+        return HyperCellSupernet(self, image, classes, settings or SupernetSettings())
+
+    def discretise(self, probabilities: Mapping[str, Sequence[float]]) -> Picks:
+        """Return the most likely operator of every edge, `zero` included, and the most likely depths."""
+        from segtailor.nets.supernet import most_likely
+
+        return most_likely(self.decisions, probabilities)
 
     @staticmethod
     def published_names(network: Network, arch: HyperCellArchitecture) -> NameMap:

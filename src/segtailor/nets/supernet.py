@@ -76,37 +76,47 @@ class Relaxable(Protocol):
 
 
 class MixedPlan(nn.Module):
-    """Executes a plan in which some nodes are mixed operators, each driven by a decision."""
+    """Executes a plan, or `only` some of its nodes, in which the `mixed` ones are driven by decisions."""
 
-    def __init__(self, plan: Plan, mixed: Mapping[str, Mixed], *, driven_by: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        mixed: Mapping[str, Mixed],
+        *,
+        driven_by: Mapping[str, str],
+        only: Sequence[str] | None = None,
+    ) -> None:
         super().__init__()
         self.plan = plan
         self.driven_by = dict(driven_by)
+        names = [node.name for node in plan.nodes] if only is None else only
         self.nodes = nn.ModuleDict(
             {
-                node.name: mixed.get(node.name) or plan.call(node.name).op.module(plan.call(node.name))
-                for node in plan.nodes
+                name: mixed[name] if name in mixed else plan.call(name).op.module(plan.call(name))
+                for name in names
             }
         )
+
+    @property
+    def inputs(self) -> set[str]:
+        """Names of all values that some node reads."""
+        return {source for name in self.nodes for source in self.plan.by_name[name].inputs}
 
     def forward(self, values: Mapping[str, Tensor], weights: Weights, live: Live) -> Outputs:
         """Run from the named values on; return the plan's outputs."""
         known = dict(values)
-        for node in self.plan.nodes:
-            module = self.nodes[node.name]
-            if node.name in known:
-                continue
-            inputs = [known[name] for name in node.inputs]
+        for name, module in self.nodes.items():
+            inputs = [known[source] for source in self.plan.by_name[name].inputs]
             if isinstance(module, Mixed):
-                decision = self.driven_by[node.name]
-                known[node.name] = module(inputs[0], weights[decision], live[decision])
+                decision = self.driven_by[name]
+                known[name] = module(inputs[0], weights[decision], live[decision])
             else:
-                known[node.name] = module(*inputs)
+                known[name] = module(*inputs)
         return {name: known[node] for name, node in self.plan.outputs.items()}
 
     def fixed_cost(self, price: Price) -> float:
         """Return the price of all nodes that no decision drives."""
-        fixed = [node.name for node in self.plan.nodes if node.name not in self.driven_by]
+        fixed = [name for name in self.nodes if name not in self.driven_by]
         return sum(price(self.plan.call(name)) for name in fixed)
 
     def mixed_cost(self, weights: Weights, price: Price) -> Tensor:

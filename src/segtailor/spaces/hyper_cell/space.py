@@ -60,8 +60,8 @@ class HyperCell:
             depths = tuple(range(1, deepest + 1))
             rows.append(Decision(name=f"depth{stage + 1}", options=depths, group="depth", ordered=True))
             for kind in KINDS:
-                rows += [Decision(name=key, options=CELL_OPS, group="op") for key in _cell_keys(kind, stage)]
-        rows += [Decision(name=key, options=AGGREGATION_OPS, group="op") for key in self._aggregation_keys()]
+                rows += [Decision(name=key, options=CELL_OPS, group="op") for key in cell_keys(kind, stage)]
+        rows += [Decision(name=key, options=AGGREGATION_OPS, group="op") for key in self.aggregation_keys()]
         return tuple(rows)
 
     def architecture(self, picks: Picks) -> HyperCellArchitecture:
@@ -69,7 +69,7 @@ class HyperCell:
         first, second, third = (self._stage(picks, stage) for stage in range(STAGES))
         aggregation = None
         if self.wiring is not None:
-            operators = tuple(AGGREGATION_OPS[picks[key]] for key in self._aggregation_keys())
+            operators = tuple(AGGREGATION_OPS[picks[key]] for key in self.aggregation_keys())
             aggregation = Aggregation(operators=operators, wiring=self.wiring)
         return HyperCellArchitecture(
             stages=(first, second, third), aggregation=aggregation, context=self.context, stem=self.stem
@@ -82,9 +82,9 @@ class HyperCell:
         for index, stage in enumerate(arch.stages):
             values[f"depth{index + 1}"] = stage.depth
             for kind, cell in zip(KINDS, (stage.reduction, stage.normal), strict=True):
-                values |= dict(zip(_cell_keys(kind, index), cell, strict=True))
+                values |= dict(zip(cell_keys(kind, index), cell, strict=True))
         if arch.aggregation is not None:
-            values |= dict(zip(self._aggregation_keys(), arch.aggregation.operators, strict=True))
+            values |= dict(zip(self.aggregation_keys(), arch.aggregation.operators, strict=True))
         picks = {}
         for decision in self.decisions:
             options: tuple[object, ...] = decision.options
@@ -131,11 +131,12 @@ class HyperCell:
         return published_names(network, arch)
 
     def _stage(self, picks: Picks, stage: int) -> Stage:
-        reduction, normal = (_cell(picks, _cell_keys(kind, stage)) for kind in KINDS)
+        reduction, normal = (_cell(picks, cell_keys(kind, stage)) for kind in KINDS)
         depth = 1 + picks[f"depth{stage + 1}"]
         return Stage(width=self.widths[stage], depth=depth, reduction=reduction, normal=normal)
 
-    def _aggregation_keys(self) -> list[str]:
+    def aggregation_keys(self) -> list[str]:
+        """Return the decisions of the aggregation cell's edges, in their order."""
         links = () if self.wiring is None else self.wiring.links
         return [f"aggregation_{link.src}_{link.dst}" for link in links]
 
@@ -165,15 +166,16 @@ class HyperCell:
             yield self._uniform([skip if edge in feeds else zero for edge in range(5)], deep, 0)
 
     def _uniform(self, cell: list[int], depths: tuple[int, int, int], aggregation: int) -> Picks:
-        picks = dict.fromkeys(self._aggregation_keys(), aggregation)
+        picks = dict.fromkeys(self.aggregation_keys(), aggregation)
         for stage in range(STAGES):
             picks[f"depth{stage + 1}"] = min(depths[stage], self.depths[stage] - 1)
             for kind in KINDS:
-                picks |= dict(zip(_cell_keys(kind, stage), cell, strict=True))
+                picks |= dict(zip(cell_keys(kind, stage), cell, strict=True))
         return picks
 
 
-def _cell_keys(kind: str, stage: int) -> list[str]:
+def cell_keys(kind: str, stage: int) -> list[str]:
+    """Return the decisions of a cell's edges, in their order; stages count from 0."""
     return [f"{kind}{stage + 1}_edge{source}{target}" for source, target in EDGES]
 
 

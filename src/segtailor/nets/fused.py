@@ -151,8 +151,6 @@ def joint_norm(maps: Tensor, norms: Sequence[nn.BatchNorm2d], *, scale: Tensor |
     bias = torch.cat([norm.bias for norm in norms])
     if scale is not None:
         weight, bias = weight * scale, bias * scale
-    if first.training and not first.track_running_stats:
-        return functional.batch_norm(maps, None, None, weight, bias, True, 0.0, first.eps)
     means = [_buffer(norm.running_mean) for norm in norms]
     variances = [_buffer(norm.running_var) for norm in norms]
     mean, variance = torch.cat(means), torch.cat(variances)
@@ -162,7 +160,9 @@ def joint_norm(maps: Tensor, norms: Sequence[nn.BatchNorm2d], *, scale: Tensor |
         widths = [norm.num_features for norm in norms]
         with torch.no_grad():
             torch._foreach_copy_([*means, *variances], [*mean.split(widths), *variance.split(widths)])
-            torch._foreach_add_([_buffer(norm.num_batches_tracked) for norm in norms], 1)
+            counters = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]
+            if counters:
+                torch._foreach_add_(counters, 1)
     return maps
 
 

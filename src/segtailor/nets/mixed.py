@@ -174,12 +174,12 @@ def _contexts(
 def _statistics_untouched(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Let norms normalise by the batch without moving their running statistics a second time."""
     norms = [part for module in modules for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
-    moving = [norm for norm in norms if norm.training and norm.track_running_stats]
-    for norm in moving:
-        norm.track_running_stats = False
+    before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        # What is saved for the backward pass must look the same as the first time, so statistics stay in the call.
+        norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield
     finally:
-        for norm in moving:
-            norm.track_running_stats = True
-
+        for norm, momentum, counter in before:
+            norm.momentum, norm.num_batches_tracked = momentum, counter

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from segtailor.core.space import Decision, Picks
 
 Weights: TypeAlias = Mapping[str, Tensor]  # decision name -> (options,), or (images, options) for one draw per image
 Live: TypeAlias = Mapping[str, tuple[int, ...]]  # decision name -> options with a weight other than zero
+
+Mode: TypeAlias = Literal["soft", "path", "prune"]
 
 
 def softmax(logits: Tensor, *, temperature: float = 1.0, active: Tensor | None = None) -> Tensor:
@@ -73,6 +75,24 @@ def pruned(soft: Tensor, *, threshold: float = 1e-3) -> Tensor:
     kept = (soft >= threshold) | (soft >= soft.amax(dim=-1, keepdim=True))
     remaining = torch.where(kept, soft, torch.zeros_like(soft))
     return remaining / remaining.sum(dim=-1, keepdim=True)
+
+
+def driving(
+    decisions: Iterable[Decision], soft: Weights, mode: Mode = "soft", *, threshold: float = 1e-3
+) -> dict[str, Tensor]:
+    """Return the weights that drive `forward` where soft ones were drawn; costs use the soft ones in any mode.
+
+    `soft` runs everything. `path` runs one candidate per decision, except that depths stay soft: an exit is only a
+    factor, which the norm behind it removes, and with it the gradient. `prune` skips weights below `threshold`.
+    """
+    if mode == "prune":
+        return {decision.name: pruned(soft[decision.name], threshold=threshold) for decision in decisions}
+    return {
+        decision.name: straight_through(soft[decision.name])
+        if mode == "path" and decision.group != "depth"
+        else soft[decision.name]
+        for decision in decisions
+    }
 
 
 def one_hot(pick: int, options: int, *, device: torch.device | None = None) -> Tensor:

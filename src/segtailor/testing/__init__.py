@@ -1,5 +1,7 @@
 """Public conformance kits: what an operator, a space, a dataset or a strategy must satisfy, as functions that raise."""
 
+"""Public conformance kits: what an operator, a space, a supernet or a dataset must satisfy, as functions that raise."""
+
 from segtailor.testing.datasets import check_dataset
 from segtailor.testing.operators import check_operator
 from segtailor.testing.runtimes import check_runtime
@@ -14,3 +16,7 @@ __all__ = [
     "check_space",
     "check_strategy",
 ]
+
+from segtailor.testing.supernets import check_supernet
+
+__all__ = ["check_architecture", "check_dataset", "check_operator", "check_space", "check_supernet"]

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import OpCall, Shape
-from segtailor.nets.fused import fuse_inverted, fuse_units
+from segtailor.nets.fused import FusedInverted, FusedUnits
 from segtailor.nets.mixed import Fuse, Mixed, mix
 from segtailor.nets.relax import straight_through
 from segtailor.ops import Conv, FactorisedReduction, Identity, InvertedResidual, MaxPool, Separable
@@ -186,7 +186,7 @@ def test_the_number_of_weights_must_fit() -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("images", [None, 2])
 def test_fused_units_equal_the_plain_path(training: bool, stride: int, images: int | None) -> None:
-    plain, fused = mixed_units(stride=stride), mixed_units(stride=stride, fuse=fuse_units)
+    plain, fused = mixed_units(stride=stride), mixed_units(stride=stride, fuse=FusedUnits())
     assert_same(fused.train(training), plain.train(training), image(), draw(plain, images))
 
 
@@ -196,13 +196,13 @@ def test_fused_units_equal_the_plain_path(training: bool, stride: int, images: i
 def test_fused_inverted_residuals_equal_the_plain_path(
     training: bool, stride: int, images: int | None
 ) -> None:
-    plain, fused = mixed_blocks(stride=stride), mixed_blocks(stride=stride, fuse=fuse_inverted)
+    plain, fused = mixed_blocks(stride=stride), mixed_blocks(stride=stride, fuse=FusedInverted())
     assert_same(fused.train(training), plain.train(training), image(), draw(plain, images))
 
 
 @pytest.mark.parametrize("kept", [(2, 4), (1, 3, 5, 7), (3,), (0, 1)])
 def test_fusing_what_pruning_left_equals_the_plain_path(kept: tuple[int, ...]) -> None:
-    plain, fused = mixed_units(), mixed_units(fuse=fuse_units)
+    plain, fused = mixed_units(), mixed_units(fuse=FusedUnits())
     mask = torch.zeros(len(plain.options), dtype=torch.float64)
     mask[list(kept)] = 1
     weights, maps = draw(plain), image()
@@ -210,7 +210,7 @@ def test_fusing_what_pruning_left_equals_the_plain_path(kept: tuple[int, ...]) -
 
 
 def test_mixes_of_one_map_fuse_together_to_the_same_sums() -> None:
-    plain, fused = ([mixed_units(fuse=fuse) for _ in range(3)] for fuse in (None, fuse_units))
+    plain, fused = ([mixed_units(fuse=fuse) for _ in range(3)] for fuse in (None, FusedUnits()))
     maps, weights = image(), [draw(plain[0]) for _ in range(3)]
     weights[1] = weights[1].detach() * torch.tensor([1.0] * 4 + [0.0] * 5)
     kept = [tuple(range(9)), tuple(range(4)), tuple(range(9))]
@@ -218,7 +218,7 @@ def test_mixes_of_one_map_fuse_together_to_the_same_sums() -> None:
         torch.testing.assert_close(got, wanted)
 
 
-@pytest.mark.parametrize("fuse", [None, fuse_units])
+@pytest.mark.parametrize("fuse", [None, FusedUnits()])
 def test_recomputing_changes_neither_gradients_nor_statistics(fuse: Fuse | None) -> None:
     plain, recomputed = mixed_units(), mixed_units(fuse=fuse, recompute=True)
     assert_same(recomputed.train(), plain.train(), image(), draw(plain))

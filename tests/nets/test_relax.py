@@ -29,9 +29,7 @@ def test_removed_options_have_no_probability_and_no_gradient() -> None:
 
 def test_draws_never_choose_removed_options() -> None:
     active = torch.tensor([False, True, True])
-    draws = relax.gumbel(
-        torch.zeros(3), temperature=0.5, generator=generator(), images=100, active=active
-    )
+    draws = relax.gumbel(torch.zeros(3), temperature=0.5, generator=generator(), images=100, active=active)
     assert bool((draws[:, 0] == 0).all())
     torch.testing.assert_close(draws.sum(dim=1), torch.ones(100))
 

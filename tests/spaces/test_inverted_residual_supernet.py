@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -144,7 +145,9 @@ def test_constant_parts_are_those_of_the_lookup_table() -> None:
     supernet = SMALL.supernet(FULL, 19)
     picks = {decision.name: CANDIDATES.index("skip") for decision in supernet.decisions}
     weights = {name: row.double() for name, row in one_hot_weights(supernet.decisions, picks).items()}
-    macs = [float(cost(weights, lambda call: call.macs())) for cost in (supernet.cost, supernet.searched_cost)]
+    macs = [
+        float(cost(weights, lambda call: call.macs())) for cost in (supernet.cost, supernet.searched_cost)
+    ]
     rows = lookup["spaces"]["small"]["blocks"]
     assert macs[1] == sum(row["macs"]["skip"] for row in rows)
     assert macs[0] - macs[1] == 791_019_520
@@ -162,9 +165,7 @@ def test_every_weight_and_every_decision_gets_a_gradient() -> None:
 
 
 def uniform_weights() -> dict[str, Tensor]:
-    return {
-        decision.name: torch.full((13,), 1 / 13).requires_grad_() for decision in SMALL.decisions
-    }
+    return {decision.name: torch.full((13,), 1 / 13).requires_grad_() for decision in SMALL.decisions}
 
 
 def test_recomputing_and_fusing_give_the_same_training_step() -> None:
@@ -196,9 +197,11 @@ def test_candidates_can_be_removed_while_running() -> None:
     assert supernet(torch.randn(1, *TINY), weights)["main"].shape == (1, 4, 4, 8)
 
 
-SMALL_E6 = SMALL.plan(
-    SMALL.architecture(dict.fromkeys((d.name for d in SMALL.decisions), 3)), TINY, 4
-).by_name["block3"].op
+SMALL_E6 = (
+    SMALL.plan(SMALL.architecture(dict.fromkeys((d.name for d in SMALL.decisions), 3)), TINY, 4)
+    .by_name["block3"]
+    .op
+)
 
 
 def test_networks_that_use_a_removed_candidate_are_refused() -> None:
@@ -217,7 +220,9 @@ def test_networks_that_use_a_removed_candidate_are_refused() -> None:
         (lambda weights: weights.update(block7=torch.ones(3, 13)), r"allowed: \(13,\), or \(2, 13\)"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(change, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_weights_that_do_not_fit_are_refused(
+    change: Callable[[dict[str, Tensor]], object], message: str
+) -> None:
     weights = dict(uniform_weights())
     change(weights)
     with pytest.raises(Unsupported, match=message):

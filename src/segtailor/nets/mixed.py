@@ -19,6 +19,8 @@ from segtailor.core.errors import Unsupported
 from segtailor.core.plan import OpCall
 from segtailor.nets.relax import live
 
+Price: TypeAlias = Callable[[OpCall], float]
+
 
 class Terms(NamedTuple):
     """Candidates to run and their weights, (candidates,) or (images, candidates)."""
@@ -33,8 +35,9 @@ Fuse: TypeAlias = Callable[[Tensor, Sequence[Terms]], list[Tensor]]  # one weigh
 class Mixed(nn.Module):
     """Sum of candidates of one input, each times its weight, plus the input itself once where `residual`.
 
-    `calls` has one entry per option; None costs nothing and contributes zero, `silent` ones only the latter. Only candidates with a weight other than zero run, so
-    one-hot weights run one. Straight-through weights make it `op_k(x) * (1 + m_k - stop_gradient(m_k))`.
+    `calls` has one entry per option; None costs nothing and contributes zero, `silent` ones only the latter. Only
+    candidates with a weight other than zero run, so one-hot weights run one. Straight-through weights make it
+    `op_k(x) * (1 + m_k - stop_gradient(m_k))`.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Mixed(nn.Module):
         self.fuse = fuse
         self.recompute = recompute
         self._removed: set[str] = set()
+        self._priced: tuple[Price, Tensor] | None = None
         some = next(iter(loud.values()))
         self._channels, self._stride = some.output().channels, some.stride
 
@@ -82,7 +86,7 @@ class Mixed(nn.Module):
                 f"'{name}' was removed from the supernet; choose among the remaining options "
                 f"{', '.join(self.options[index] for index in self.remaining)}."
             )
-        return self.candidates[name] if name in self.candidates else None
+        return dict(self.candidates.items()).get(name)
 
     def terms(self, weights: Tensor, keep: Sequence[int]) -> Terms:
         """Return what there is to run: live options that compute something."""
@@ -97,6 +101,17 @@ class Mixed(nn.Module):
     def forward(self, image: Tensor, weights: Tensor, keep: Sequence[int] | None = None) -> Tensor:
         """Return the weighted sum; `keep` spares the look at the weights where the caller knows it."""
         return mix([self], image, [weights], [live({"": weights})[""] if keep is None else keep])[0]
+
+    def expected_price(self, weights: Tensor, price: Price) -> Tensor:
+        """Return the price of the candidates weighted by `weights`, averaged over images.
+
+        Prices stay on the device until another `price` is asked for: no transfer, no look-up per step.
+        """
+        rows = per_batch(weights)
+        if self._priced is None or self._priced[0] != price or self._priced[1].device != rows.device:
+            prices = [0.0 if call is None else price(call) for call in self.calls]
+            self._priced = price, torch.tensor(prices, dtype=torch.float64, device=rows.device)
+        return (rows * self._priced[1].to(rows.dtype)).sum()
 
     def zeros(self, image: Tensor) -> Tensor:
         """Return zeros of the output's shape."""
@@ -120,6 +135,11 @@ def mix(
         else:
             outputs.append(sums[index] if index in sums else mixed.zeros(image))
     return outputs
+
+
+def per_batch(weights: Tensor) -> Tensor:
+    """Average weights per image to weights of the batch: (options,)."""
+    return weights.reshape(-1, weights.shape[-1]).mean(dim=0)
 
 
 def plain(image: Tensor, terms: Sequence[Terms]) -> list[Tensor]:

@@ -17,7 +17,9 @@ from torch.nn import functional
 from segtailor.core.errors import Unsupported
 from segtailor.core.space import Decision, Picks
 
-Weights: TypeAlias = Mapping[str, Tensor]  # decision name -> (options,), or (images, options) for one draw per image
+Weights: TypeAlias = Mapping[
+    str, Tensor
+]  # decision name -> (options,), or (images, options) for one draw per image
 Live: TypeAlias = Mapping[str, tuple[int, ...]]  # decision name -> options with a weight other than zero
 
 Mode: TypeAlias = Literal["soft", "path", "prune"]
@@ -131,7 +133,8 @@ def live(weights: Weights) -> dict[str, tuple[int, ...]]:
 
 def entropy(probabilities: Tensor) -> Tensor:
     """Return the entropy over the last dimension in nats; zero for a definite choice."""
-    return torch.special.entr(probabilities).sum(dim=-1)
+    total: Tensor = torch.special.entr(probabilities).sum(dim=-1)
+    return total
 
 
 def linear(start: float, end: float, progress: float) -> float:
@@ -166,7 +169,9 @@ def _check_schedule(start: float, end: float, progress: float) -> None:
     _check_temperature(start)
     _check_temperature(end)
     if not 0 <= progress <= 1:
-        raise Unsupported(f"progress is {progress}; a schedule runs from 0 to 1: divide by the planned length.")
+        raise Unsupported(
+            f"progress is {progress}; a schedule runs from 0 to 1: divide by the planned length."
+        )
 
 
 def _masked(logits: Tensor, active: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ parts included. `searched_cost` is what the searched operators alone contribute,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -14,27 +14,36 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
-from segtailor.core.plan import OpCall, Plan, Shape
+from segtailor.core.plan import Plan, Shape
 from segtailor.core.space import Architecture, Decision, Picks
-from segtailor.nets.mixed import Mixed
+from segtailor.nets.fused import EAGER, Kernels, compiled_kernels
+from segtailor.nets.mixed import Mixed, Price
 from segtailor.nets.network import Network
 from segtailor.nets.relax import Live, Weights, live
 
 Outputs: TypeAlias = dict[str, Tensor]  # logits by name (`main`, ...), each at its own stride
-Price: TypeAlias = Callable[[OpCall], float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SupernetSettings:
     """How a supernet computes; what it computes does not depend on it, except for `affine`.
 
-    `fused` runs candidates together (fast on a GPU). `recompute` trades a second forward pass for memory.
+    `fused` runs candidates together (fast on a GPU), `compiled` also hands what is between convolutions to torch's
+    compiler (minutes at the first step). `recompute` trades a second forward pass for memory.
     `affine` False freezes scale and shift of the candidates' norms at 1 and 0, so that all stay on one scale.
     """
 
     fused: bool = False
+    compiled: bool = False
     recompute: bool = False
     affine: bool = True
+
+    @property
+    def kernels(self) -> Kernels | None:
+        """What fused candidates run between convolutions; None for the plain path."""
+        if not self.fused:
+            return None
+        return compiled_kernels() if self.compiled else EAGER
 
 
 @runtime_checkable
@@ -66,9 +75,7 @@ class Supernet(Protocol):
 class Relaxable(Protocol):
     """A space that has a supernet."""
 
-    def supernet(
-        self, image: Shape, classes: int, *, settings: SupernetSettings | None = None
-    ) -> Supernet:
+    def supernet(self, image: Shape, classes: int, *, settings: SupernetSettings | None = None) -> Supernet:
         """Build the supernet; costs are those at the size of `image`, which `forward` does not depend on."""
 
     def discretise(self, probabilities: Mapping[str, Sequence[float]]) -> Picks:
@@ -125,19 +132,8 @@ class MixedPlan(nn.Module):
         for name, decision in self.driven_by.items():
             node = self.nodes[name]
             if isinstance(node, Mixed):
-                parts.append(expected_price(node.calls, weights[decision], price))
+                parts.append(node.expected_price(weights[decision], price))
         return torch.stack(parts).sum()
-
-
-def expected_price(calls: Sequence[OpCall | None], weights: Tensor, price: Price) -> Tensor:
-    """Return the price of candidates weighted by `weights`, averaged over images; None costs nothing."""
-    prices = [0.0 if call is None else price(call) for call in calls]
-    return (per_batch(weights) * weights.new_tensor(prices)).sum()
-
-
-def per_batch(weights: Tensor) -> Tensor:
-    """Average weights per image to weights of the batch: (options,)."""
-    return weights.reshape(-1, weights.shape[-1]).mean(dim=0)
 
 
 def checked(decisions: Iterable[Decision], weights: Weights, known: Live | None, *, images: int) -> Live:
@@ -165,11 +161,15 @@ def transfer_nodes(
         if isinstance(source, Mixed):
             source = source.candidate(picks[driven_by[name]])
         if source is None:
-            raise Unsupported(f"node '{name}' has weights, but its candidate has none: another space's network?")
+            raise Unsupported(
+                f"node '{name}' has weights, but its candidate has none: another space's network?"
+            )
         target.load_state_dict(source.state_dict())
 
 
-def remaining_options(decisions: Iterable[Decision], mixed: Mapping[str, Sequence[Mixed]]) -> dict[str, tuple[int, ...]]:
+def remaining_options(
+    decisions: Iterable[Decision], mixed: Mapping[str, Sequence[Mixed]]
+) -> dict[str, tuple[int, ...]]:
     """Return the options left for each decision; decisions without candidates keep all."""
     return {
         decision.name: mixed[decision.name][0].remaining
@@ -179,7 +179,9 @@ def remaining_options(decisions: Iterable[Decision], mixed: Mapping[str, Sequenc
     }
 
 
-def most_likely(decisions: Iterable[Decision], probabilities: Mapping[str, Sequence[float]]) -> dict[str, int]:
+def most_likely(
+    decisions: Iterable[Decision], probabilities: Mapping[str, Sequence[float]]
+) -> dict[str, int]:
     """Pick the most likely option of every decision, the first of equals."""
     picks = {}
     for decision in decisions:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.plan import OpCall, Operator, Shape
-from segtailor.nets.fused import fuse_units
-from segtailor.nets.mixed import Mixed, mix
+from segtailor.nets.fused import FusedUnits
+from segtailor.nets.mixed import Mixed, Price, mix, per_batch
 from segtailor.nets.relax import Live, Weights
-from segtailor.nets.supernet import Price, SupernetSettings, expected_price, freeze_affine, per_batch
+from segtailor.nets.supernet import SupernetSettings, freeze_affine
 from segtailor.ops import Concat, FactorisedReduction, Sum, Zero
 from segtailor.spaces.hyper_cell.architecture import EDGES
 from segtailor.spaces.hyper_cell.layers import ADAPT
@@ -57,8 +57,10 @@ class SuperCell(nn.Module):
         self.edges = nn.ModuleDict()
         for source, target in EDGES:
             stride = frame.stride if source < 2 else 1
-            shape = (self.calls[f"pre{source}"].output() if source < 2 else frame.inner)
-            self.edges[f"edge{source}{target}"] = mixed_edge(CELL_OPS, shape, stride=stride, settings=settings)
+            shape = self.calls[f"pre{source}"].output() if source < 2 else frame.inner
+            self.edges[f"edge{source}{target}"] = mixed_edge(
+                CELL_OPS, shape, stride=stride, settings=settings
+            )
 
     def forward(self, older: Tensor, newer: Tensor, weights: Weights, live: Live) -> Tensor:
         """Run the cell; edges that leave one node run together."""
@@ -83,7 +85,7 @@ class SuperCell(nn.Module):
     def operator_cost(self, weights: Weights, price: Price) -> Tensor:
         """Return the expected price of the edges (AutoRTNet equation 4)."""
         rows = zip(self.mixed, self.frame.keys, strict=True)
-        return torch.stack([expected_price(mixed.calls, weights[key], price) for mixed, key in rows]).sum()
+        return torch.stack([mixed.expected_price(weights[key], price) for mixed, key in rows]).sum()
 
     def cost(self, weights: Weights, price: Price) -> Tensor:
         """Return the expected price of everything that a plan has of this cell: see `_structure_cost`."""
@@ -126,7 +128,11 @@ def mixed_edge(
         else _call(operator(name, stride=stride), source, channels=source.channels, stride=stride)
         for name in options
     }
-    mixed = Mixed(calls, fuse=fuse_units if settings.fused else None, recompute=settings.recompute)
+    mixed = Mixed(
+        calls,
+        fuse=None if settings.kernels is None else FusedUnits(settings.kernels),
+        recompute=settings.recompute,
+    )
     if not settings.affine:
         freeze_affine(mixed)
     return mixed

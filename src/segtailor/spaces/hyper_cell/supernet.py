@@ -15,16 +15,14 @@ from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.nets.mixed import Mixed, scaled
+from segtailor.nets.mixed import Mixed, Price, per_batch, scaled
 from segtailor.nets.network import Network
 from segtailor.nets.relax import Live, Weights
 from segtailor.nets.supernet import (
     MixedPlan,
     Outputs,
-    Price,
     SupernetSettings,
     checked,
-    per_batch,
     remaining_options,
     transfer_nodes,
 )
@@ -49,7 +47,7 @@ class HyperCellSupernet(nn.Module):
         self.stages = nn.ModuleList()
         for number in range(1, STAGES + 1):
             stage = HyperCellNet(space, number, older, newer, settings)
-            older = newer = stage.cells[0].frame.output  # type: ignore[union-attr]
+            older = newer = stage.supercells()[0].frame.output
             self.stages.append(stage)
         self.stem = nn.ModuleDict({name: plan.call(name).op.module(plan.call(name)) for name in STEM})
         self.stem_calls = [plan.call(name) for name in STEM]
@@ -190,7 +188,9 @@ class HyperCellNet(nn.Module):
         total = total + bridged * price(self.bridge_call)
         older, newer = cells[0].reads(weights)
         # Needs of different depths exclude each other, so they add up; within one depth either reader suffices.
-        need_newer = depth[0] * _either(needs[0] * newer, need_second if self.bridge is not None else 0 * newer)
+        need_newer = depth[0] * _either(
+            needs[0] * newer, need_second if self.bridge is not None else 0 * newer
+        )
         if len(cells) > 1:
             second_older, _ = cells[1].reads(weights)
             for index in range(1, len(cells)):

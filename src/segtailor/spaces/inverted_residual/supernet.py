@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import IMAGE, OpCall, Shape
-from segtailor.nets.fused import fuse_inverted
-from segtailor.nets.mixed import Mixed
+from segtailor.nets.fused import FusedInverted
+from segtailor.nets.mixed import Mixed, Price
 from segtailor.nets.network import Network
 from segtailor.nets.relax import Live, Weights
 from segtailor.nets.supernet import (
     MixedPlan,
     Outputs,
-    Price,
     SupernetSettings,
     checked,
     freeze_affine,
@@ -89,7 +88,7 @@ class InvertedResidualSupernet(nn.Module):
 
 def _superblock(block: BlockFrame, source: Shape, settings: SupernetSettings) -> Mixed:
     residual = block.stride == 1 and block.inputs == block.outputs
-    calls = {
+    calls: dict[str, OpCall] = {
         candidate: OpCall(
             op=operator(candidate, block), inputs=(source,), channels=block.outputs, stride=block.stride
         )
@@ -99,7 +98,7 @@ def _superblock(block: BlockFrame, source: Shape, settings: SupernetSettings) ->
         calls,
         silent=[candidate for candidate, call in calls.items() if isinstance(call.op, Identity)],
         residual=residual,
-        fuse=fuse_inverted if settings.fused else None,
+        fuse=None if settings.kernels is None else FusedInverted(settings.kernels),
         recompute=settings.recompute,
     )
     for module in mixed.candidates.values():

@@ -95,7 +95,8 @@ class Mixed(nn.Module):
         found = [(index, self.candidate(index)) for index in keep]
         run = [(index, module) for index, module in found if module is not None]
         indices = [index for index, _ in run]
-        chosen = weights if indices == list(range(len(self.options))) else weights[..., indices]
+        columns = weights.unbind(dim=-1)  # indexing by a list would wait for a transfer to the device
+        chosen = torch.stack([columns[index] for index in indices], dim=-1) if run else weights[..., :0]
         return Terms(tuple(module for _, module in run), chosen)
 
     def forward(self, image: Tensor, weights: Tensor, keep: Sequence[int] | None = None) -> Tensor:

@@ -38,7 +38,7 @@ class Kernels(NamedTuple):
     """What stands between convolutions; exchangeable, so that a compiler can have it."""
 
     norm_relu: Callable[[Tensor, NormState], Tensor]
-    norm_mix: Callable[[Tensor, NormState, Tensor, int], list[Tensor]]
+    norm_mix: Callable[[Tensor, NormState, Tensor | None, int, int], list[Tensor]]
 
 
 def norm_relu(maps: Tensor, state: NormState) -> Tensor:
@@ -46,21 +46,15 @@ def norm_relu(maps: Tensor, state: NormState) -> Tensor:
     return functional.relu(functional.batch_norm(maps, *state), inplace=True)
 
 
-def norm_mix(maps: Tensor, state: NormState, weights: Tensor, targets: int) -> list[Tensor]:
-    """Normalise and weigh candidates, and add up those of each target; targets alternate fastest.
-
-    Weights are (candidates,) or (images, candidates).
-    """
-    count = weights.shape[-1]
-    channels = len(state.mean) // count
-    if weights.dim() == 1:  # one weight for the batch: part of the norm's own scale and shift
-        scale = weights.to(state.weight.dtype).repeat_interleave(channels, output_size=channels * count)
-        state = state._replace(weight=state.weight * scale, bias=state.bias * scale)
+def norm_mix(
+    maps: Tensor, state: NormState, weights: Tensor | None, candidates: int, targets: int
+) -> list[Tensor]:
+    """Normalise, weigh candidates by (images, candidates) and add up those of each target, which alternates fastest."""
     normed = functional.batch_norm(maps, *state)
-    split = normed.view(len(maps), count // targets, targets, channels, *maps.shape[2:])
-    if weights.dim() == 2:
+    split = normed.view(len(maps), candidates // targets, targets, -1, *maps.shape[2:])
+    if weights is not None:
         split = split * weights.to(normed.dtype).view(*split.shape[:3], 1, 1, 1)
-    sums = split.sum(dim=1) if count > targets else split.squeeze(1)
+    sums = split.sum(dim=1) if candidates > targets else split.squeeze(1)
     return list(sums.unbind(dim=1))
 
 
@@ -95,15 +89,14 @@ class FusedInverted:
         # Ordered by groups: the kernels of the ungrouped ones are then one slice of the gathered values.
         rows = [sorted(family, key=lambda row: -_groups(row[0])) for family in families.values()]
         layers = _inverted_layers([[block for block, _ in row] for row in rows])
-        for number, row in enumerate(rows):
-            weights = torch.stack([weight for _, weight in row], dim=-1)
-            sums.append(self._family(image, [block for block, _ in row], weights, layers.family(number)))
+        if rows:
+            layers.weigh(torch.stack([weight for row in rows for _, weight in row], dim=-1))
+        for row, family in zip(rows, layers.families, strict=True):
+            sums.append(self._family(image, [block for block, _ in row], family))
         layers.finish()
         return _added(sums)
 
-    def _family(
-        self, image: Tensor, blocks: Sequence[nn.Module], weights: Tensor, layers: FamilyLayers
-    ) -> Tensor:
+    def _family(self, image: Tensor, blocks: Sequence[nn.Module], layers: FamilyLayers) -> Tensor:
         """Expand, filter and project all blocks of one kernel and dilation together."""
         dense, filters = layers.kernels
         first, second, last = layers.norms
@@ -119,7 +112,7 @@ class FusedInverted:
         )
         hidden = self.kernels.norm_relu(hidden, second)
         projected = functional.conv2d(hidden, _block_diagonal(projects))
-        (mixed,) = self.kernels.norm_mix(projected, last, weights, 1)
+        (mixed,) = self.kernels.norm_mix(projected, last, layers.weights, len(blocks), 1)
         return mixed
 
 
@@ -154,35 +147,28 @@ class FusedUnits:
             sorted(family, key=lambda index: _is_separable(terms[0].modules[index]))
             for family in families.values()
         ]
-        layers = _unit_layers([[found.modules[index] for index in row for found in terms] for row in rows])
+        members = [[found.modules[index] for index in row for found in terms] for row in rows]
+        layers = _unit_layers(members)
+        if rows:
+            layers.weigh(torch.cat([columns[index] for row in rows for index in row], dim=-1))
         active = functional.relu(image)
-        for number, row in enumerate(rows):
-            weights = torch.stack([columns[index] for index in row], dim=-2).flatten(-2)
-            modules = [found.modules[index] for index in row for found in terms]
-            maps = self._family(active, modules, weights, layers.family(number), targets=len(terms))
-            for target, part in enumerate(maps):
+        for modules, family in zip(members, layers.families, strict=True):
+            for target, part in enumerate(self._family(active, modules, family, targets=len(terms))):
                 sums[target].append(part)
         layers.finish()
         return [_added(parts) for parts in sums]
 
     def _family(
-        self,
-        maps: Tensor,
-        modules: Sequence[nn.Module],
-        weights: Tensor,
-        layers: FamilyLayers,
-        *,
-        targets: int,
+        self, maps: Tensor, modules: Sequence[nn.Module], layers: FamilyLayers, *, targets: int
     ) -> list[Tensor]:
         """Run units of equal form layer by layer."""
-        for number, state in enumerate(layers.norms):
+        for number, (kernel, state) in enumerate(zip(layers.kernels, layers.norms, strict=True)):
             conv = _first_conv(modules[0], number + 1)
-            kernel = _dense_kernel(layers.kernels[3 * number : 3 * number + 3], conv)
             groups = 1 if number == 0 else len(modules)
             maps = functional.conv2d(maps, kernel, None, conv.stride, conv.padding, conv.dilation, groups)
             if number + 1 < len(layers.norms):
                 maps = self.kernels.norm_relu(maps, state)
-        return self.kernels.norm_mix(maps, layers.norms[-1], weights, targets)
+        return self.kernels.norm_mix(maps, layers.norms[-1], layers.weights, len(modules), targets)
 
 
 class FamilyLayers(NamedTuple):
@@ -190,6 +176,7 @@ class FamilyLayers(NamedTuple):
 
     kernels: Sequence[Tensor]
     norms: Sequence[NormState]
+    weights: Tensor | None = None  # per image, where the last norm could not take them
 
 
 class Layers:
@@ -202,6 +189,7 @@ class Layers:
     ) -> None:
         rows = [row for family in norms for row in family]
         self._norms = [norm for row in rows for norm in row]
+        self._candidates = [family[-1] for family in norms]
         lists = [list(row) for family in kernels for row in family]
         lists += [[norm.weight for norm in row] for row in rows]
         lists += [[norm.bias for norm in row] for row in rows]
@@ -219,14 +207,33 @@ class Layers:
                 moving[: len(rows)], moving[len(rows) :], weights, biases, rows, strict=True
             )
         )
-        self._families = [
+        self.families = [
             FamilyLayers(own, [next(states) for _ in family])
             for own, family in zip(taken, norms, strict=True)
         ]
 
-    def family(self, number: int) -> FamilyLayers:
-        """Return the values of one family."""
-        return self._families[number]
+    def weigh(self, weights: Tensor) -> None:
+        """Take the weights of all candidates in order, (candidates,) or (images, candidates).
+
+        Those of a whole batch go into scale and shift of the last norms.
+        """
+        counts = [len(own) for own in self._candidates]
+        if weights.dim() == 2:
+            rows = weights.split(counts, dim=-1)  # type: ignore[no-untyped-call]
+            self.families = [
+                family._replace(weights=row) for family, row in zip(self.families, rows, strict=True)
+            ]
+            return
+        lasts = [family.norms[-1] for family in self.families]
+        widths = [len(state.mean) for state in lasts]
+        scale = weights[:, None].expand(-1, sum(widths) // sum(counts)).flatten()  # all are equally wide
+        values = torch.cat([state.weight for state in lasts] + [state.bias for state in lasts]).view(2, -1)
+        scale_rows, shift_rows = (values * scale.to(values.dtype)).unbind()
+        scales, shifts = (row.split(widths) for row in (scale_rows, shift_rows))  # type: ignore[no-untyped-call]
+        for index, (weight, bias) in enumerate(zip(scales, shifts, strict=True)):
+            family = self.families[index]
+            last = family.norms[-1]._replace(weight=weight, bias=bias)
+            self.families[index] = family._replace(norms=[*family.norms[:-1], last])
 
     def finish(self) -> None:
         """Give the moved statistics back to the norms they belong to."""
@@ -251,32 +258,47 @@ def _inverted_layers(families: Sequence[Sequence[nn.Module]]) -> Layers:
 
 
 def _unit_layers(families: Sequence[Sequence[nn.Module]]) -> Layers:
-    """Gather per layer: dense kernels, then pointwise and depthwise ones of separable convolutions."""
-    kernels, norms = [], []
-    for modules in families:
-        own: list[list[Tensor]] = []
-        for number in range(1, 1 + _repeats(modules[0])):
-            parts = {
-                kind: [_conv(part).weight for part in _named(modules, f"{kind}{number}")]
-                for kind in ("conv", "point", "depth")
-            }
-            own += parts.values()
-        kernels.append(own)
-        counts = range(1, 1 + _repeats(modules[0]))
-        norms.append([[_norm(part) for part in _named(modules, f"norm{number}")] for number in counts])
-    return Layers(kernels, norms)
+    """Gather the units' values; all separable kernels are multiplied out at once."""
+    steps = [(modules, number) for modules in families for number in range(1, 1 + _repeats(modules[0]))]
+    dense = [[_conv(part).weight for part in _named(modules, f"conv{number}")] for modules, number in steps]
+    points, depths = (
+        [_conv(part).weight for modules, number in steps for part in _named(modules, f"{kind}{number}")]
+        for kind in ("point", "depth")
+    )
+    norms = [
+        [[_norm(part) for part in _named(modules, f"norm{n}")] for n in range(1, 1 + _repeats(modules[0]))]
+        for modules in families
+    ]
+    # The gathered values belong to no family yet: the first takes all, then each gets its own.
+    layers = (
+        Layers([[points, depths, *dense], *[[] for _ in families[1:]]], norms) if families else Layers([], [])
+    )
+    if families:
+        flat = iter(_dense_kernels(layers.families[0].kernels, steps))
+        layers.families = [
+            family._replace(kernels=[next(flat) for _ in family.norms]) for family in layers.families
+        ]
+    return layers
 
 
-def _dense_kernel(flat: Sequence[Tensor], conv: nn.Conv2d) -> Tensor:
-    """Join dense kernels and products of pointwise and depthwise ones."""
-    dense, points, depths = flat
-    width, size = conv.in_channels, conv.kernel_size
-    parts = [dense.view(-1, width, *size)] if len(dense) else []
-    if len(points):
-        units = len(depths) // (width * size[0] * size[1])
-        product = points.view(units, -1, width, 1, 1) * depths.view(units, 1, width, *size)
-        parts.append(product.flatten(0, 1))
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
+def _dense_kernels(flat: Sequence[Tensor], steps: Sequence[tuple[Sequence[nn.Module], int]]) -> list[Tensor]:
+    """Return one kernel per step: dense ones, then products of pointwise and depthwise ones."""
+    points, depths, *dense = flat
+    counts = [len(_named(modules, f"depth{number}")) for modules, number in steps]
+    products: list[Tensor] = []
+    if sum(counts):
+        shape = next(_first_conv(modules[-1], n) for modules, n in steps if _is_separable(modules[-1]))
+        width, size = shape.in_channels, shape.kernel_size
+        joint = points.view(sum(counts), -1, width, 1, 1) * depths.view(sum(counts), 1, width, *size)
+        products = [part.flatten(0, 1) for part in joint.split(counts)]  # type: ignore[no-untyped-call]
+    kernels = []
+    for index, (modules, number) in enumerate(steps):
+        conv = _first_conv(modules[0], number)
+        width = conv.in_channels
+        parts = [dense[index].view(-1, width, *conv.kernel_size)] if len(dense[index]) else []
+        parts += [products[index]] if counts[index] else []
+        kernels.append(torch.cat(parts) if len(parts) > 1 else parts[0])
+    return kernels
 
 
 def _form(module: nn.Module) -> tuple[int, ...]:

@@ -64,7 +64,7 @@ class Search:
     def __init__(self, setting: Setting, words: frozenset[str]) -> None:
         self.setting, self.words = setting, words
         space: Any = {"inverted_residual": InvertedResidual, "hyper_cell": HyperCell}[setting.space]()
-        fused = bool(words & {"fused"})
+        fused = "fused" in words
         settings = SupernetSettings(
             fused=fused,
             compiled="compile" in words,
@@ -74,7 +74,9 @@ class Search:
         self.supernet: Any = space.supernet(setting.image, CLASSES, settings=settings)
         initialise(self.supernet, seed=0)
         memory = torch.channels_last if "last" in words else torch.contiguous_format
-        self.supernet.to(setting.device, memory_format=memory).train()
+        # Fused candidates concatenate flat kernels; only the maps need the other layout there.
+        kernels = torch.contiguous_format if fused else memory
+        self.supernet.to(setting.device, memory_format=kernels).train()
         self.noise = torch.Generator().manual_seed(0)
         self.logits = {
             decision.name: nn.Parameter(torch.zeros(len(decision.options), device=setting.device))

@@ -6,7 +6,9 @@ from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import OpCall, Shape
-from segtailor.nets.fused import FusedInverted, FusedUnits
+from segtailor.nets.fused import compiled_kernels
+from segtailor.nets.fused_inverted import FusedInverted
+from segtailor.nets.fused_units import FusedUnits
 from segtailor.nets.mixed import Fuse, Mixed, mix
 from segtailor.nets.relax import straight_through
 from segtailor.ops import Conv, FactorisedReduction, Identity, InvertedResidual, MaxPool, Separable
@@ -224,3 +226,10 @@ def test_recomputing_changes_neither_gradients_nor_statistics(fuse: Fuse | None)
     assert_same(recomputed.train(), plain.train(), image(), draw(plain))
     norms = [module for module in recomputed.modules() if isinstance(module, nn.BatchNorm2d)]
     assert {int(norm.num_batches_tracked) for norm in norms} == {1}  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("images", [None, 2])
+def test_compiled_kernels_equal_the_plain_path(images: int | None) -> None:
+    plain, fused = mixed_blocks(), mixed_blocks(fuse=FusedInverted(compiled_kernels()))
+    assert_same(fused.train(), plain.train(), image(), draw(plain, images))

@@ -1,7 +1,7 @@
 """Mixed operators: candidates that read one map, summed with given weights.
 
 The plain path runs candidate after candidate and is obviously right. A `Fuse` computes the same for many candidates,
-and several mixes of one map, at once (see `fused.py`); both read the very same modules.
+and several mixes of one map, at once (`fused_units.py`, `fused_inverted.py`); both read the very same modules.
 """
 
 from __future__ import annotations

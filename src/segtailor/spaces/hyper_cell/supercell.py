@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.plan import OpCall, Operator, Shape
-from segtailor.nets.fused import FusedUnits
+from segtailor.nets.fused_units import FusedUnits
 from segtailor.nets.mixed import Mixed, Price, mix, per_batch
 from segtailor.nets.relax import Live, Weights
 from segtailor.nets.supernet import SupernetSettings, freeze_affine

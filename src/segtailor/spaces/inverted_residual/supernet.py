@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import IMAGE, OpCall, Shape
-from segtailor.nets.fused import FusedInverted
+from segtailor.nets.fused_inverted import FusedInverted
 from segtailor.nets.mixed import Mixed, Price
 from segtailor.nets.network import Network
 from segtailor.nets.relax import Live, Weights

@@ -52,6 +52,7 @@ class Setting:
     device: torch.device
     steps: int
     warmup: int
+    profile: bool = False
 
 
 def macs(call: OpCall) -> float:
@@ -178,9 +179,22 @@ def measure(setting: Setting, words: frozenset[str]) -> dict[str, float]:
         "first_loss": first,
         "last_loss": float(loss),
     }
+    if setting.profile:
+        profile(search, step)
     if cuda:
         row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
     return row
+
+
+def profile(search: Search, step: Callable[[], Tensor]) -> None:
+    """Print what one step spends its time on."""
+    search.draw()
+    with torch.profiler.profile() as found:
+        step()
+        if search.setting.device.type == "cuda":
+            torch.cuda.synchronize()
+    key = "self_cuda_time_total" if search.setting.device.type == "cuda" else "self_cpu_time_total"
+    print(found.key_averages().table(sort_by=key, row_limit=20, max_name_column_width=70), file=sys.stderr)
 
 
 def compare(setting: Setting, variants: list[str]) -> dict[str, Any]:
@@ -222,6 +236,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--memory-gib", type=float, help="refuse to use more than this, as a smaller card would"
     )
+    parser.add_argument("--profile", action="store_true", help="print the costliest kernels of each variant")
     parser.add_argument("--no-tf32", action="store_true", help="full float32 in convolutions")
     return parser.parse_args()
 
@@ -253,6 +268,7 @@ def main() -> None:
             device=device,
             steps=options.steps,
             warmup=options.warmup,
+            profile=options.profile,
         )
         results[space] = compare(setting, variants)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -228,6 +228,19 @@ def test_recomputing_changes_neither_gradients_nor_statistics(fuse: Fuse | None)
     assert {int(norm.num_batches_tracked) for norm in norms} == {1}  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("images", [None, 2])
+def test_fused_candidates_run_under_autocast(images: int | None) -> None:
+    for exact, fused in (
+        (mixed_units().float(), mixed_units(fuse=FusedUnits()).float()),
+        (mixed_blocks().float(), mixed_blocks(fuse=FusedInverted()).float()),
+    ):
+        maps, weights = image().detach().float(), draw(exact, images).detach().float()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = fused.train()(maps, weights)
+        wanted = exact.train()(maps, weights)
+        assert float((output - wanted).detach().abs().max()) < 0.05 * float(wanted.detach().abs().max())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("images", [None, 2])
 def test_compiled_kernels_equal_the_plain_path(images: int | None) -> None:

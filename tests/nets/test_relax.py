@@ -119,6 +119,11 @@ def test_modes_leave_depths_soft_on_a_path_and_prune_everything() -> None:
     assert relax.live(relax.driving(decisions, soft, "prune")) == {"edge": (0, 1), "depth": (0, 1)}
 
 
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(Unsupported, match="soft, path, prune"):
+        relax.driving([], {}, "hard")  # type: ignore[arg-type]
+
+
 def test_live_options_are_those_with_weight_for_any_image() -> None:
     weights: dict[str, Tensor] = {
         "batch": torch.tensor([0.0, 0.4, 0.6]),

@@ -13,7 +13,7 @@ from segtailor.core.plan import OpCall, Shape
 from segtailor.core.sampling import sample_picks
 from segtailor.nets.network import Network, initialise
 from segtailor.nets.relax import Mode, driving, gumbel, one_hot, one_hot_weights, softmax, straight_through
-from segtailor.nets.supernet import Supernet, SupernetSettings
+from segtailor.nets.supernet import Supernet, SupernetSettings, keep_only
 from segtailor.spaces.hyper_cell import ADJACENT_SCALES, OWN_PATHS, HyperCell, MultiScale
 from segtailor.spaces.hyper_cell.operators import CELL_OPS
 from segtailor.spaces.hyper_cell.supernet import HyperCellSupernet
@@ -316,6 +316,22 @@ def test_removing_an_operator_removes_it_from_all_cells_that_share_it() -> None:
     assert supernet.remaining()["depth2"] == (0, 1, 2)
     with pytest.raises(Unsupported, match="edges are called"):
         supernet.remove("depth2", 1)
+
+
+def test_a_resumed_search_restores_what_was_removed() -> None:
+    supernet, again = TINY.supernet(IMAGE, 4), TINY.supernet(IMAGE, 4)
+    for decision, option in (("normal1_edge13", 4), ("reduction3_edge02", 0), ("aggregation_H1_N1", 2)):
+        supernet.remove(decision, option)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        again.load_state_dict(supernet.state_dict())
+    keep_only(again, supernet.remaining())
+    again.load_state_dict(supernet.state_dict())
+    assert again.remaining() == supernet.remaining()
+
+
+@pytest.mark.parametrize("depths", [(1, 1, 1), (2, 1, 2)])
+def test_spaces_of_little_depth_have_supernets_too(depths: tuple[int, int, int]) -> None:
+    check_supernet(replace(TINY, depths=depths), image=IMAGE, draws=3)
 
 
 def test_a_cell_whose_operators_are_all_zero_still_runs() -> None:

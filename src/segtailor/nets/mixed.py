@@ -95,9 +95,7 @@ class Mixed(nn.Module):
         found = [(index, self.candidate(index)) for index in keep]
         run = [(index, module) for index, module in found if module is not None]
         indices = [index for index, _ in run]
-        columns = weights.unbind(dim=-1)  # indexing by a list would wait for a transfer to the device
-        chosen = torch.stack([columns[index] for index in indices], dim=-1) if run else weights[..., :0]
-        return Terms(tuple(module for _, module in run), chosen)
+        return Terms(tuple(module for _, module in run), _columns(weights, indices))
 
     def forward(self, image: Tensor, weights: Tensor, keep: Sequence[int] | None = None) -> Tensor:
         """Return the weighted sum; `keep` spares the look at the weights where the caller knows it."""
@@ -151,6 +149,17 @@ def plain(image: Tensor, terms: Sequence[Terms]) -> list[Tensor]:
 def scaled(image: Tensor, weight: Tensor) -> Tensor:
     """Multiply a map by one weight, or by one for each image of the batch."""
     return image * weight.to(image.dtype).reshape(-1, 1, 1, 1)
+
+
+def _columns(weights: Tensor, indices: Sequence[int]) -> Tensor:
+    """Return some columns; indexing by a list would wait for its transfer to the device."""
+    if not indices:
+        return weights[..., :0]
+    first, last = indices[0], indices[-1]
+    if list(indices) == list(range(first, last + 1)):
+        return weights[..., first : last + 1]
+    columns = weights.unbind(dim=-1)
+    return torch.stack([columns[index] for index in indices], dim=-1)
 
 
 def _plain_sum(image: Tensor, terms: Terms) -> Tensor:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.space import Decision, Picks
@@ -66,7 +65,7 @@ def straight_through(soft: Tensor) -> Tensor:
 
     The bracket keeps the values exact, so that a mixed operator runs the chosen candidate alone.
     """
-    hard = functional.one_hot(soft.argmax(dim=-1), soft.shape[-1]).to(soft.dtype)
+    hard = torch.zeros_like(soft).scatter(-1, soft.argmax(dim=-1, keepdim=True), 1.0)
     return hard + (soft - soft.detach())
 
 
@@ -87,6 +86,8 @@ def driving(
     `soft` runs everything. `path` runs one candidate per decision, except that depths stay soft: an exit is only a
     factor, which the norm behind it removes, and with it the gradient. `prune` skips weights below `threshold`.
     """
+    if mode not in get_args(Mode):
+        raise Unsupported(f"mode is '{mode}'; choose one of {', '.join(get_args(Mode))}.")
     if mode == "prune":
         return {decision.name: pruned(soft[decision.name], threshold=threshold) for decision in decisions}
     return {
@@ -121,8 +122,9 @@ def live(weights: Weights) -> dict[str, tuple[int, ...]]:
     names = list(weights)
     if not names:
         return {}
-    rows = [(weights[name].detach() != 0).reshape(-1, weights[name].shape[-1]).any(dim=0) for name in names]
-    flags = torch.cat(rows).tolist()
+    tables = [weights[name].detach() for name in names]
+    rows = [table if table.dim() == 1 else table.abs().flatten(0, -2).amax(dim=0) for table in tables]
+    flags = (torch.cat(rows) != 0).tolist()
     found, start = {}, 0
     for name, row in zip(names, rows, strict=True):
         own = flags[start : start + len(row)]

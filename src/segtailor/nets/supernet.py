@@ -66,7 +66,10 @@ class Supernet(Protocol):
         """Copy the weights that an architecture uses into its network."""
 
     def remove(self, decision: str, option: int) -> None:
-        """Drop a candidate wherever the decision drives one; at least one of a decision stays."""
+        """Drop a candidate wherever the decision drives one; at least one of a decision stays.
+
+        Its parameters are gone from the module; an optimiser that still holds them keeps their memory.
+        """
 
     def remaining(self) -> dict[str, tuple[int, ...]]:
         """Return the options of every decision that were not removed."""
@@ -177,6 +180,13 @@ def remaining_options(
         else tuple(range(len(decision.options)))
         for decision in decisions
     }
+
+
+def keep_only(supernet: Supernet, options: Mapping[str, Sequence[int]]) -> None:
+    """Remove all other options: what a resumed search does before it loads the supernet's state."""
+    for decision, left in supernet.remaining().items():
+        for option in set(left) - set(options[decision]):
+            supernet.remove(decision, option)
 
 
 def most_likely(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from random import Random
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from segtailor.testing.spaces import check_plain
 TOLERANCE = 1e-5  # of the largest logit, or of 1 where logits are smaller
 
 
-class RelaxableSpace(SearchSpace, Relaxable):
+class RelaxableSpace(SearchSpace, Relaxable, Protocol):
     """A space that has a supernet."""
 
 

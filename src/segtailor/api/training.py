@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+import segtailor.recipes.calibrating  # so that resume knows them
 import segtailor.spaces  # noqa: F401 - registers the families that recipes and bundles may name
 from segtailor.api.networks import resolve
 from segtailor.core.codec import Json

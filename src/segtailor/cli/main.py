@@ -16,6 +16,7 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("show", "Describe a network: layers, multiply-accumulates, parameters, receptive field, drawing."),
     ("bench", "Measure how long networks take on targets."),
     ("import", "Turn a published checkpoint into a bundle."),
+    ("calibrate", "Time the operators of a search space on a device: the table that budgets are kept with."),
     ("train", "Train a network on a dataset."),
     ("eval", "Score a trained network on a split of a dataset."),
     ("resume", "Go on with a run that was interrupted."),

@@ -1,1 +1,17 @@
-"""Placeholder."""
+"""What networks cost: counted, looked up in a device pack, or measured."""
+
+from segtailor.costs.analytic import ActivationMemory, Macs, Params
+from segtailor.costs.pack import Pack, Use, read_pack, shipped_pack, shipped_packs
+from segtailor.costs.table import LatencyTable
+
+__all__ = [
+    "ActivationMemory",
+    "LatencyTable",
+    "Macs",
+    "Pack",
+    "Params",
+    "Use",
+    "read_pack",
+    "shipped_pack",
+    "shipped_packs",
+]

@@ -1,0 +1,93 @@
+"""Calibrate: the functions behind the verb."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import segtailor.spaces  # noqa: F401 - registers the families
+from segtailor.core.codec import Json
+from segtailor.core.errors import UserError
+from segtailor.core.job import Step
+from segtailor.core.target import parse_target
+from segtailor.costs.assembly import Subject
+from segtailor.costs.pack import Pack, Use, read_pack
+from segtailor.costs.table import LatencyTable
+from segtailor.costs.trust import scatter
+from segtailor.recipes.calibrating import CalibrateRecipe
+from segtailor.recipes.recipe import Place, recipe_document
+from segtailor.runs import Display, Layout, execute
+
+
+def pack_name(recipe: CalibrateRecipe) -> str:
+    """Return the usual file name of a pack."""
+    height, width = recipe.image
+    place = re.sub(r"[^a-z0-9]+", "-", str(parse_target(recipe.target)))
+    return f"{recipe.space}-{height}x{width}-{place}.json"
+
+
+def run_folder(pack: Path) -> Path:
+    """Return the run directory that belongs to a pack file: everything measured is kept there, to resume."""
+    return pack.with_name(f"{pack.stem}.run")
+
+
+def calibrate(recipe: CalibrateRecipe, out: Path, *, display: Display | None = None) -> dict[str, Json]:
+    """Make a device pack; interrupted, the same call goes on. The scatter plot lies beside the pack."""
+    _check_folder(out)
+    folder = run_folder(out)
+    job = recipe.job(Place(folder=folder, cache=folder))  # before the run directory: a mistake leaves nothing
+    execute(lambda: job, folder, recipe_document(recipe), display=display)
+    return _deliver(read_pack(Layout(folder).cost_table), out)
+
+
+def bundle(
+    recipe: CalibrateRecipe, file: Path, *, progress: Callable[[Step], None] | None = None
+) -> dict[str, Json]:
+    """Write the operators of a space as ONNX files with a runner, for a board without this package."""
+    from segtailor.costs.bundle import Selection, write_bundle
+
+    subject = Subject(
+        space=recipe.search_space(), image=recipe.image, classes=recipe.classes, target=recipe.target
+    )
+    limit = None if recipe.minutes is None else max(1, int(60 * recipe.minutes / recipe.seconds_per_entry))
+    selection = Selection(
+        operators=limit,
+        fit_networks=recipe.fit_networks,
+        trust_networks=recipe.trust_networks,
+        seed=recipe.seed,
+    )
+    count = 0
+    for step in write_bundle(file, subject, selection):
+        count = step.done if step.phase == "operators" else count
+        if progress is not None:
+            progress(step)
+    return {"bundle": str(file), "entries": count}
+
+
+def import_results(results: Path, out: Path) -> dict[str, Json]:
+    """Make the device pack of a board from what the bundle's runner wrote there."""
+    from segtailor.costs.bundle import import_results as assemble_results
+
+    return _deliver(assemble_results(results), out)
+
+
+def latency_table(pack: Path, *, use: Use | None = None, force: bool = False) -> LatencyTable:
+    """Return the latency cost of a pack file; one made for something else is refused unless `force`."""
+    return LatencyTable(pack=read_pack(pack, use=use, force=force))
+
+
+def _deliver(pack: Pack, out: Path) -> dict[str, Json]:
+    _check_folder(out)
+    pack.write(out)
+    result: dict[str, Json] = {"pack": str(out), **pack.summary()}
+    if pack.trust is not None:
+        drawing = out.with_suffix(".svg")
+        drawing.write_text(scatter(pack.trust, title=f"{pack.space} on {pack.target}"), encoding="utf-8")
+        result["plot"] = str(drawing)
+    return result
+
+
+def _check_folder(out: Path) -> None:
+    if not out.parent.is_dir():
+        raise UserError(f"{out.parent} is no folder; make it first, or choose another --out.")

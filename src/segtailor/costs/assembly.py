@@ -1,0 +1,97 @@
+"""From what was measured, here or on a board, to a device pack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from segtailor.core.codec import to_json
+from segtailor.core.plan import OpCall, Shape
+from segtailor.core.space import SPACES, SearchSpace, identity
+from segtailor.costs.estimate import estimated
+from segtailor.costs.keys import key_of
+from segtailor.costs.pack import Entry, Pack
+from segtailor.costs.trust import Seen, corrected, judged
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """The time of one network, by its picks: undisturbed, and the median."""
+
+    picks: Mapping[str, int]
+    low_ms: float
+    median_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What was measured: a space at an image size with a number of classes, on a target."""
+
+    space: SearchSpace
+    image: tuple[int, int]
+    classes: int
+    target: str
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the image."""
+        return Shape(3, *self.image)
+
+    def header(self) -> dict[str, Any]:
+        """Return the subject as plain data."""
+        return {
+            "space": SPACES.name_of(type(self.space)),
+            "settings": to_json(self.space),
+            "image": list(self.image),
+            "classes": self.classes,
+            "target": self.target,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Everything measured: operators, networks for the correction, networks for the trust report."""
+
+    measured: Mapping[OpCall, Entry] = field(default_factory=dict)
+    fit: tuple[Whole, ...] = ()
+    trust: tuple[Whole, ...] = ()
+
+
+def assemble(
+    subject: Subject,
+    evidence: Evidence,
+    calls: Sequence[OpCall],
+    *,
+    machine: Mapping[str, Any],
+    conditions: Mapping[str, Any],
+) -> Pack:
+    """Fill what is missing of `calls` by estimates, fit the correction, judge."""
+    missing = [call for call in calls if call not in evidence.measured]
+    guessed = estimated(evidence.measured, missing)
+    entries = {**evidence.measured, **guessed}
+    facts = {
+        "measured": len(evidence.measured),
+        "estimated": len(guessed),
+        "missing": len(missing) - len(guessed),
+    }
+    draft = Pack(
+        space=SPACES.name_of(type(subject.space)),
+        settings=to_json(subject.space),
+        image=subject.image,
+        classes=subject.classes,
+        target=subject.target,
+        machine=machine,
+        entries={key_of(call): entry for call, entry in entries.items()},
+        conditions={**facts, **conditions},
+    )
+    return judged(corrected(draft, _seen(subject, evidence.fit)), _seen(subject, evidence.trust))
+
+
+def _seen(subject: Subject, networks: Sequence[Whole]) -> list[Seen]:
+    rows = []
+    for whole in networks:
+        arch = subject.space.architecture(whole.picks)
+        plan = subject.space.plan(arch, subject.shape, subject.classes)
+        rows.append(Seen(identity(arch), plan, whole.low_ms, whole.median_ms))
+    return rows

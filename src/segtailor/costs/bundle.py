@@ -1,0 +1,196 @@
+"""Calibrate a board that cannot run this package: a zip of operators to take there, and its results to bring back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from segtailor.core.atomic import writing
+from segtailor.core.codec import from_json, read_json
+from segtailor.core.errors import Unsupported, UserError
+from segtailor.core.job import Step
+from segtailor.core.plan import OpCall
+from segtailor.core.space import SPACES
+from segtailor.core.target import parse_target
+from segtailor.costs import board_runner
+from segtailor.costs.assembly import Evidence, Subject, Whole, assemble
+from segtailor.costs.keys import call_of, key_of
+from segtailor.costs.pack import Entry, Pack
+from segtailor.costs.sandwich import level, operator_files
+from segtailor.costs.usage import ranked_calls
+from segtailor.costs.whole import different
+from segtailor.targets.runtime import flag
+
+FORMAT = 1
+LIMIT = 64 * 2**20  # bytes of a results file
+CHUNK = 32
+README = """Operators of a segtailor search space, to be timed on this machine.
+
+    pip install numpy onnxruntime        # nothing else is needed
+    python board_runner.py               # writes results.json; stop other programs first
+
+Then, on the machine with segtailor:
+
+    segtailor calibrate --import results.json --out pack.json
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What goes into a bundle: the most used `operators` (None: all), networks to fit and to check on."""
+
+    operators: int | None = None
+    fit_networks: int = 10
+    trust_networks: int = 30
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a bundle holds: the file of each call, and the picks and role of each network."""
+
+    space: str
+    settings: Mapping[str, Any]
+    image: tuple[int, int]
+    classes: int
+    target: str
+    threads: int | None
+    spin: bool
+    calls: Mapping[str, str]
+    networks: Mapping[str, Mapping[str, int]]
+    fit_networks: int
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """What the runner measured of one whole network."""
+
+    low_ms: float
+    median_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What the runner brings back."""
+
+    format: int
+    manifest: Manifest
+    threads: int | None
+    machine: Mapping[str, Any]
+    conditions: Mapping[str, Any]
+    operators: Mapping[str, Entry]
+    networks: Mapping[str, Timed]
+
+
+def write_bundle(path: Path, subject: Subject, selection: Selection) -> Iterator[Step]:
+    """Write the zip, yielding progress; the file appears when it is complete."""
+    target = parse_target(subject.target)
+    if (target.device, target.runtime, target.precision) != ("cpu", "onnxruntime", "fp32"):
+        raise Unsupported(
+            f"a bundle is timed by ONNX Runtime on the CPU, not {target}; use cpu/onnxruntime/fp32."
+        )
+    ranked = ranked_calls(subject.space, subject.shape, subject.classes, seed=selection.seed)
+    calls = ranked[: selection.operators]
+    temporary = path.with_name(f".{path.name}.tmp")
+    with writing(path, what="bundle"):
+        try:
+            with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as bundle:
+                yield from _fill(bundle, subject, selection, calls)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _fill(
+    bundle: zipfile.ZipFile, subject: Subject, selection: Selection, calls: Sequence[OpCall]
+) -> Iterator[Step]:
+    files: dict[str, str] = {}
+    for first in range(0, len(calls), CHUNK):
+        chunk = calls[first : first + CHUNK]
+        for call, data in zip(chunk, operator_files(chunk), strict=True):
+            name = f"operators/{hashlib.sha256(data).hexdigest()[:16]}.onnx"
+            if name not in files.values():
+                bundle.writestr(name, data)
+            files[key_of(call)] = name
+        yield Step(phase="operators", done=len(files), total=len(calls))
+    networks: dict[str, Mapping[str, int]] = {}
+    wanted = selection.fit_networks + selection.trust_networks
+    for arch in islice(different(subject.space, seed=selection.seed), wanted):
+        name = f"networks/{len(networks):03d}.onnx"
+        bundle.writestr(name, _network(subject, arch))
+        networks[name] = subject.space.picks(arch)
+        yield Step(phase="networks", done=len(networks), total=wanted)
+    target = parse_target(subject.target)
+    manifest = {
+        "format": FORMAT,
+        **subject.header(),
+        "threads": target.threads,
+        "spin": flag(target, "spin", default=True),
+        "calls": files,
+        "networks": networks,
+        "fit_networks": selection.fit_networks,
+    }
+    bundle.writestr("manifest.json", json.dumps(manifest, indent=1))
+    bundle.writestr("board_runner.py", Path(board_runner.__file__).read_text(encoding="utf-8"))
+    bundle.writestr("README.txt", README)
+
+
+def _network(subject: Subject, arch: Any) -> bytes:
+    from segtailor.deploy.fold import inference_form
+    from segtailor.nets.network import Network
+    from segtailor.targets.onnx import graph_of
+
+    plan = subject.space.plan(arch, subject.shape, subject.classes).deployed()
+    network = inference_form(Network(plan).eval())
+    level(network)
+    return graph_of(network, parse_target(subject.target), (subject.shape,), pixels=False)
+
+
+def import_results(path: Path) -> Pack:
+    """Turn the runner's results into a device pack."""
+    document = read_json(path, what="results of a bundle", limit=LIMIT)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise UserError(
+            f"{path} is not a results file of format {FORMAT}; take the results.json of the runner."
+        )
+    results = from_json(Results, document, what=f"results {path}")
+    manifest = results.manifest
+    space = from_json(SPACES.get(manifest.space), dict(manifest.settings), what=f"results {path}: settings")
+    target = parse_target(manifest.target)
+    options = {**target.options, **({"threads": str(results.threads)} if results.threads else {})}
+    subject = Subject(
+        space=space,
+        image=manifest.image,
+        classes=manifest.classes,
+        target=str(type(target)(**{**vars(target), "options": options})),
+    )
+    measured = {
+        call_of(key): results.operators[file]
+        for key, file in manifest.calls.items()
+        if file in results.operators
+    }
+    whole = [
+        Whole(picks=picks, low_ms=results.networks[name].low_ms, median_ms=results.networks[name].median_ms)
+        for name, picks in manifest.networks.items()
+        if name in results.networks
+    ]
+    split = manifest.fit_networks
+    facts = {
+        "method": "bundle timed by its own runner",
+        "statistic": "fastest of the runs, each kernel by itself",
+        **results.conditions,
+    }
+    return assemble(
+        subject,
+        Evidence(measured=measured, fit=tuple(whole[:split]), trust=tuple(whole[split:])),
+        ranked_calls(space, subject.shape, subject.classes),
+        machine=results.machine,
+        conditions=facts,
+    )

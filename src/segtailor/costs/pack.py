@@ -1,0 +1,207 @@
+"""The device pack: one JSON with a latency table, all conditions it was measured under, and how far to trust it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from segtailor.core.atomic import write_json
+from segtailor.core.codec import Json, from_json, read_json, to_json
+from segtailor.core.errors import Unsupported, UserError, unknown
+from segtailor.core.target import parse_target
+
+FORMAT = 1
+DISTURBED = 1.2  # median over fastest run
+LIMIT = 64 * 2**20  # bytes of a pack file; the largest shipped family needs about 2 MiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Time of one call in microseconds: undisturbed by other work (the fastest of many runs), with its spread.
+
+    `kernels` is how many steps the runtime made of the call; 0 runs means estimated from measured neighbours.
+    """
+
+    us: float
+    spread: float = 0.0
+    runs: int = 0
+    kernels: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """What whole networks showed: a call costs `slope` times its entry, plus `per_kernel_us` for each kernel."""
+
+    slope: float = 1.0
+    per_kernel_us: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """One network measured whole, against its price."""
+
+    fingerprint: str
+    predicted_ms: float
+    measured_ms: float
+    median_ms: float
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs got in the way: then half of the runs are much slower than the fastest."""
+        return self.median_ms > DISTURBED * self.measured_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trust:
+    """How prices compare with random networks that took no part in the correction; `mape` is a fraction."""
+
+    pearson: float
+    spearman: float
+    mape: float
+    networks: tuple[Checked, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack:
+    """A latency table and everything it depends on. `free` operators cost nothing by the table's convention."""
+
+    space: str
+    settings: Mapping[str, Any]
+    image: tuple[int, int]
+    classes: int
+    target: str
+    machine: Mapping[str, Any]
+    entries: Mapping[str, Entry]
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    free: tuple[str, ...] = ()
+    correction: Correction = Correction()
+    trust: Trust | None = None
+    source: str = ""
+    format: int = FORMAT
+
+    def summary(self) -> dict[str, Json]:
+        """Return the figures that a user wants first."""
+        guessed = sum(not entry.runs for entry in self.entries.values())
+        trust = self.trust
+        return {
+            "entries": len(self.entries),
+            "estimated": guessed,
+            "pearson": trust.pearson if trust else None,
+            "spearman": trust.spearman if trust else None,
+            "mape": trust.mape if trust else None,
+            "networks": len(trust.networks) if trust else 0,
+            "disturbed": sum(one.disturbed for one in trust.networks) if trust else 0,
+        }
+
+    def document(self) -> dict[str, Json]:
+        """Return the JSON document."""
+        return to_json(self)  # type: ignore[no-any-return]
+
+    def write(self, path: Path) -> None:
+        """Write the pack file, completely or not at all."""
+        write_json(path, self.document(), what="device pack")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """What a pack is wanted for; fields left out are not compared."""
+
+    space: str | None = None
+    image: tuple[int, int] | None = None
+    classes: int | None = None
+    target: str | None = None
+    machine: Mapping[str, Any] | None = None
+
+    def differences(self, pack: Pack) -> list[str]:
+        """Say, one line each, in what `pack` differs from what is wanted."""
+        found = []
+        for name in ("space", "image", "classes"):
+            wanted, had = getattr(self, name), getattr(pack, name)
+            if wanted is not None and wanted != had:
+                found.append(f"{name}: the pack has {_text(had)}, wanted is {_text(wanted)}")
+        if self.target is not None and parse_target(self.target) != parse_target(pack.target):
+            found.append(f"target: the pack has {pack.target}, wanted is {self.target}")
+        if self.machine is not None:
+            found += _machine_differences(pack, self.machine)
+        return found
+
+
+def read_pack(path: Path, *, use: Use | None = None, force: bool = False) -> Pack:
+    """Read a pack file; one that was made for something else is refused unless `force`."""
+    document = read_json(path, what="device pack", limit=LIMIT)
+    pack = parse_pack(document, what=f"device pack {path}")
+    if use is not None and not force:
+        refuse_other(pack, use, what=f"device pack {path}")
+    return pack
+
+
+def parse_pack(document: Any, *, what: str) -> Pack:
+    """Validate a pack document."""
+    if not isinstance(document, dict):
+        raise UserError(f"{what}: expected a JSON object with 'format' and 'entries'. Is it the right file?")
+    if document.get("format") != FORMAT:
+        raise UserError(
+            f"{what}: format is {document.get('format')!r}, this version reads format {FORMAT}. "
+            "Calibrate again with `segtailor calibrate`, or use the version that wrote it."
+        )
+    pack = from_json(Pack, document, what=what)
+    parse_target(pack.target)
+    for key, entry in pack.entries.items():
+        if not 0 <= entry.us < 1e9 or entry.kernels < 0:  # also refuses nan
+            raise UserError(f"{what}: entry {key[:100]} takes {entry.us} us; calibrate again.")
+    return pack
+
+
+def refuse_other(pack: Pack, use: Use, *, what: str) -> None:
+    """Raise if the pack was made for another machine, space, target or size, naming every difference."""
+    found = use.differences(pack)
+    if found:
+        raise Unsupported(
+            f"{what} does not fit: {'; '.join(found)}. Calibrate for this use with `segtailor calibrate`, "
+            "or add --force (force=True) if the prices are meant all the same."
+        )
+
+
+def shipped_packs() -> tuple[str, ...]:
+    """Return the names of the packs that come with the package."""
+    folder = resources.files("segtailor.costs") / "packs"
+    return tuple(
+        sorted(file.name.removesuffix(".json") for file in folder.iterdir() if file.name.endswith(".json"))
+    )
+
+
+def shipped_pack(name: str) -> Pack:
+    """Return a pack that comes with the package, e.g. `fasterseg-1080ti`."""
+    if name not in shipped_packs():
+        raise unknown("shipped device pack", name, shipped_packs())
+    with resources.as_file(resources.files("segtailor.costs") / "packs" / f"{name}.json") as path:
+        return read_pack(path)
+
+
+def _machine_differences(pack: Pack, here: Mapping[str, Any]) -> list[str]:
+    """Compare hardware, and of the software only what executes the target."""
+    names = ["cpu", "cores", "system"] if pack.target.startswith("cpu") else ["gpus", "driver"]
+    pairs = [(name, pack.machine.get(name), here.get(name)) for name in names]
+    runtime = parse_target(pack.target).runtime
+    package = runtime if runtime in ("onnxruntime", "openvino", "tensorrt") else "torch"
+    then, now = (machine.get("versions", {}).get(package) for machine in (pack.machine, here))
+    pairs.append((package, then, now))
+    return [
+        f"{name}: measured on {_text(then)}, this machine has {_text(now)}"
+        for name, then, now in pairs
+        if to_plain(then) != to_plain(now)
+    ]
+
+
+def to_plain(value: Any) -> Any:
+    """Return lists for tuples, so that what was read from a file compares equal."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple) and len(value) == 2:
+        return f"{value[0]}x{value[1]}"
+    return str(value)

@@ -1,0 +1,154 @@
+"""How far table prices can be trusted: correction from whole networks, correlation, error, a scatter plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segtailor.core.plan import Plan
+from segtailor.costs.estimate import non_negative_fit
+from segtailor.costs.pack import DISTURBED, Checked, Correction, Pack, Trust
+from segtailor.costs.table import LatencyTable
+
+FEWEST = 3  # undisturbed networks to fit on
+ROUNDS = 30  # of re-weighting
+EXACT = 1e-3  # a relative error that cannot be told from none
+
+
+class Seen(NamedTuple):
+    """A network that was measured whole."""
+
+    fingerprint: str
+    plan: Plan
+    low_ms: float
+    median_ms: float
+
+
+def corrected(pack: Pack, networks: Sequence[Seen]) -> Pack:
+    """Return the pack with a correction fitted on these networks; as it is, if there are none.
+
+    Networks that other programs disturbed are left out where enough remain.
+    """
+    if not networks:
+        return pack
+    quiet = [one for one in networks if one.median_ms <= DISTURBED * one.low_ms]
+    networks = quiet if len(quiet) >= FEWEST else networks
+    table = LatencyTable(pack=replace(pack, correction=Correction()))
+    found = [[entry for call in one.plan.calls for entry in table.entries(call)] for one in networks]
+    correction = fit_correction(
+        [sum(entry.us for entry in entries) for entries in found],
+        [sum(entry.kernels for entry in entries) for entries in found],
+        [1000 * one.low_ms for one in networks],
+    )
+    return replace(pack, correction=correction)
+
+
+def judged(pack: Pack, networks: Sequence[Seen]) -> Pack:
+    """Return the pack with a trust report on these networks; as it is, if there are none."""
+    if not networks:
+        return pack
+    table = LatencyTable(pack=pack)
+    rows = [
+        Checked(
+            fingerprint=one.fingerprint,
+            predicted_ms=round(table.of(one.plan), 5),
+            measured_ms=round(one.low_ms, 5),
+            median_ms=round(one.median_ms, 5),
+        )
+        for one in networks
+    ]
+    return replace(pack, trust=judge(rows))
+
+
+def fit_correction(
+    sums_us: Sequence[float], kernels: Sequence[int], measured_us: Sequence[float]
+) -> Correction:
+    """Fit factor and overhead per kernel so that absolute relative errors are least; neither is ever negative.
+
+    Absolute errors, by re-weighted least squares: a few networks that other programs disturbed must not count more
+    than all that they left alone.
+    """
+    target = np.asarray(measured_us, dtype=float)
+    features = np.column_stack([sums_us, kernels]).astype(float) / target[:, None]
+    weights = np.ones(len(target))
+    for _ in range(ROUNDS):
+        slope, overhead = non_negative_fit(features * weights[:, None], weights)
+        errors = np.abs(features @ [slope, overhead] - 1)
+        weights = 1 / np.sqrt(np.maximum(errors, EXACT))
+    if slope <= 0:  # networks too alike to tell: one factor for all
+        slope, overhead = float(np.median(target / np.asarray(sums_us))), 0.0
+    return Correction(slope=round(float(slope), 6), per_kernel_us=round(float(overhead), 6))
+
+
+def judge(networks: Sequence[Checked]) -> Trust:
+    """Compare predicted with measured."""
+    predicted = np.array([network.predicted_ms for network in networks])
+    measured = np.array([network.measured_ms for network in networks])
+    return Trust(
+        pearson=round(pearson(predicted, measured), 5),
+        spearman=round(pearson(_ranks(predicted), _ranks(measured)), 5),
+        mape=round(float(np.mean(np.abs(predicted / measured - 1))), 5),
+        networks=tuple(networks),
+    )
+
+
+def pearson(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Return the correlation; 0 where one side does not vary."""
+    if len(first) < 2 or not np.ptp(first) or not np.ptp(second):
+        return 0.0
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ranks, equal values sharing the mean of theirs."""
+    order = np.sort(values)
+    left, right = np.searchsorted(order, values, "left"), np.searchsorted(order, values, "right")
+    return (left + right - 1) / 2
+
+
+def scatter(trust: Trust, *, title: str) -> str:
+    """Draw predicted over measured milliseconds as SVG."""
+    size, margin = 420, 56
+    top = 1.05 * max(max(one.predicted_ms, one.measured_ms) for one in trust.networks)
+
+    def place(value: float) -> float:
+        return margin + value / top * (size - 2 * margin)
+
+    marks = [
+        f'<circle cx="{place(one.measured_ms):.1f}" cy="{size - place(one.predicted_ms):.1f}" r="4" '
+        f'fill="#2266aa" fill-opacity="0.6"><title>{one.fingerprint}</title></circle>'
+        for one in trust.networks
+    ]
+    ticks = []
+    for step in range(5):
+        value = top * step / 4
+        at = place(value)
+        ticks.append(f'<text x="{at:.1f}" y="{size - margin + 16}" text-anchor="middle">{value:.3g}</text>')
+        ticks.append(f'<text x="{margin - 6}" y="{size - at + 4:.1f}" text-anchor="end">{value:.3g}</text>')
+    low, high = margin, size - margin
+    summary = f"Pearson {trust.pearson:.4f}, Spearman {trust.spearman:.4f}, error {100 * trust.mape:.1f} %"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size} {size}" font-family="sans-serif" '
+            'font-size="11">',
+            f'<rect width="{size}" height="{size}" fill="white"/>',
+            f'<text x="{size / 2}" y="20" text-anchor="middle" font-size="13">{_escape(title)}</text>',
+            f'<text x="{size / 2}" y="36" text-anchor="middle">{summary}, {len(trust.networks)} networks</text>',
+            f'<path d="M{low} {low}V{high}H{high}" fill="none" stroke="#444"/>',
+            f'<path d="M{low} {high}L{high} {low}" stroke="#999" stroke-dasharray="4 4"/>',
+            *ticks,
+            f'<text x="{size / 2}" y="{size - 12}" text-anchor="middle">measured, ms</text>',
+            f'<text x="16" y="{size / 2}" text-anchor="middle" transform="rotate(-90 16 {size / 2})">'
+            "predicted, ms</text>",
+            *marks,
+            "</svg>\n",
+        ]
+    )
+
+
+def _escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,67 @@
+"""The verb `calibrate`: flags, exit codes, JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from segtailor.cli.main import run
+from segtailor.costs.pack import read_pack
+
+WHAT = ["calibrate", "--space", "inverted_residual", "--image", "32x64", "--classes", "4"]
+TARGET = ["--target", "cpu/onnxruntime/fp32?threads=1"]
+EAGER = ["--target", "cpu/eager/fp32?threads=1"]  # needs no export
+
+
+def test_a_dry_run_says_where_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run([*WHAT, *TARGET, "--dry-run", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["pack"] == "inverted_residual-32x64-cpu-onnxruntime-fp32-threads-1.json"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["calibrate"], "needs --space, --target and --image"),
+        (["calibrate", "--space", "nonsense", *TARGET, "--image", "32x64"], "no space is called"),
+        ([*WHAT, "--target", "cpu/onnxruntime/fp32?threads=0"], "threads=0"),
+        ([*WHAT, "--target", "cpu/onnx/fp32"], "no runtime is called"),
+        ([*WHAT, "--target", "abacus"], "device/runtime/precision"),
+        ([*WHAT, *TARGET, "--minutes", "-1"], "minutes=-1"),
+        ([*WHAT, *TARGET, "--networks", "1"], "at least 2"),
+        (["calibrate", "--space", "inverted_residual", *TARGET, "--image", "99999x99999"], "out of range"),
+        (["calibrate", "--space", "inverted_residual", *TARGET, "--image", "0x64"], "HEIGHTxWIDTH"),
+        (["calibrate", "--import", "none.json"], "does not exist"),
+    ],
+)
+def test_mistakes_are_explained_and_leave_no_pack(
+    flags: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run([*flags, "--out", "pack.json"]) == 1
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_calibrating_twice_reads_the_first_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "pack.json"
+    command = [*WHAT, *EAGER, "--minutes", "0.01", "--networks", "2", "--out", str(out), "--json"]
+    assert run(command) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert {"pack", "entries", "pearson", "spearman", "mape"} <= set(first)
+    assert len(read_pack(out).entries) == first["entries"] > 100
+    assert out.with_suffix(".svg").exists()
+    assert run(command) == 0
+    assert json.loads(capsys.readouterr().out) == first

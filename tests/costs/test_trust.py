@@ -1,0 +1,161 @@
+"""Correction, correlation, error, plot, and estimates for what was not timed."""
+
+from __future__ import annotations
+
+from random import Random
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from segtailor import api
+from segtailor.core.plan import OpCall, Shape
+from segtailor.core.space import SPACES
+from segtailor.costs.estimate import estimated, non_negative_fit
+from segtailor.costs.pack import Checked, Correction, Entry, Pack
+from segtailor.costs.trust import Seen, corrected, fit_correction, judge, judged, scatter
+from segtailor.costs.usage import needed, ranked_calls
+from segtailor.ops import Conv, Identity
+
+
+def checked(predicted: float, measured: float) -> Checked:
+    return Checked(fingerprint="f", predicted_ms=predicted, measured_ms=measured, median_ms=measured)
+
+
+def test_a_perfect_table_is_trusted() -> None:
+    trust = judge([checked(value, value) for value in (1.0, 2.0, 5.0)])
+    assert (trust.pearson, trust.spearman, trust.mape) == (1.0, 1.0, 0.0)
+
+
+def test_the_error_is_the_mean_of_shares() -> None:
+    assert judge([checked(1.1, 1.0), checked(1.6, 2.0)]).mape == pytest.approx(0.15)
+
+
+def test_rank_correlation_does_not_care_about_the_scale() -> None:
+    trust = judge([checked(value, value**5) for value in (1.0, 2.0, 3.0, 4.0)])
+    assert trust.spearman == 1.0
+    assert trust.pearson < 0.95
+
+
+def test_equal_values_share_a_rank() -> None:
+    trust = judge([checked(1, 1), checked(1, 2), checked(2, 3), checked(3, 4)])
+    assert trust.spearman == pytest.approx(0.94868, abs=1e-5)
+
+
+def test_networks_that_do_not_vary_correlate_with_nothing() -> None:
+    assert judge([checked(1, 1), checked(1, 2)]).pearson == 0
+
+
+def test_the_correction_is_found_again() -> None:
+    rng = Random(0)
+    sums = [rng.uniform(1000, 9000) for _ in range(10)]
+    kernels = [rng.randrange(20, 200) for _ in range(10)]
+    measured = [1.2 * total + 3 * number for total, number in zip(sums, kernels, strict=True)]
+    correction = fit_correction(sums, kernels, measured)
+    assert correction.slope == pytest.approx(1.2, rel=1e-4)
+    assert correction.per_kernel_us == pytest.approx(3, rel=1e-3)
+
+
+def test_disturbed_networks_do_not_spoil_the_correction() -> None:
+    rng = Random(1)
+    sums = [rng.uniform(1000, 9000) for _ in range(10)]
+    kernels = [rng.randrange(20, 200) for _ in range(10)]
+    measured = [1.1 * total + 2 * number for total, number in zip(sums, kernels, strict=True)]
+    noisy = [value * (3 if index % 4 == 0 else 1) for index, value in enumerate(measured)]
+    correction = fit_correction(sums, kernels, noisy)
+    assert correction.slope == pytest.approx(1.1, rel=0.02)
+    assert checked(1.0, 1.0).disturbed is False
+    assert Checked(fingerprint="f", predicted_ms=1, measured_ms=1, median_ms=1.5).disturbed
+
+
+def test_the_correction_is_never_negative() -> None:
+    sums, kernels = [1000.0, 2000.0, 4000.0], [10, 100, 400]
+    measured = [total - 2 * number for total, number in zip(sums, kernels, strict=True)]
+    correction = fit_correction(sums, kernels, measured)
+    assert correction.per_kernel_us == 0
+    assert 0.7 < correction.slope < 1
+
+
+def test_correction_and_judgement_use_different_networks_and_prices() -> None:
+    space = SPACES.get("inverted_residual")()
+    image = Shape(3, 64, 96)
+    calls = ranked_calls(space, image, 4)
+    entries = {call: Entry(us=10.0 + call.macs() / 1e4, runs=5) for call in calls}
+    from segtailor.costs.keys import key_of
+
+    pack = Pack(
+        space="inverted_residual",
+        settings={},
+        image=(64, 96),
+        classes=4,
+        target="cpu/eager/fp32",
+        machine={},
+        entries={key_of(call): entry for call, entry in entries.items()},
+    )
+    seen = []
+    for name in ("squeezenas-mac-small", "squeezenas-lat-small"):
+        plan = api.plan(name, image=(64, 96), classes=4)
+        total = sum(1.5 * entries[call].us + 2 for call in needed(plan)) / 1000
+        seen.append(Seen(name, plan, total, total))
+    assert corrected(pack, []) == pack
+    assert judged(pack, []) == pack
+    fitted = corrected(pack, seen)
+    assert fitted.correction == Correction(
+        slope=pytest.approx(1.5, rel=1e-3), per_kernel_us=pytest.approx(2, rel=0.05)
+    )
+    trust = judged(fitted, seen).trust
+    assert trust is not None
+    assert trust.mape < 1e-3
+
+
+def test_the_plot_shows_every_network_and_is_well_formed() -> None:
+    trust = judge([checked(value, 1.1 * value) for value in (1.0, 2.0, 3.0)])
+    root = ElementTree.fromstring(scatter(trust, title="a <b> & c"))
+    circles = [element for element in root.iter() if element.tag.endswith("circle")]
+    assert len(circles) == 3
+    assert any("a <b> & c" in (element.text or "") for element in root.iter())
+
+
+def conv(inputs: int, channels: int, side: int) -> OpCall:
+    return OpCall(op=Conv(), inputs=(Shape(inputs, side, side),), channels=channels)
+
+
+def test_estimates_follow_the_work() -> None:
+    rng = np.random.default_rng(0)
+    grid = [conv(i, c, s) for i in (8, 16, 32, 64) for c in (8, 16, 32, 64) for s in (8, 16, 32)]
+    times = {call: 2 + call.macs() / 5000 for call in grid}
+    known = {call: Entry(us=times[call], runs=3) for call in grid if rng.random() < 0.5}
+    missing = [call for call in grid if call not in known]
+    found = estimated(known, missing)
+    assert set(found) == set(missing)
+    assert max(abs(found[call].us / times[call] - 1) for call in missing) < 0.05
+    assert all(entry.runs == 0 for entry in found.values())
+
+
+def test_nothing_is_estimated_from_too_little() -> None:
+    known = {conv(8, 8, 8): Entry(us=1.0, runs=3)}
+    assert estimated(known, [conv(8, 16, 8)]) == {}
+    assert estimated({}, [conv(8, 16, 8)]) == {}
+
+
+def test_operators_are_not_estimated_from_others() -> None:
+    known = {conv(8, width, 8): Entry(us=1.0, runs=3) for width in (8, 16, 24, 32)}
+    other = OpCall(op=Identity(), inputs=(Shape(8, 8, 8),), channels=8)
+    assert estimated(known, [other]) == {}
+
+
+def test_fits_without_a_positive_solution_give_zero() -> None:
+    features = np.array([[1.0], [2.0]])
+    assert non_negative_fit(features, np.array([-1.0, -2.0])).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("name", ["inverted_residual", "hyper_cell"])
+def test_entries_are_ranked_by_use_and_complete(name: str) -> None:
+    space = SPACES.get(name)()
+    image = Shape(3, 64, 96)
+    ranked = ranked_calls(space, image, 4)
+    assert len(set(ranked)) == len(ranked)
+    from segtailor.costs.keys import parts
+
+    assert set(ranked) == {part for call in space.calls(image, 4) for part in parts(call)}
+    assert ranked == ranked_calls(space, image, 4)

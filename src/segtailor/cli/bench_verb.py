@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -20,6 +22,8 @@ def bench_(
     classes: int | None = None,
     budget: str | None = None,
     seconds: float = 2.0,
+    study: str | None = None,
+    out: Path | None = None,
     json: Json = False,
 ) -> int:
     """Measure how long networks take on targets, in turns, in the form that is deployed.
@@ -40,7 +44,14 @@ def bench_(
         A limit such as 12ms or 60fps; if the 95th percentile misses it, the exit code is 1.
     seconds:
         Least time to measure for, each; at least 50 samples are taken anyway.
+    study:
+        Instead of networks, time the operators of a paper's table or figure, e.g. fasterseg-table-1
+        (see `segtailor list studies`).
+    out:
+        With a study: folder for its figures and chart.
     """
+    if study is not None:
+        return _study(study, target, out, json=json)
     limit = None if budget is None else parse_budget_ms(budget)
     from segtailor.api.timing import bench
     from segtailor.targets.timing import TimingSettings
@@ -60,6 +71,32 @@ def bench_(
             else f"warning: {warning}"
         )
     return _missed(documents)
+
+
+def _study(name: str, targets: Sequence[str], out: Path | None, *, json: bool) -> int:
+    """Run a study on each target and print its rows."""
+    from segtailor.api.studies import study as run
+
+    documents = []
+    for target in targets:
+        folder = out if out is None or len(targets) == 1 else out / target.replace("/", "-").replace("?", "-")
+        documents.append(run(name, target, out=folder))
+    emit(documents[0] if len(documents) == 1 else documents, lambda c: _print_study(c, documents), json=json)
+    return 0
+
+
+def _print_study(console: Console, documents: list[dict[str, Any]]) -> None:
+    for document in documents:
+        rows = [
+            [row["series"], row["label"], f"{row['ms']:.4f}", f"{row['macs'] / 1e6:.1f}", f"{row['gmacs_per_ms']:.3f}",
+             "-" if row["published_ms"] is None else f"{row['published_ms']:.2f}"]
+            for row in document["rows"]
+        ]  # fmt: skip
+        title = f"{document['title']} on {document['target']}"
+        console.print(table(title, ["series", "case", ">ms", ">MMACs", ">GMACs/ms", ">published ms"], rows))
+        for granularity, span in document["spans_ms"].items():
+            console.print(f"span by {granularity}: {span:.4f} ms per layer")
+        console.print(document["source"])
 
 
 def _missed(documents: list[dict[str, Any]]) -> int:

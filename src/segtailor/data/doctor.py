@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from segtailor.core.codec import Json, to_json
-from segtailor.core.errors import DataProblem
+from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Task
 from segtailor.data.checks import content, leaks
 from segtailor.data.checks.census import Census, explain_masks, take_census
@@ -103,6 +103,10 @@ def examine(open_dataset: Callable[[], Dataset], *, limit: int | None = None) ->
 
 def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:
     """Check every sample of every split (at most `limit` per split, evenly spread)."""
+    if limit is not None and limit < 1:
+        raise UserError(
+            f"limit: {limit} samples say nothing about a dataset; give 1 or more, or leave it out."
+        )
     known = list(_known_problems(dataset))
     try:
         task = dataset.task

@@ -70,7 +70,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
             time.sleep(0.02)
             reached.append(done)
 
-    with pytest.raises(Interrupted, match=r"after step 7 and saved.*segtailor resume '.*my run'"):
+    with pytest.raises(Interrupted, match=r"at \w+ 7/30 and saved.*segtailor resume '.*my run'"):
         run(folder, lambda: Toy(hook=hook), display=Lines(stream))
     assert reached == [7]
     assert "stopping after this step" in stream.getvalue()
@@ -207,7 +207,7 @@ def test_a_follower_does_the_same_work_and_writes_nothing(tmp_path: Path) -> Non
 
 def test_processes_that_agree_stop_after_the_same_step(tmp_path: Path) -> None:
     asked = iter([False] * 3 + [True])
-    with pytest.raises(Interrupted, match="after step 4 and saved"):
+    with pytest.raises(Interrupted, match=r"at \w+ 4/30 and saved"):
         run(tmp_path / "run", agree=lambda _: next(asked))
     asked = iter([True])
     with pytest.raises(Interrupted, match="segtailor resume"):

@@ -83,9 +83,7 @@ def _lead(
             session.begin(history)
             with stoppable(lambda: display.message(STOPPING)) as stop:
                 if _drive(session.job, stop, record=session.record, agree=agree):
-                    raise Interrupted(
-                        f"stopped after step {session.number} and saved; {_resume(layout.root)}"
-                    )
+                    raise Interrupted(f"stopped at {session.progress} and saved; {_resume(layout.root)}")
                 return session.finish()
         finally:
             session.close()

@@ -420,8 +420,8 @@ def test_an_error_while_opening_is_divided_into_message_and_fix(problem: str, me
     def fail() -> Any:
         raise DataProblem(problem)
 
-    (finding,) = examine(fail).findings
-    assert (finding.message, finding.fix) == (message, fix)
+    (finding,) = examine(fail, named="folder:x").findings
+    assert (finding.file, finding.message, finding.fix) == ("folder:x", message, fix)
 
 
 def test_masks_saved_as_jpeg_are_told_to_be_png(tmp_path: Path) -> None:
@@ -443,3 +443,11 @@ def test_the_message_that_stops_a_training_reads_well(tmp_path: Path) -> None:
     with pytest.raises(DataProblem) as caught:
         check(Folder(path=root)).raise_for_errors()
     assert ".." not in str(caught.value).replace(str(root), "")
+
+
+def test_binary_masks_in_one_split_are_told(tmp_path: Path) -> None:
+    write_pairs(tmp_path, numbers(20), (0, 1), split="train")
+    root = write_pairs(tmp_path, numbers(10, 50), (0, 255), split="val")
+    finding = the(check(Folder(path=root)), "binary-mask")
+    assert (finding.severity, finding.file) == ("warning", str(root / "masks/val/0050.png"))
+    assert "split 'val'" in finding.message

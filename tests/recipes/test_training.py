@@ -135,3 +135,11 @@ def test_a_run_does_not_go_on_with_other_data(around: Surroundings, tmp_path: Pa
         RunProblem, match=r"has changed since this run began \(5 training images.*6 training images"
     ):
         made.job(place).load(state)
+
+
+def test_a_coefficient_for_an_output_that_is_not_there_is_refused(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    made = recipe(around, 'fit.loss.auxiliary={"aux9": 0.3}', model="auxcells-arch0")
+    with pytest.raises(UserError, match="no output of this network is called 'aux9'"):
+        train(made, tmp_path / "run", check=False, surroundings=around)

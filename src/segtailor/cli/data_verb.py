@@ -31,7 +31,7 @@ def check_(
     from segtailor.data import doctor
     from segtailor.data.locate import locate
 
-    diagnosis = doctor.examine(lambda: locate(dataset), limit=limit)
+    diagnosis = doctor.examine(lambda: locate(dataset), named=dataset, limit=limit)
     facts = diagnosis.document()
     emit(facts, lambda console: _print(console, facts), json=json)
     return 0 if diagnosis.ok else 1

@@ -96,13 +96,13 @@ class Diagnosis:
         )
 
 
-def examine(open_dataset: Callable[[], Dataset], *, limit: int | None = None) -> Diagnosis:
-    """Open and check a dataset; a problem while opening becomes a finding instead of an exception."""
+def examine(open_dataset: Callable[[], Dataset], *, named: str = "", limit: int | None = None) -> Diagnosis:
+    """Open and check the dataset `named` so; a problem while opening becomes a finding, not an exception."""
     try:
         dataset = open_dataset()
         return check(dataset, limit=limit)
     except DataProblem as problem:
-        return Diagnosis(findings=(_unusable(problem),))
+        return Diagnosis(findings=(replace(_unusable(problem), file=named),))
 
 
 def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:

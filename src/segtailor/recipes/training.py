@@ -12,7 +12,7 @@ from torch import nn
 
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, read_json
-from segtailor.core.errors import RunProblem, UserError
+from segtailor.core.errors import RunProblem, UserError, unknown
 from segtailor.core.job import Step
 from segtailor.core.plan import MAIN
 from segtailor.core.space import identity, parse_architecture
@@ -86,6 +86,9 @@ class TrainRecipe:
     def _network(self, task: Task) -> Network:
         arch = parse_architecture(self.architecture)
         network = build(arch, task.outputs, outputs="all" if self.auxiliary else (MAIN,))
+        for name in self.fit.loss.auxiliary:
+            if name not in network.plan.outputs:
+                raise unknown("output of this network", name, network.plan.outputs)
         initialise(network, self.fit.seed)
         if self.start is not None:
             _copy_weights(load_bundle(Path(self.start)).network, network)

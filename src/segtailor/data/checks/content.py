@@ -70,17 +70,20 @@ def label_range(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def binary_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Masks of 0 and 255 only: the object would be ignored instead of learned."""
-    counts = _total(census)
-    ignored = np.flatnonzero(counts).tolist() == [0, IGNORE]
-    if ignored and not any(split.faults for split in census):
-        where = next(r.mask for split in census for r in split.records if r.counts[IGNORE])
+    """Masks of 0 and 255 only, in all splits or in one: the object would be ignored instead of learned."""
+    if any(split.faults for split in census):
+        return
+    read = [split for split in census if split.records]
+    binary = [split for split in read if np.flatnonzero(split.counts).tolist() == [0, IGNORE]]
+    everywhere = len(binary) == len(read)
+    for split in binary[:1] if everywhere else binary:
+        where = "" if everywhere else f" of split '{split.split}'"
         yield Finding(
-            severity="error",
+            severity="error" if everywhere else "warning",
             kind="binary-mask",
-            file=where,
-            message=f"all masks hold only 0 and 255. 255 means 'ignored', so '{task.classes[0]}' would be "
-            "the only class ever learned",
+            file=next(record.mask for record in split.records if record.counts[IGNORE]),
+            message=f"all masks{where} hold only 0 and 255. 255 means "
+            f"'ignored', so '{task.classes[0]}' is the only class there",
             fix="If 255 marks the object, store 1 instead of 255 or open the folder with binary=true.",
         )
 

@@ -37,7 +37,7 @@ class TrainFlags:
     teacher: Path | None = None
     """Bundle to distil from."""
     set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = ()
-    """Any field of the recipe, e.g. --set fit.loss.ohem=0.7; --dry-run shows all of them."""
+    """Any field of the recipe, e.g. --set fit.loss.ohem=0.7; repeat it for more, --dry-run shows all."""
 
     def changes(self) -> list[str]:
         """Return the flags as changes of a recipe."""

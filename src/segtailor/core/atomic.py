@@ -148,7 +148,7 @@ def _is_full(problem: Exception, path: Path) -> bool:
     """Tell whether the disk is full; libraries that write in C++ or Rust report it as any error they like."""
     if isinstance(problem, OSError) and problem.errno is not None:
         return problem.errno in FULL
-    if os.strerror(errno.ENOSPC) in str(problem):
+    if any(os.strerror(number) in str(problem) for number in FULL):
         return True
     with suppress(OSError):
         folder = next(parent for parent in path.absolute().parents if parent.exists())

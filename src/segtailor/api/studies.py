@@ -12,7 +12,9 @@ from segtailor.report.charts import Value, chart
 from segtailor.targets.fingerprint import machine
 
 
-def study(name: str, target: str | Target, *, out: str | Path | None = None, seconds: float = 0.3) -> dict[str, Any]:
+def study(
+    name: str, target: str | Target, *, out: str | Path | None = None, seconds: float = 0.3
+) -> dict[str, Any]:
     """Time the study's operators on the target; with `out`, write `NAME.json` and `NAME.svg` there."""
     chosen = STUDIES.get(name)
     place = parse_target(target) if isinstance(target, str) else target
@@ -45,6 +47,8 @@ def study(name: str, target: str | Target, *, out: str | Path | None = None, sec
 
 
 def _drawing(chosen: Study, rows: list[Timed], place: Target) -> str:
-    values = [Value(row.series, row.label, row.ms, f"{row.series} {row.label}: {row.ms:.4f} ms") for row in rows]
+    values = [
+        Value(row.series, row.label, row.ms, f"{row.series} {row.label}: {row.ms:.4f} ms") for row in rows
+    ]
     subtitle = f"{place}; after {chosen.source}"
     return chart(values, title=chosen.title, subtitle=subtitle, unit="ms", lines=chosen.kind == "lines")

@@ -10,7 +10,9 @@ from segtailor.cli.output import emit, table
 
 
 def list_(
-    what: Literal["architectures", "spaces", "operators", "datasets", "tasks", "runtimes", "targets"],
+    what: Literal[
+        "architectures", "spaces", "operators", "datasets", "tasks", "runtimes", "targets", "studies"
+    ],
     *,
     json: Json = False,
 ) -> None:

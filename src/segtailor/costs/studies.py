@@ -170,8 +170,6 @@ for _name, _widths in (("lpsnet-figure-5a", range(1, 18)), ("lpsnet-figure-5b", 
             source="LPS-Net, Figure 5 (1070 Ti, TensorRT)",
             axis="channels",
             kind="lines",
-            cases=tuple(
-                _case("latency", str(width), Conv(), Shape(width, 128, 128)) for width in _widths
-            ),
+            cases=tuple(_case("latency", str(width), Conv(), Shape(width, 128, 128)) for width in _widths),
         ),
     )

@@ -64,10 +64,16 @@ def _axis(labels: Sequence[str], top: float, unit: str) -> list[str]:
         parts.append(
             f'<text class="soft" x="{LEFT - 6}" y="{y + 4:.1f}" font-size="11" text-anchor="end">{value:.3g}</text>'
         )
-    parts.append(f'<text class="soft" x="{LEFT - 6}" y="{TOP - 8}" font-size="11" text-anchor="end">{unit}</text>')
+    parts.append(
+        f'<text class="soft" x="{LEFT - 6}" y="{TOP - 8}" font-size="11" text-anchor="end">{unit}</text>'
+    )
     for index, label in enumerate(labels):
         x, y = _x(index, len(labels)), HEIGHT - BOTTOM + 16
-        turn = f' transform="rotate(-35 {x:.1f} {y})" text-anchor="end"' if len(label) > 4 else ' text-anchor="middle"'
+        turn = (
+            f' transform="rotate(-35 {x:.1f} {y})" text-anchor="end"'
+            if len(label) > 4
+            else ' text-anchor="middle"'
+        )
         parts.append(f'<text class="ink" x="{x:.1f}" y="{y}" font-size="11"{turn}>{escape(label)}</text>')
     return parts
 
@@ -109,7 +115,9 @@ def _lines(values: Sequence[Value], labels: list[str], series: list[str], top: f
 def _legend(series: Sequence[str]) -> list[str]:
     parts, x = [], LEFT
     for index, name in enumerate(series):
-        parts.append(f'<rect x="{x}" y="{HEIGHT - 22}" width="14" height="11" rx="2" fill="{COLOURS[index % 6]}"/>')
+        parts.append(
+            f'<rect x="{x}" y="{HEIGHT - 22}" width="14" height="11" rx="2" fill="{COLOURS[index % 6]}"/>'
+        )
         parts.append(f'<text class="ink" x="{x + 20}" y="{HEIGHT - 12}" font-size="12">{escape(name)}</text>')
         x += 36 + 7 * len(name)
     return parts

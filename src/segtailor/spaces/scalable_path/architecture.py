@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
+from segtailor.core.codec import short
 from segtailor.core.errors import InvalidArchitecture
 
 STAGES = 5
@@ -21,20 +23,21 @@ BLOCKS: tuple[Block, ...] = get_args(Block)
 INTERACTIONS: tuple[Interaction, ...] = get_args(Interaction)
 
 
+RATIO = r"^[0-9]{1,9}(/0*[1-9][0-9]{0,8})?$"  # a fraction alone: Python would also read, and compute, "1e-999999999"
+
+
 def _ratio(value: object) -> Fraction:
-    if isinstance(value, bool) or not isinstance(value, str | int | Fraction) or len(str(value)) > 20:
-        raise ValueError(f"a ratio is written like '3/4' or 1, not {value!r}")
-    try:
-        return Fraction(value)
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"a ratio is written like '3/4' or 1, not {value!r}") from None
+    known = isinstance(value, str | int | Fraction) and not isinstance(value, bool)
+    if not known or not re.fullmatch(RATIO, str(value)):
+        raise ValueError(f"a ratio is written like '3/4' or 1, not {short(value)}")
+    return Fraction(str(value))
 
 
 Ratio: TypeAlias = Annotated[
     Fraction,
     PlainValidator(_ratio),
     PlainSerializer(str, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": r"^\d+(/\d+)?$", "examples": ["3/4", "1"]}),
+    WithJsonSchema({"type": ["string", "integer"], "pattern": RATIO, "minimum": 0, "examples": ["3/4", 1]}),
 ]
 Five: TypeAlias = tuple[int, int, int, int, int]
 
@@ -62,5 +65,5 @@ class ScalablePathArchitecture:
             )
         if not ratios or not 0 < ratios[-1] <= ratios[0] <= 4 or len(ratios) > 8:
             raise InvalidArchitecture(
-                f"resolution: {[str(ratio) for ratio in self.resolution]}; allowed: 1 to 8 ratios above 0 and up to 4."
+                f"resolution: {short([str(ratio) for ratio in ratios])}; allowed: 1 to 8 ratios above 0 and up to 4."
             )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from segtailor.core.atomic import write_text
 from segtailor.core.codec import short, to_json
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import MAIN, Count, Plan, Shape
@@ -69,7 +70,7 @@ def describe(
     source: str | Path | Architecture, *, image: tuple[int, int] = COUNTING_SIZE, classes: int | None = None
 ) -> dict[str, Any]:
     """Return size, cost, identity and published results of a network as plain data, without importing torch."""
-    arch, outputs = resolve(source), classes or published_classes(source)
+    arch, outputs = resolve(source), published_classes(source) if classes is None else classes
     expanded = plan(arch, image=image, classes=outputs)
     size, field = count_plan(expanded), receptive_field(expanded)
     origin = published_record(str(source))["origin"] if str(source) in architectures() else {}
@@ -108,9 +109,10 @@ def draw(
     """Draw a network as SVG."""
     from segtailor.report.drawing import draw_plan
 
-    expanded = plan(source, image=image, classes=classes or published_classes(source))
+    outputs = published_classes(source) if classes is None else classes
+    expanded = plan(source, image=image, classes=outputs)
     title = str(source) if isinstance(source, str | Path) else family_of(source)
-    file.write_text(draw_plan(expanded, title=title), encoding="utf-8")
+    write_text(file, draw_plan(expanded, title=title), what="drawing")
 
 
 def create(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+import torch
 
 import segtailor
 from segtailor.core.errors import InvalidArchitecture, UserError
+from segtailor.core.space import architecture_document
+from segtailor.spaces import published
 from segtailor.spaces.scalable_path import ScalablePathArchitecture
 
 
@@ -54,3 +60,45 @@ def test_an_architecture_that_would_fill_the_memory_is_refused_before_allocating
     wide = ScalablePathArchitecture(depth=(256,) * 5, width=(8192,) * 5, resolution=(1,))
     with pytest.raises(InvalidArchitecture, match="at most 1,000,000,000"):
         segtailor.create(wide)
+
+
+def test_a_file_of_any_name_is_an_architecture_but_a_published_name_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = architecture_document(published("lpsnet-step1"))
+    for name in ("mine.txt", "lpsnet-s"):
+        Path(name).write_text(json.dumps(document))
+    assert segtailor.count("mine.txt") == segtailor.count("lpsnet-step1")
+    assert segtailor.count("lpsnet-s") != segtailor.count("lpsnet-step1")
+
+
+def test_an_encoder_takes_weights_alone_and_says_what_does_not_fit() -> None:
+    one, other = (segtailor.create("auxcells-arch1", seed=seed) for seed in (0, 1))
+    state = {}
+    for key, value in other.state_dict().items():
+        node, part = key.removeprefix("nodes.").split(".", 1)
+        if node.startswith("encoder_layer") and node != "encoder_layer1":
+            link, leaf = part.removeprefix("body.").split(".")
+            slot = {
+                "expand": 0,
+                "expand_norm": 1,
+                "depth": 3,
+                "depth_norm": 4,
+                "project": 6,
+                "project_norm": 7,
+            }[link]
+            state[f"{node.removeprefix('encoder_').replace('_', '.')}.conv.{slot}.{leaf}"] = value
+        elif node == "encoder_layer1":
+            state[f"layer1.{part.replace('conv1', '0').replace('norm1', '1')}"] = value
+    segtailor.load_encoder(one, state)
+    for key, value in one.state_dict().items():
+        same = torch.equal(value, other.state_dict()[key])
+        assert same or not key.startswith("nodes.encoder")
+    assert not torch.equal(one.nodes["head"].conv1.weight, other.nodes["head"].conv1.weight)
+    with pytest.raises(UserError, match=r"layer1\.0\.weight"):
+        segtailor.load_encoder(one, {})
+    with pytest.raises(UserError, match="list"):
+        segtailor.load_encoder(one, [])  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="no separate encoder"):
+        segtailor.load_encoder(segtailor.create("lpsnet-step0"), state)

@@ -42,7 +42,7 @@ def resolve(source: str | Path | Architecture) -> Architecture:
     if isinstance(source, str) and source in architectures():
         return published(source)
     if isinstance(source, str | Path):
-        if isinstance(source, Path) or source.endswith(".json"):
+        if isinstance(source, Path) or source.endswith(".json") or Path(source).is_file():
             return read_architecture(Path(source))
         return published(source)  # raises with near matches
     family_of(source)  # raises for anything else
@@ -147,3 +147,16 @@ def load_published(network: Network, state: Mapping[str, Tensor]) -> None:
     arch = network.architecture
     space: Any = SPACES.get(family_of(arch))
     load_named(network, state, space.published_names(network, arch))
+
+
+def load_encoder(network: Network, state: Mapping[str, Tensor]) -> None:
+    """Copy a pre-trained classifier's state dictionary into the encoder of `network`, the decoder stays as it is.
+
+    For families with such an encoder (`decoder_cell`): torchvision's MobileNet-v2 and ResNet-50, EfficientNet-Lite0's
+    package, timm's `features_only` models, or an encoder-only file of the authors. Any key that does not fit raises.
+    """
+    from segtailor.nets.weights import check_state
+    from segtailor.spaces.decoder_cell.encoder_weights import load_encoder as load
+
+    check_state(state)
+    load(network, state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Literal, TypeAlias, get_args
@@ -13,6 +14,7 @@ from segtailor.core.codec import short
 from segtailor.core.errors import InvalidArchitecture
 
 STAGES = 5
+MOST_BLOCKS, MOST_CHANNELS = 256, 8192
 Interaction: TypeAlias = Literal[
     "none", "direct_a", "direct_b", "attention_a", "attention_b", "bilateral_a", "bilateral_b"
 ]
@@ -53,17 +55,38 @@ class ScalablePathArchitecture:
     interaction: Interaction = "bilateral_b"
 
     def __post_init__(self) -> None:
-        # Zero means an absent path; order is irrelevant (LPS-Net section 3.3), so the canonical form drops and sorts.
-        ratios = tuple(sorted((Fraction(ratio) for ratio in self.resolution if ratio != 0), reverse=True))
-        object.__setattr__(self, "resolution", ratios)
-        for field, values in (("depth", self.depth), ("width", self.width)):
-            if len(values) != STAGES or min(values) < 1:
-                raise InvalidArchitecture(f"{field}: {values}; allowed: {STAGES} integers of at least 1.")
-        if max(self.depth) > 256 or max(self.width) > 8192:
-            raise InvalidArchitecture(
-                "depth and width: at most 256 blocks and 8192 channels per stage are allowed."
-            )
-        if not ratios or not 0 < ratios[-1] <= ratios[0] <= 4 or len(ratios) > 8:
-            raise InvalidArchitecture(
-                f"resolution: {short([str(ratio) for ratio in ratios])}; allowed: 1 to 8 ratios above 0 and up to 4."
-            )
+        object.__setattr__(self, "resolution", _canonical(self.resolution))
+        for field, values, most in (("depth", self.depth, MOST_BLOCKS), ("width", self.width, MOST_CHANNELS)):
+            if not _integers(values, most):
+                raise InvalidArchitecture(
+                    f"{field}: {short(values)}; allowed: {STAGES} integers from 1 to {most}."
+                )
+        for field, value, known in (
+            ("block", self.block, BLOCKS),
+            ("interaction", self.interaction, INTERACTIONS),
+        ):
+            if value not in known:
+                raise InvalidArchitecture(f"{field}: {short(value)}; allowed: {', '.join(known)}.")
+
+
+def _integers(values: Sequence[object], most: int) -> bool:
+    return (
+        isinstance(values, Sequence)
+        and len(values) == STAGES
+        and all(isinstance(value, int) and 1 <= value <= most for value in values)
+    )
+
+
+def _canonical(resolution: Iterable[Fraction]) -> tuple[Fraction, ...]:
+    """Drop absent paths, which are written 0, and sort: order is irrelevant (LPS-Net section 3.3)."""
+    try:
+        ratios = sorted((Fraction(ratio) for ratio in resolution), reverse=True)
+    except (TypeError, ValueError, ArithmeticError):
+        ratios = []
+    kept = tuple(ratio for ratio in ratios if ratio != 0)
+    if not kept or not 0 < kept[-1] <= kept[0] <= 4 or len(kept) > 8:
+        written = [str(ratio) for ratio in kept] or resolution
+        raise InvalidArchitecture(
+            f"resolution: {short(written)}; allowed: 1 to 8 ratios above 0 and up to 4."
+        )
+    return kept

@@ -49,7 +49,21 @@ def test_wrong_outputs_are_refused(outputs: object) -> None:
         segtailor.create("auxcells-arch0", outputs=outputs)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("source", [None, 3, [], b"lpsnet-s", "", "fasterseg", "x\0.json", "none.json"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        None,
+        3,
+        [],
+        b"lpsnet-s",
+        "",
+        "fasterseg",
+        "x\0.json",
+        "none.json",
+        "x" * 1_000_000,
+        "x" * 5000 + ".json",
+    ],
+)
 def test_a_wrong_source_is_refused(source: object) -> None:
     for call in (segtailor.create, segtailor.count):
         with pytest.raises(UserError):
@@ -76,7 +90,8 @@ def test_a_file_of_any_name_is_an_architecture_but_a_published_name_comes_first(
 def test_an_encoder_takes_weights_alone_and_says_what_does_not_fit() -> None:
     one, other = (segtailor.create("auxcells-arch1", seed=seed) for seed in (0, 1))
     state = {}
-    for key, value in other.state_dict().items():
+    wanted = other.state_dict()
+    for key, value in wanted.items():
         node, part = key.removeprefix("nodes.").split(".", 1)
         if node.startswith("encoder_layer") and node != "encoder_layer1":
             link, leaf = part.removeprefix("body.").split(".")
@@ -93,7 +108,7 @@ def test_an_encoder_takes_weights_alone_and_says_what_does_not_fit() -> None:
             state[f"layer1.{part.replace('conv1', '0').replace('norm1', '1')}"] = value
     segtailor.load_encoder(one, state)
     for key, value in one.state_dict().items():
-        same = torch.equal(value, other.state_dict()[key])
+        same = torch.equal(value, wanted[key])
         assert same or not key.startswith("nodes.encoder")
     assert not torch.equal(one.nodes["head"].conv1.weight, other.nodes["head"].conv1.weight)
     with pytest.raises(UserError, match=r"layer1\.0\.weight"):

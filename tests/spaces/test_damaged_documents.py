@@ -17,7 +17,7 @@ from segtailor.spaces import published_record
 NAMES = ("auxcells-arch0", "autortnet-a", "squeezenas-mac-small", "fasterseg-student", "lpsnet-m")
 VALUES: list[Any] = [
     None, True, 0, -1, 2, 3, 65, 257, 8193, 10**9, 10**30, 1.5, float("nan"), float("inf"), 1e308, "", "skip", "zero",
-    "1/0", "1e-999999999999", "9" * 19, "½", "\ud800", "x" * 10_000, [], {}, [[[[]]]], [1] * 1000, {"depth": 1},
+    "1/0", "1e-999999999999", "9" * 19, "½", "\ud800", "x" * 200_000, [], {}, [[[[]]]], [1] * 1000, {"depth": 1},
 ]  # fmt: skip
 
 

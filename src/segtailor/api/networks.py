@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def resolve(source: str | Path | Architecture) -> Architecture:
     if isinstance(source, str) and source in architectures():
         return published(source)
     if isinstance(source, str | Path):
-        if isinstance(source, Path) or source.endswith(".json") or Path(source).is_file():
+        if isinstance(source, Path) or source.endswith(".json") or isfile(source):  # noqa: PTH113 - bears any text
             return read_architecture(Path(source))
         return published(source)  # raises with near matches
     family_of(source)  # raises for anything else

@@ -75,7 +75,7 @@ def read_json(path: Path, *, what: str, error: type[UserError] = UserError, limi
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{what} {path} does not exist; check the path.") from None
-    except (IsADirectoryError, PermissionError) as problem:
+    except OSError as problem:
         raise error(f"{what} {path} cannot be read: {problem.strerror}.") from None
     except (ValueError, RecursionError) as problem:  # bad syntax, bad characters, absurd numbers or nesting
         raise error(

@@ -9,10 +9,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from segtailor.api.models import load
-    from segtailor.api.networks import architectures, count, create, load_published
+    from segtailor.api.networks import architectures, count, create, load_encoder, load_published
     from segtailor.api.timing import bench
 
-__all__ = ["architectures", "bench", "count", "create", "load", "load_published"]
+__all__ = ["architectures", "bench", "count", "create", "load", "load_encoder", "load_published"]
 
 _HOMES = {
     "architectures": "networks",
@@ -20,6 +20,7 @@ _HOMES = {
     "count": "networks",
     "create": "networks",
     "load": "models",
+    "load_encoder": "networks",
     "load_published": "networks",
 }
 

@@ -141,6 +141,11 @@ def test_show_reads_an_architecture_file(capsys: pytest.CaptureFixture[str], tmp
         (["data", "check", TINY, "--limit", "-2"], "limit: -2"),
         (["import", "none.pth", "--as", "lpsnet-s", "--out", "x"], "cannot be read"),
         (["import", "none.pth", "--as", "lpsnet-x", "--out", "x"], "did you mean"),
+        (["import", "none.pth", "--as", "lpsnet-s", "--out", "x", "--classes", "0"], "classes: 0; allowed"),
+        (["import", "none.pth", "--as", "lpsnet-s", "--out", __file__], "no empty folder"),
+        (["show", "lpsnet-s", "--classes", "0"], "classes: 0; allowed"),
+        (["show", "lpsnet-s", "--svg", "none/x.svg"], "could not write the drawing"),
+        (["show", "lpsnet-s", "--svg", "."], "could not write the drawing"),
     ],
 )
 def test_a_mistake_ends_with_one_and_a_remedy(
@@ -313,7 +318,7 @@ def test_import_makes_a_bundle_that_predicts_as_published(
     assert (labels == expected).mean() > 0.999
     code, _, err = call(capsys, "import", str(file), "--as", "squeezenas-mac-small", "--out", str(out))
     assert code == 1
-    assert "not empty" in err
+    assert "no empty folder" in err
     code, _, err = call(
         capsys, "import", str(file), "--as", "squeezenas-mac-large", "--out", str(tmp_path / "b")
     )

@@ -141,7 +141,7 @@ def _replace_folder(path: Path, new: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+    return path.parent / f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}"
 
 
 def _is_full(problem: Exception, path: Path) -> bool:

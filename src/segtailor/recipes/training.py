@@ -21,7 +21,8 @@ from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
-from segtailor.nets.bundle import Model, build, load_bundle, save_bundle
+from segtailor.nets.build import build
+from segtailor.nets.bundle import Model, load_bundle, save_bundle
 from segtailor.nets.network import Network, initialise
 from segtailor.nets.reparam import plain_form, with_branches
 from segtailor.recipes.recipe import RECIPES, Place

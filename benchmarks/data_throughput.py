@@ -1,8 +1,9 @@
 """Samples per second of our batches beside a conventional `DataLoader` with per-sample PIL and NumPy augmentation.
 
-    python benchmarks/data_throughput.py DATA [--crop 360x480] [--batch 16] [--repeats 5] [--out FILE]
+    python benchmarks/data_throughput.py [DATA] [--crop 360x480] [--batch 16] [--repeats 5] [--out FILE]
 
-DATA is a folder with `images/train/*.jpg` and `masks/train/*.png` (CamVid, 360x480). Both sides do the same: random
+DATA is a folder with `images/train/*.jpg` and `masks/train/*.png` (CamVid, 360x480); without it, synthetic scenes of
+that size are written to a temporary folder. Both sides do the same: random
 scale 0.5-2, crop with padding, flip, brightness, contrast, saturation, hue, normalisation. The loader has two
 workers that decode each file as usual, a second one gets decoded pixels; ours decoded once before (the time is
 stated). Rounds are interleaved, the median round counts, and the last line is JSON.
@@ -15,6 +16,7 @@ import json
 import statistics
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -25,14 +27,20 @@ from torch.utils.data import DataLoader, Dataset
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
+from segtailor.data.synthetic import Synthetic
 
 JITTER = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.05}
 WORKERS = 2
+SCENES = 96
 
 
 def main() -> None:
     arguments = parse()
-    files = find(arguments.data)
+    with TemporaryDirectory() as scratch:
+        measure(arguments, find(arguments.data or scenes(Path(scratch))))
+
+
+def measure(arguments: argparse.Namespace, files: list[tuple[Path, Path]]) -> None:
     augment = Augment(crop=arguments.crop, **JITTER)
     start = time.perf_counter()
     images, labels = decode(files)
@@ -68,12 +76,23 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path)
+    parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--crop", type=lambda text: tuple(map(int, text.split("x"))), default=(360, 480))
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
+
+
+def scenes(folder: Path) -> Path:
+    """Write synthetic scenes the way CamVid lies on disk."""
+    for kind in ("images", "masks"):
+        (folder / kind / "train").mkdir(parents=True)
+    for sample in Synthetic(size=(360, 480), images={"train": SCENES}).samples("train"):
+        image, labels = sample.read()
+        Image.fromarray(image).save(folder / "images" / "train" / f"{sample.name}.jpg", quality=90)
+        Image.fromarray(labels).save(folder / "masks" / "train" / f"{sample.name}.png")
+    return folder
 
 
 def find(data: Path) -> list[tuple[Path, Path]]:

@@ -1,6 +1,7 @@
 """The command line: what it prints, how it ends, and that help is quick."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -116,8 +117,35 @@ def test_show_reads_an_architecture_file(capsys: pytest.CaptureFixture[str], tmp
         (["train", "lpsnet-s", "--data", "nowhere:x", "--out", "x"], "dataset"),
         (["eval", "nothing", "--data", TINY], "no bundle"),
         (["resume", "nothing"], "nothing"),
+        (["train", "lpsnet-step0", "--data", TINY, "--out", "x", "--cache", "c", "--seed", "-1"], "seed: -1"),
+        (
+            [
+                "train",
+                "lpsnet-step0",
+                "--data",
+                TINY,
+                "--out",
+                "x",
+                "--cache",
+                "c",
+                "--batch",
+                "1",
+                "--crop",
+                "32x32",
+            ],
+            "--batch",
+        ),
+        (["data", "show", TINY, "--out", "x.odd", "--count", "1"], ".png"),
+        (["data", "show", TINY, "--out", "/proc/x.png", "--count", "1"], "could not write the picture"),
+        (["data", "check", TINY, "--limit", "0"], "limit: 0"),
+        (["data", "check", TINY, "--limit", "-2"], "limit: -2"),
         (["import", "none.pth", "--as", "lpsnet-s", "--out", "x"], "cannot be read"),
         (["import", "none.pth", "--as", "lpsnet-x", "--out", "x"], "did you mean"),
+        (["import", "none.pth", "--as", "lpsnet-s", "--out", "x", "--classes", "0"], "classes: 0; allowed"),
+        (["import", "none.pth", "--as", "lpsnet-s", "--out", __file__], "no empty folder"),
+        (["show", "lpsnet-s", "--classes", "0"], "classes: 0; allowed"),
+        (["show", "lpsnet-s", "--svg", "none/x.svg"], "could not write the drawing"),
+        (["show", "lpsnet-s", "--svg", "."], "could not write the drawing"),
     ],
 )
 def test_a_mistake_ends_with_one_and_a_remedy(
@@ -203,6 +231,8 @@ def test_train_eval_and_resume_work_end_to_end(capsys: pytest.CaptureFixture[str
     code, printed, _ = call(capsys, "resume", out, "--cache", cache, "--json")
     assert code == 0
     assert json.loads(printed)["steps"] == 4
+    code, _, err = call(capsys, "eval", trained["model"], "--data", TINY, "--cache", cache, "--batch", "0")
+    assert (code, "batch: 0" in err) == (1, True)
     code, _, err = call(capsys, *words[:-1], "8", "--json")
     assert code == 1
     assert "fit.batch: 4 there, 8 asked" in err
@@ -240,7 +270,7 @@ def test_data_check_and_show(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert code == 0
     assert facts["ok"]
     assert all(set(row) == {"severity", "kind", "file", "message", "fix"} for row in facts["findings"])
-    sheet = tmp_path / "sheet.png"
+    sheet = tmp_path / "new" / "sheet.png"
     code, _, _ = call(capsys, "data", "show", TINY, "--out", str(sheet), "--count", "2")
     assert code == 0
     assert Image.open(sheet).size[0] > 100
@@ -288,9 +318,29 @@ def test_import_makes_a_bundle_that_predicts_as_published(
     assert (labels == expected).mean() > 0.999
     code, _, err = call(capsys, "import", str(file), "--as", "squeezenas-mac-small", "--out", str(out))
     assert code == 1
-    assert "not empty" in err
+    assert "no empty folder" in err
     code, _, err = call(
         capsys, "import", str(file), "--as", "squeezenas-mac-large", "--out", str(tmp_path / "b")
     )
     assert code == 1
     assert "key" in err
+
+
+def test_the_package_is_a_program_and_only_the_first_of_several_processes_prints() -> None:
+    for rank, printed in (("0", ["segmentation"]), ("1", None)):
+        done = subprocess.run(
+            [sys.executable, "-m", "segtailor", "list", "tasks", "--json"],
+            env={**os.environ, "RANK": rank}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert (json.loads(done.stdout) if done.stdout else None) == printed
+
+
+def test_the_next_command_can_be_typed_as_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "my run"
+    words = ["train", "lpsnet-step0", "--data", TINY, "--out", str(out), "--cache", str(tmp_path / "c")]
+    code, printed, err = call(capsys, *words, "--set", "fit.steps=1", "--batch", "2", "--device", "cpu")
+    assert code == 0, err
+    assert f"next: segtailor eval '{out / 'weights'}' --data {TINY} --split val" in printed
+    words[words.index("--out") + 1] = str(tmp_path / "unscored")
+    _, printed, _ = call(capsys, *words, "--set", "fit.steps=1", "--batch", "2", "--set", "val_split=null")
+    assert "segtailor eval" not in printed

@@ -71,7 +71,8 @@ def test_canonical_json_does_not_depend_on_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [(b"{", "truncated"), (b"\xff\xfe", "JSON"), (b"[" * 100_000, "JSON")]
+    ("content", "says"),
+    [(b"{", "truncated"), (b"\xff\xfe", "JSON"), (b"[" * 100_000, "JSON"), (b"9" * 5000, "JSON")],
 )
 def test_a_damaged_json_file_is_explained(tmp_path: Path, content: bytes, says: str) -> None:
     file = tmp_path / "x.json"
@@ -107,6 +108,10 @@ def test_every_published_architecture_survives_a_file(name: str, tmp_path: Path)
         ({"family": "unknown"}, "family is 'unknown'; allowed"),
         ({"architecture": None}, "scalable_path"),
         ({"surprise": 1}, "unknown field 'surprise'"),
+        ({"format": True}, "format is True"),
+        ({"family": ["scalable_path"]}, r"family is \['scalable_path'\]; allowed"),
+        ({"family": "a" * 10_000}, r"^.{1,250}$"),
+        ({"format": [1] * 10_000}, r"^.{1,250}$"),
     ],
 )
 def test_a_wrong_architecture_document_is_explained(change: dict[str, object], says: str) -> None:

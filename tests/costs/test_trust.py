@@ -56,6 +56,18 @@ def test_the_correction_is_found_again() -> None:
     assert correction.per_kernel_us == pytest.approx(3, rel=1e-3)
 
 
+def test_disturbed_networks_do_not_spoil_the_correction() -> None:
+    rng = Random(1)
+    sums = [rng.uniform(1000, 9000) for _ in range(10)]
+    kernels = [rng.randrange(20, 200) for _ in range(10)]
+    measured = [1.1 * total + 2 * number for total, number in zip(sums, kernels, strict=True)]
+    noisy = [value * (3 if index % 4 == 0 else 1) for index, value in enumerate(measured)]
+    correction = fit_correction(sums, kernels, noisy)
+    assert correction.slope == pytest.approx(1.1, rel=0.02)
+    assert checked(1.0, 1.0).disturbed is False
+    assert Checked(fingerprint="f", predicted_ms=1, measured_ms=1, median_ms=1.5).disturbed
+
+
 def test_the_correction_is_never_negative() -> None:
     sums, kernels = [1000.0, 2000.0, 4000.0], [10, 100, 400]
     measured = [total - 2 * number for total, number in zip(sums, kernels, strict=True)]

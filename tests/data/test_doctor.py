@@ -380,3 +380,74 @@ def test_a_diagnosis_is_plain_json_with_the_promised_fields(tmp_path: Path) -> N
     assert document["ok"] is False
     assert {"severity", "kind", "file", "message", "fix"} == set(document["findings"][0])
     assert all(finding["fix"] and finding["message"] for finding in document["findings"])
+
+
+def test_findings_about_labels_name_the_mask(tmp_path: Path) -> None:
+    root = tree(tmp_path / "binary", ids=(0, 255))
+    assert the(check(Folder(path=root)), "binary-mask").file == str(root / "masks/train/0000.png")
+    root = tree(tmp_path / "shifted", ids=(1, 2))
+    assert the(check(Folder(path=root)), "off-by-one").file == str(root / "masks/train/0000.png")
+    root = tree(tmp_path / "blank")
+    blank = write_mask(root / "masks/val/0050.png", ids=(255,))
+    assert the(check(Folder(path=root)), "all-ignored").file == str(blank)
+
+
+def test_findings_about_no_single_file_name_the_folder(tmp_path: Path) -> None:
+    root = write_pairs(tmp_path, numbers(5), split="train")
+    findings = check(Folder(path=root)).findings
+    assert {finding.kind for finding in findings} == {"tiny-split", "no-validation"}
+    assert {finding.file for finding in findings} == {str(root)}
+
+
+@pytest.mark.parametrize(
+    ("problem", "message", "fix"),
+    [
+        ("'x' is a path; write e.g. folder:x.", "'x' is a path", "Write e.g. folder:x."),
+        (
+            "x is empty. Rename, or give images=... and masks=...",
+            "x is empty",
+            "Rename, or give images=... and masks=...",
+        ),
+        (
+            "x is no folder: expected a/b beside c. Check it.",
+            "x is no folder: expected a/b beside c",
+            "Check it.",
+        ),
+        ("one image; add some, or give val=0.", "one image", "Add some, or give val=0."),
+    ],
+)
+def test_an_error_while_opening_is_divided_into_message_and_fix(problem: str, message: str, fix: str) -> None:
+    def fail() -> Any:
+        raise DataProblem(problem)
+
+    (finding,) = examine(fail, named="folder:x").findings
+    assert (finding.file, finding.message, finding.fix) == ("folder:x", message, fix)
+
+
+def test_masks_saved_as_jpeg_are_told_to_be_png(tmp_path: Path) -> None:
+    for number in numbers(4):
+        write_image(tmp_path / "images" / f"{number}.png", (32, 32))
+        mask = np.zeros((32, 32), np.uint8)
+        mask[5:20, 7:21] = 255
+        path = tmp_path / "masks" / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(mask).save(path)
+    diagnosis = check(Folder(path=tmp_path))
+    assert not diagnosis.ok
+    assert "PNG" in diagnosis.errors[0].fix
+
+
+def test_the_message_that_stops_a_training_reads_well(tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    (root / "images/train/0003.png").write_bytes(b"")
+    with pytest.raises(DataProblem) as caught:
+        check(Folder(path=root)).raise_for_errors()
+    assert ".." not in str(caught.value).replace(str(root), "")
+
+
+def test_binary_masks_in_one_split_are_told(tmp_path: Path) -> None:
+    write_pairs(tmp_path, numbers(20), (0, 1), split="train")
+    root = write_pairs(tmp_path, numbers(10, 50), (0, 255), split="val")
+    finding = the(check(Folder(path=root)), "binary-mask")
+    assert (finding.severity, finding.file) == ("warning", str(root / "masks/val/0050.png"))
+    assert "split 'val'" in finding.message

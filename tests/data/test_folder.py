@@ -325,3 +325,23 @@ def test_options_that_disagree_are_refused(tmp_path: Path) -> None:
 def test_unknown_split_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean 'val'"):
         Folder(path=write_pairs(tmp_path, NAMES)).samples("vall")
+
+
+def test_a_folder_beside_the_splits_does_not_undo_them(tmp_path: Path) -> None:
+    write_pairs(tmp_path, ["a", "b"], split="train")
+    write_pairs(tmp_path, ["c"], split="val")
+    (tmp_path / "images" / ".ipynb_checkpoints").mkdir()
+    assert Folder(path=tmp_path).problems() == ()
+    write_image(tmp_path / "images" / "old" / "x.png")
+    write_image(tmp_path / "images" / "y.png")
+    folder = Folder(path=tmp_path)
+    assert [sample.name for sample in folder.samples("val")] == ["val/c"]
+    assert len(folder.samples("train")) == 2
+    unused = [(severity, kind, Path(file).name) for severity, kind, file, _, _ in folder.problems()]
+    assert unused == [("warning", "unused", "old"), ("warning", "unused", "y.png")]
+
+
+def test_hidden_folders_are_no_splits_and_no_images(tmp_path: Path) -> None:
+    write_pairs(tmp_path, ["c"], split="val")
+    (tmp_path / "images" / ".cache").mkdir()
+    assert Folder(path=tmp_path).splits == ("val",)

@@ -11,8 +11,9 @@ from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.recipes.overrides import overridden
-from segtailor.recipes.recipe import parse_recipe, recipe_document
+from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.recipes.training import TrainRecipe
+from tests.data.trees import write_pairs
 
 DATA = "synthetic:size=32x64,train=8,val=4,seed=0"
 
@@ -113,3 +114,32 @@ def test_overrides_reach_into_optional_parts() -> None:
     assert base["fit"] == {"lr": 1, "distill": None}
     with pytest.raises(UserError, match="single value"):
         overridden(base, ["list.x=1"])
+
+
+def test_a_run_does_not_go_on_with_other_data(around: Surroundings, tmp_path: Path) -> None:
+    photos = write_pairs(tmp_path / "photos", [f"{index}" for index in range(6)])
+    made = train_recipe(
+        "lpsnet-step0",
+        f"folder:{photos}",
+        crop=(32, 32),
+        changes=["fit.steps=2", "fit.batch=2"],
+        surroundings=around,
+    )
+    place = Place(folder=tmp_path / "run", cache=around.cache, device="cpu")
+    state = tmp_path / "state"
+    state.mkdir()
+    made.job(place).save(state)
+    made.job(place).load(state)
+    write_pairs(photos, ["new", "newer"])
+    with pytest.raises(
+        RunProblem, match=r"has changed since this run began \(5 training images.*6 training images"
+    ):
+        made.job(place).load(state)
+
+
+def test_a_coefficient_for_an_output_that_is_not_there_is_refused(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    made = recipe(around, 'fit.loss.auxiliary={"aux9": 0.3}', model="auxcells-arch0")
+    with pytest.raises(UserError, match="no output of this network is called 'aux9'"):
+        train(made, tmp_path / "run", check=False, surroundings=around)

@@ -70,7 +70,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
             time.sleep(0.02)
             reached.append(done)
 
-    with pytest.raises(Interrupted, match=r"after step 7 and saved.*segtailor resume '.*my run'"):
+    with pytest.raises(Interrupted, match=r"at \w+ 7/30 and saved.*segtailor resume '.*my run'"):
         run(folder, lambda: Toy(hook=hook), display=Lines(stream))
     assert reached == [7]
     assert "stopping after this step" in stream.getvalue()
@@ -207,7 +207,7 @@ def test_a_follower_does_the_same_work_and_writes_nothing(tmp_path: Path) -> Non
 
 def test_processes_that_agree_stop_after_the_same_step(tmp_path: Path) -> None:
     asked = iter([False] * 3 + [True])
-    with pytest.raises(Interrupted, match="after step 4 and saved"):
+    with pytest.raises(Interrupted, match=r"at \w+ 4/30 and saved"):
         run(tmp_path / "run", agree=lambda _: next(asked))
     asked = iter([True])
     with pytest.raises(Interrupted, match="segtailor resume"):
@@ -263,3 +263,30 @@ def test_other_versions_on_resume_are_mentioned(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"python": "3', '"python": "2'))
     run(tmp_path / "run", display=Lines(stream))
     assert "python 2." in stream.getvalue()
+
+
+def test_a_recipe_that_cannot_be_built_does_not_claim_the_folder(tmp_path: Path) -> None:
+    def mistaken() -> Toy:
+        raise UserError("no such teacher")
+
+    with pytest.raises(UserError, match="teacher"):
+        run(tmp_path / "run", mistaken, recipe={**RECIPE, "teacher": "nowhere"})
+    assert run(tmp_path / "run")["done"] == 30
+
+
+def test_a_started_run_keeps_its_recipe_when_it_cannot_be_built_again(tmp_path: Path) -> None:
+    def mistaken() -> Toy:
+        raise UserError("the data is gone")
+
+    with pytest.raises(UserError, match="pause"):
+        run(tmp_path / "run", failing_at(1, UserError("pause")))
+    with pytest.raises(UserError, match="gone"):
+        run(tmp_path / "run", mistaken)
+    assert read_recipe(tmp_path / "run") == RECIPE
+
+
+def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(RunProblem, match="is a file"):
+        run(tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "mine"

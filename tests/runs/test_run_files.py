@@ -65,6 +65,7 @@ def test_failed_folder_keeps_the_previous_one(tmp_path: Path) -> None:
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "Free some disk space"),
         (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), "Free some disk space"),
         (RuntimeError("I/O error: No space left on device (os error 28)"), "Free some disk space"),
+        (RuntimeError("I/O error: File too large (os error 27)"), "Free some disk space"),
         (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), "permissions"),
     ],
 )

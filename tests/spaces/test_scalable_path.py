@@ -182,6 +182,10 @@ def test_the_training_form_folds_exactly(branches: bool) -> None:
         ("resolution", [], "resolution"),
         ("resolution", ["1/0"], "resolution"),
         ("resolution", ["-1/2"], "resolution"),
+        ("resolution", ["1e-999999999999"], "resolution"),
+        ("resolution", ["0.5"], "resolution"),
+        ("resolution", [0.5], "resolution"),
+        ("resolution", ["1\n"], "resolution"),
         ("block", "unknown", "block"),
         ("interaction", "telepathy", "interaction"),
     ],
@@ -190,3 +194,25 @@ def test_a_wrong_field_is_named(field: str, value: object, says: str) -> None:
     body = {"depth": [1, 1, 1, 1, 1], "width": [4, 8, 8, 8, 8], "resolution": ["1"], field: value}
     with pytest.raises(InvalidArchitecture, match=says):
         parse_architecture({"format": 1, "family": "scalable_path", "architecture": body})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("depth", 3),
+        ("depth", ("a",) * 5),
+        ("width", (1.5,) * 5),
+        ("width", (8193,) * 5),
+        ("resolution", None),
+        ("resolution", ("x",)),
+        ("resolution", (float("nan"),)),
+        ("resolution", (0,)),
+        ("resolution", (1,) * 9),
+        ("block", "unknown"),
+        ("interaction", "telepathy"),
+    ],
+)
+def test_a_wrong_value_in_python_is_named_too(field: str, value: object) -> None:
+    body = {"depth": (1,) * 5, "width": (4,) * 5, "resolution": (1,), field: value}
+    with pytest.raises(InvalidArchitecture, match=f"^{field}: .*allowed"):
+        ScalablePathArchitecture(**body)  # type: ignore[arg-type]

@@ -61,6 +61,12 @@ def _targets() -> list[tuple[str, str]]:
     return describe_targets()
 
 
+def _studies() -> list[tuple[str, str]]:
+    from segtailor.costs.studies import STUDIES
+
+    return [(name, f"{STUDIES.get(name).title}; {STUDIES.get(name).source}") for name in STUDIES.names()]
+
+
 _KINDS: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "architectures": _architectures,
     "spaces": lambda: _summaries(SPACES),
@@ -69,6 +75,7 @@ _KINDS: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "strategies": _strategies,
     "datasets": _datasets,
     "runtimes": _runtimes,
+    "studies": _studies,
     "targets": _targets,
     "tasks": lambda: [("segmentation", "One class per pixel.")],
 }

@@ -27,9 +27,11 @@ def import_published(file: str | Path, name: str, out: str | Path, *, classes: i
     from segtailor.nets.checkpoint_file import read_state
 
     folder = Path(out)
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; choose another folder for the bundle, or remove it first.")
-    outputs = classes or published_classes(name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(
+            f"{folder} is no empty folder; choose another folder for the bundle, or remove it first."
+        )
+    outputs = published_classes(name) if classes is None else classes
     network = create(name, classes=outputs)
     load_published(network, read_state(file))
     model = Model(

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segtailor.core.codec import to_json
+from segtailor.core.atomic import write_text
+from segtailor.core.codec import short, to_json
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import MAIN, Count, Plan, Shape
 from segtailor.core.plan import count as count_plan
 from segtailor.core.receptive import receptive_field
-from segtailor.core.space import SPACES, Architecture, family_of, identity, plan_of, read_architecture
+from segtailor.core.space import (
+    SPACES,
+    Architecture,
+    family_of,
+    identity,
+    is_integer,
+    plan_of,
+    read_architecture,
+)
 from segtailor.spaces import architectures as architectures
 from segtailor.spaces import published as published
 from segtailor.spaces import published_record
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
     from segtailor.nets.network import Network
 
 
+LARGEST_SIDE = 2**15  # pixels
 COUNTING_SIZE = (1024, 2048)  # the size that published figures are counted at
 CLASSES = 19  # Cityscapes
 
@@ -32,7 +43,7 @@ def resolve(source: str | Path | Architecture) -> Architecture:
     if isinstance(source, str) and source in architectures():
         return published(source)
     if isinstance(source, str | Path):
-        if isinstance(source, Path) or source.endswith(".json"):
+        if isinstance(source, Path) or source.endswith(".json") or isfile(source):  # noqa: PTH113 - bears any text
             return read_architecture(Path(source))
         return published(source)  # raises with near matches
     family_of(source)  # raises for anything else
@@ -41,10 +52,12 @@ def resolve(source: str | Path | Architecture) -> Architecture:
 
 def plan(source: str | Path | Architecture, *, image: tuple[int, int], classes: int = CLASSES) -> Plan:
     """Expand an architecture at an image size (height, width), train-only outputs included."""
-    height, width = image
-    if min(image) < 1 or max(image) > 2**15:
-        raise InvalidArchitecture(f"image: {height}x{width}; allowed: 1 to {2**15} pixels per side.")
-    return plan_of(resolve(source), Shape(3, height, width), classes)
+    sides = list(image) if isinstance(image, Sequence) else []
+    if len(sides) != 2 or not all(is_integer(side) and 1 <= side <= LARGEST_SIDE for side in sides):
+        raise InvalidArchitecture(
+            f"image: {short(image)}; allowed: (height, width), each 1 to {LARGEST_SIDE} pixels."
+        )
+    return plan_of(resolve(source), Shape(3, *sides), classes)
 
 
 def count(
@@ -58,7 +71,7 @@ def describe(
     source: str | Path | Architecture, *, image: tuple[int, int] = COUNTING_SIZE, classes: int | None = None
 ) -> dict[str, Any]:
     """Return size, cost, identity and published results of a network as plain data, without importing torch."""
-    arch, outputs = resolve(source), classes or published_classes(source)
+    arch, outputs = resolve(source), published_classes(source) if classes is None else classes
     expanded = plan(arch, image=image, classes=outputs)
     size, field = count_plan(expanded), receptive_field(expanded)
     origin = published_record(str(source))["origin"] if str(source) in architectures() else {}
@@ -97,9 +110,10 @@ def draw(
     """Draw a network as SVG."""
     from segtailor.report.drawing import draw_plan
 
-    expanded = plan(source, image=image, classes=classes or published_classes(source))
+    outputs = published_classes(source) if classes is None else classes
+    expanded = plan(source, image=image, classes=outputs)
     title = str(source) if isinstance(source, str | Path) else family_of(source)
-    file.write_text(draw_plan(expanded, title=title), encoding="utf-8")
+    write_text(file, draw_plan(expanded, title=title), what="drawing")
 
 
 def create(
@@ -113,22 +127,37 @@ def create(
 
     `outputs` names what it computes; "all" adds every train-only output. Use `forward_all` to get them.
     """
-    from segtailor.nets.network import Network, initialise
+    from segtailor.nets.build import build
+    from segtailor.nets.network import initialise
 
-    arch = resolve(source)
-    full = plan(arch, image=(512, 1024), classes=classes)
-    chosen = (
-        tuple(full.outputs) if outputs == "all" else tuple([outputs] if isinstance(outputs, str) else outputs)
-    )
-    network = Network(full.select(chosen), architecture=arch)
+    network = build(resolve(source), classes, outputs=outputs)
     initialise(network, seed)
     return network.eval()
 
 
 def load_published(network: Network, state: Mapping[str, Tensor]) -> None:
     """Copy a reference project's state dictionary into `network`; any key that does not fit raises."""
-    from segtailor.nets.weights import load_named
+    from segtailor.nets.network import Network
+    from segtailor.nets.weights import WeightsProblem, check_state, load_named
 
+    if not isinstance(network, Network) or network.architecture is None:
+        raise WeightsProblem(
+            f"published weights need a network made by segtailor.create, not a {type(network).__name__}."
+        )
+    check_state(state)
     arch = network.architecture
     space: Any = SPACES.get(family_of(arch))
     load_named(network, state, space.published_names(network, arch))
+
+
+def load_encoder(network: Network, state: Mapping[str, Tensor]) -> None:
+    """Copy a pre-trained classifier's state dictionary into the encoder of `network`, the decoder stays as it is.
+
+    For families with such an encoder (`decoder_cell`): torchvision's MobileNet-v2 and ResNet-50, EfficientNet-Lite0's
+    package, timm's `features_only` models, or an encoder-only file of the authors. Any key that does not fit raises.
+    """
+    from segtailor.nets.weights import check_state
+    from segtailor.spaces.decoder_cell.encoder_weights import load_encoder as load
+
+    check_state(state)
+    load(network, state)

@@ -98,17 +98,15 @@ def search(
     if isinstance(recipe, str):
         recipe = _named(recipe, data, choices, around)
     place = Place(folder=folder, cache=around.cache, device=around.device)
-    ready: Searching | None = None
-    if not Layout(folder).recipe.exists():
-        ready = recipe.job(place)
-        ready.preview()
-    return execute(
-        lambda: ready or recipe.job(place),
-        folder,
-        recipe_document(recipe),
-        display=around.display,
-        policy=around.policy,
-    )
+    new = not Layout(folder).recipe.exists()
+
+    def make() -> Searching:
+        job = recipe.job(place)
+        if new:
+            job.preview()
+        return job
+
+    return execute(make, folder, recipe_document(recipe), display=around.display, policy=around.policy)
 
 
 def preview(recipe: SearchRecipe, *, surroundings: Surroundings | None = None) -> dict[str, Json]:

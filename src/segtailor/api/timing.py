@@ -58,7 +58,7 @@ def _subject(
         bundle = load_bundle(Path(model))
         network, preprocessing, name = bundle.network, bundle.preprocessing, Path(model).resolve().name
     else:
-        network = create(model, classes=classes or published_classes(model))
+        network = create(model, classes=published_classes(model) if classes is None else classes)
         name = str(model) if isinstance(model, str | Path) else family_of(model)
     outputs = network.plan.shape(network.plan.outputs[MAIN]).channels
     check_memory(plan(network.architecture, image=size, classes=outputs).deployed())

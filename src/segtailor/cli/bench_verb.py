@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -12,14 +15,30 @@ from segtailor.cli.output import emit, note, table
 from segtailor.core.target import Includes, parse_budget_ms
 
 
+@dataclass(frozen=True, kw_only=True)
+class BenchFlags:
+    """What to time, and how."""
+
+    image: Size | None = None
+    """Size HEIGHTxWIDTH; 512x1024 when left out. An ONNX file has its own."""
+    includes: Includes = "network"
+    """What is timed: the network, also arg max, also the resize to the image's size, or all from host to host."""
+    classes: int | None = None
+    """Output channels of networks without trained weights; the published number when left out."""
+    budget: str | None = None
+    """A limit such as 12ms or 60fps; if the 95th percentile misses it, the exit code is 1."""
+    seconds: float = 2.0
+    """Least time to measure for, each; at least 50 samples are taken anyway."""
+    study: str | None = None
+    """Instead of networks, time the operators of a paper's table or figure (see `segtailor list studies`)."""
+    out: Path | None = None
+    """With a study: folder for its figures and chart."""
+
+
 def bench_(
     *models: str,
     target: Annotated[tuple[str, ...], Parameter(negative=())] = ("cpu/onnxruntime/fp32",),
-    image: Size | None = None,
-    includes: Includes = "network",
-    classes: int | None = None,
-    budget: str | None = None,
-    seconds: float = 2.0,
+    flags: Annotated[BenchFlags, Parameter(name="*")] = BenchFlags(),
     json: Json = False,
 ) -> int:
     """Measure how long networks take on targets, in turns, in the form that is deployed.
@@ -30,23 +49,17 @@ def bench_(
         Published names, architecture files, bundles or ONNX files.
     target:
         Device, runtime and precision, e.g. cpu/onnxruntime/fp32?threads=2; may be given several times.
-    image:
-        Size HEIGHTxWIDTH; 512x1024 when left out. An ONNX file has its own.
-    includes:
-        What is timed: the network, also arg max, also the resize to the image's size, or all from host to host.
-    classes:
-        Number of output channels of networks without trained weights; the published number when left out.
-    budget:
-        A limit such as 12ms or 60fps; if the 95th percentile misses it, the exit code is 1.
-    seconds:
-        Least time to measure for, each; at least 50 samples are taken anyway.
     """
-    limit = None if budget is None else parse_budget_ms(budget)
+    if flags.study is not None:
+        return _study(flags.study, target, flags.out, json=json)
+    limit = None if flags.budget is None else parse_budget_ms(flags.budget)
     from segtailor.api.timing import bench
     from segtailor.targets.timing import TimingSettings
 
-    settings = TimingSettings(seconds=seconds)
-    rows = bench(models, target, image=image, includes=includes, classes=classes, settings=settings)
+    settings = TimingSettings(seconds=flags.seconds)
+    rows = bench(
+        models, target, image=flags.image, includes=flags.includes, classes=flags.classes, settings=settings
+    )
     documents = [row.document() | _verdict(row, limit) for row in rows]
     emit(
         documents[0] if len(documents) == 1 else documents,
@@ -54,12 +67,35 @@ def bench_(
         json=json,
     )
     for warning, names in _warnings(documents).items():
-        note(
-            f"warning: {warning} ({', '.join(names)})"
-            if len(names) < len(documents)
-            else f"warning: {warning}"
-        )
+        whom = f" ({', '.join(names)})" if len(names) < len(documents) else ""
+        note(f"warning: {warning}{whom}")
     return _missed(documents)
+
+
+def _study(name: str, targets: Sequence[str], out: Path | None, *, json: bool) -> int:
+    """Run a study on each target and print its rows."""
+    from segtailor.api.studies import study as run
+
+    documents = []
+    for target in targets:
+        folder = out if out is None or len(targets) == 1 else out / target.replace("/", "-").replace("?", "-")
+        documents.append(run(name, target, out=folder))
+    emit(documents[0] if len(documents) == 1 else documents, lambda c: _print_study(c, documents), json=json)
+    return 0
+
+
+def _print_study(console: Console, documents: list[dict[str, Any]]) -> None:
+    for document in documents:
+        rows = [
+            [row["series"], row["label"], f"{row['ms']:.4f}", f"{row['macs'] / 1e6:.1f}", f"{row['gmacs_per_ms']:.3f}",
+             "-" if row["published_ms"] is None else f"{row['published_ms']:.2f}"]
+            for row in document["rows"]
+        ]  # fmt: skip
+        title = f"{document['title']} on {document['target']}"
+        console.print(table(title, ["series", "case", ">ms", ">MMACs", ">GMACs/ms", ">published ms"], rows))
+        for granularity, span in document["spans_ms"].items():
+            console.print(f"span by {granularity}: {span:.4f} ms per layer")
+        console.print(document["source"])
 
 
 def _missed(documents: list[dict[str, Any]]) -> int:

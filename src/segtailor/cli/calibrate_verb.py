@@ -111,5 +111,14 @@ def _summary(result: dict[str, Any]) -> str:
     return (
         f"device pack {result['pack']}: {result['entries']} entries, {result['estimated']} of them estimated\n"
         f"against whole networks: Pearson {result['pearson']:.4f}, Spearman {result['spearman']:.4f}, "
-        f"mean error {100 * result['mape']:.1f} %\nplot {result['plot']}"
+        f"mean error {100 * result['mape']:.1f} %\nplot {result['plot']}{_warning(result)}"
+    )
+
+
+def _warning(result: dict[str, Any]) -> str:
+    if not result["disturbed"]:
+        return ""
+    return (
+        f"\nother programs disturbed {result['disturbed']} of {result['networks']} networks: "
+        "stop them and calibrate again into another file"
     )

@@ -31,7 +31,7 @@ def check_(
     from segtailor.data import doctor
     from segtailor.data.locate import locate
 
-    diagnosis = doctor.examine(lambda: locate(dataset), limit=limit)
+    diagnosis = doctor.examine(lambda: locate(dataset), named=dataset, limit=limit)
     facts = diagnosis.document()
     emit(facts, lambda console: _print(console, facts), json=json)
     return 0 if diagnosis.ok else 1
@@ -56,14 +56,19 @@ def show_(
         For example `folder:PATH`, `camvid:PATH`, or a YAML file.
     out:
         The picture to write.
+    split:
+        Which split, e.g. `train`, `val` or `trainval`.
+    count:
+        Number of images.
+    seed:
+        Which images are drawn.
     """
     from segtailor.data.locate import locate
-    from segtailor.data.sheet import contact_sheet
+    from segtailor.data.sheet import contact_sheet, write_picture
 
     found = locate(dataset)
     if not dry_run:
-        sheet = contact_sheet(found, split, columns=3, count=count, seed=seed)
-        sheet.save(out)
+        write_picture(out, contact_sheet(found, split, columns=3, count=count, seed=seed))
     verb = "would write" if dry_run else "wrote"
     emit({"picture": str(out), "split": split}, lambda console: console.print(f"{verb} {out}"), json=json)
 

@@ -36,7 +36,8 @@ def import_(
         Number of classes of the checkpoint; the published number when left out.
     """
     networks.resolve(as_)  # a wrong name is told before anything is read
-    facts = {"model": str(out), "architecture": as_, "classes": classes or networks.published_classes(as_)}
+    outputs = networks.published_classes(as_) if classes is None else classes
+    facts = {"model": str(out), "architecture": as_, "classes": outputs}
     if not dry_run:
         from segtailor.api.models import import_published
 

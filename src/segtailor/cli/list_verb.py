@@ -20,6 +20,7 @@ def list_(
         "tasks",
         "runtimes",
         "targets",
+        "studies",
     ],
     *,
     json: Json = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ from rich.table import Table
 
 
 def emit(data: Any, text: Callable[[Console], None], *, json: bool) -> None:
-    """Print `data` as JSON, or let `text` write for people."""
+    """Print `data` as JSON, or let `text` write for people. Of processes under `torchrun` only the first speaks."""
+    if os.environ.get("RANK", "0") != "0":
+        return
     if json:
         print(json_module.dumps(data, indent=1, allow_nan=False))
     else:

@@ -1,4 +1,4 @@
-"""Flags that say where work is done, and the environment's say in it: the only reader of environment variables."""
+"""Flags that say where work is done, and the environment's say in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Where:
         from segtailor.api.training import Surroundings
         from segtailor.runs import display_for
 
-        base = os.environ.get("SEGTAILOR_CACHE") or os.environ.get("XDG_CACHE_HOME")
-        home = Path(base) if base else Path.home() / ".cache"
-        display = display_for(sys.stderr, json=json)
-        return Surroundings(cache=self.cache or home / "segtailor", device=self.device, display=display)
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        cache = self.cache or Path(os.environ.get("SEGTAILOR_CACHE") or home / "segtailor")
+        return Surroundings(cache=cache, device=self.device, display=display_for(sys.stderr, json=json))

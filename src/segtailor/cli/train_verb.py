@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from json import dumps
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -35,12 +37,12 @@ class TrainFlags:
     teacher: Path | None = None
     """Bundle to distil from."""
     set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = ()
-    """Any field of the recipe, e.g. --set fit.loss.ohem=true; --dry-run shows all of them."""
+    """Any field of the recipe, e.g. --set fit.loss.ohem=0.7; repeat it for more, --dry-run shows all."""
 
     def changes(self) -> list[str]:
         """Return the flags as changes of a recipe."""
         fit = {name: value for name, value in asdict(self).items() if name in FIT and value is not None}
-        distil = [f"teacher={self.teacher}", "fit.distill.kind=kl"] if self.teacher else []
+        distil = [f"teacher={dumps(str(self.teacher))}", "fit.distill.kind=kl"] if self.teacher else []
         return [*(f"fit.{name}={value}" for name, value in fit.items()), *distil, *self.set_]
 
 
@@ -85,5 +87,8 @@ def train_(
 
 def _summary(result: Mapping[str, object], data: str) -> str:
     miou = result.get("miou")
-    score = f"val mIoU {100 * miou:.1f} %, " if isinstance(miou, float) else ""
-    return f"{score}bundle in {result['model']}\nnext: segtailor eval {result['model']} --data {data} --split val"
+    model = quote(str(result["model"]))
+    if not isinstance(miou, float):  # nothing was held out to score on
+        return f"bundle in {result['model']}\nnext: segtailor bench {model}"
+    score = f"val mIoU {100 * miou:.1f} %, bundle in {result['model']}"
+    return f"{score}\nnext: segtailor eval {model} --data {quote(data)} --split val"

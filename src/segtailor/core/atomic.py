@@ -141,14 +141,14 @@ def _replace_folder(path: Path, new: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+    return path.parent / f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}"
 
 
 def _is_full(problem: Exception, path: Path) -> bool:
     """Tell whether the disk is full; libraries that write in C++ or Rust report it as any error they like."""
     if isinstance(problem, OSError) and problem.errno is not None:
         return problem.errno in FULL
-    if os.strerror(errno.ENOSPC) in str(problem):
+    if any(os.strerror(number) in str(problem) for number in FULL):
         return True
     with suppress(OSError):
         folder = next(parent for parent in path.absolute().parents if parent.exists())

@@ -51,7 +51,7 @@ def explain(problem: ValidationError) -> str:
     parts = []
     for item in problem.errors()[:3]:
         place = ".".join(str(step) for step in item["loc"]) or "value"
-        parts.append(f"{place}: {item['msg']} (got {_short(item['input'])})")
+        parts.append(f"{place}: {item['msg']} (got {short(item['input'])})")
     more = len(problem.errors()) - 3
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
 
@@ -75,11 +75,11 @@ def read_json(path: Path, *, what: str, error: type[UserError] = UserError, limi
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{what} {path} does not exist; check the path.") from None
-    except (IsADirectoryError, PermissionError) as problem:
+    except OSError as problem:
         raise error(f"{what} {path} cannot be read: {problem.strerror}.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:  # bad syntax, bad characters, absurd numbers or nesting
         raise error(
-            f"{what} {path} is not valid JSON ({problem}); it may be truncated. Write it again."
+            f"{what} {str(path)!r} is not valid JSON ({problem}); it may be truncated. Write it again."
         ) from None
 
 
@@ -101,6 +101,7 @@ def _first_unknown(given: Any, known: Any, place: str = "") -> str | None:
     return None
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """Write a value for a message: at most 60 characters of it."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

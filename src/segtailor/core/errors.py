@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST_NAME = 100  # characters of an unknown name that are looked at and told
+
 
 class UserError(Exception):
     """Something the user can fix: the command line prints the message without a traceback and exits with 1."""
@@ -44,7 +46,7 @@ class Interrupted(Exception):
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     """Build the error for an unknown `name`, with near matches or, failing those, every known name."""
-    names = sorted(known)
+    names, name = sorted(known), name[:LONGEST_NAME]  # looking for near matches of a long text takes minutes
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {_either(near)}?" if near else f"known: {', '.join(names) or 'none'}."
     return UnknownName(f"no {kind} is called '{name}'; {hint}")

@@ -53,4 +53,4 @@ class Registry(Generic[T]):
         return tuple(self._things)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._things
+        return isinstance(name, str) and name in self._things

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
-from segtailor.core.codec import Json, fingerprint, from_json, read_json, to_json
+from segtailor.core.codec import Json, adapter, fingerprint, from_json, read_json, short, to_json
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
 from segtailor.core.registry import Registry
 
 FORMAT = 1  # of architecture files
 ARCHITECTURE_LIMIT = 2**20  # bytes of an architecture file
+MOST_CLASSES = 2**16
 
 Picks: TypeAlias = Mapping[str, int]  # decision name -> index of the chosen option
 Architecture: TypeAlias = Any  # a frozen dataclass, one type per family
@@ -67,11 +69,14 @@ def family_of(arch: Architecture) -> str:
 
 def plan_of(arch: Architecture, image: Shape, classes: int) -> Plan:
     """Expand any architecture with the space of its family."""
-    if classes < 1:
-        raise InvalidArchitecture(
-            f"classes: {classes} is too few; a network needs at least 1 output channel."
-        )
+    if not is_integer(classes) or not 1 <= classes <= MOST_CLASSES:
+        raise InvalidArchitecture(f"classes: {short(classes)}; allowed: 1 to {MOST_CLASSES}.")
     return SPACES.get(family_of(arch))().plan(arch, image, classes)
+
+
+def is_integer(value: object) -> bool:
+    """Tell integers, NumPy's included, from everything else; truth values are no numbers here."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def identity(arch: Architecture) -> str:
@@ -96,9 +101,9 @@ def parse_architecture(document: Any, *, what: str = "architecture") -> Architec
             f"{what}: expected a JSON object with 'format', 'family' and 'architecture'."
         )
     version = document.get("format")
-    if version != FORMAT:
+    if not is_integer(version) or version != FORMAT:
         raise InvalidArchitecture(
-            f"{what}: format is {version!r}, this version reads format {FORMAT}. "
+            f"{what}: format is {short(version)}, this version reads format {FORMAT}. "
             "A newer file needs a newer segtailor; an older one must be exported again."
         )
     unknown = sorted(set(document) - {"format", "family", "architecture", "origin"})
@@ -108,9 +113,32 @@ def parse_architecture(document: Any, *, what: str = "architecture") -> Architec
         )
     family = document.get("family")
     if family not in SPACES:
-        raise InvalidArchitecture(f"{what}: family is {family!r}; allowed: {', '.join(SPACES.names())}.")
+        raise InvalidArchitecture(f"{what}: family is {short(family)}; allowed: {', '.join(SPACES.names())}.")
     kind = SPACES.get(str(family)).architecture_type
     return from_json(kind, document.get("architecture"), what=f"{what} ({family})", error=InvalidArchitecture)
+
+
+def architecture_schema(family: str) -> dict[str, Any]:
+    """Return the JSON schema of a family's architecture files; like the reader, it knows no fields of other names."""
+    body = adapter(SPACES.get(family).architecture_type).json_schema()
+    definitions = body.pop("$defs", {})
+    for kind in (body, *definitions.values()):
+        if kind["type"] == "object":
+            kind["additionalProperties"] = False
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"Architecture file of the family {family}",
+        "type": "object",
+        "properties": {
+            "format": {"const": FORMAT},
+            "family": {"const": family},
+            "architecture": body,
+            "origin": {"type": "object", "description": "Where it comes from; not part of its identity."},
+        },
+        "required": ["format", "family", "architecture"],
+        "additionalProperties": False,
+        "$defs": definitions,
+    }
 
 
 def read_architecture(path: Path) -> Architecture:

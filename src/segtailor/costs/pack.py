@@ -14,6 +14,7 @@ from segtailor.core.errors import Unsupported, UserError, unknown
 from segtailor.core.target import parse_target
 
 FORMAT = 1
+DISTURBED = 1.2  # median over fastest run
 LIMIT = 64 * 2**20  # bytes of a pack file; the largest shipped family needs about 2 MiB
 
 
@@ -46,6 +47,11 @@ class Checked:
     predicted_ms: float
     measured_ms: float
     median_ms: float
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs got in the way: then half of the runs are much slower than the fastest."""
+        return self.median_ms > DISTURBED * self.measured_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +93,7 @@ class Pack:
             "spearman": trust.spearman if trust else None,
             "mape": trust.mape if trust else None,
             "networks": len(trust.networks) if trust else 0,
+            "disturbed": sum(one.disturbed for one in trust.networks) if trust else 0,
         }
 
     def document(self) -> dict[str, Json]:

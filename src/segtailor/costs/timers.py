@@ -73,7 +73,9 @@ class CopiesTimer:
             for call in calls
             for count in (self.few, self.many)
         ]
-        settings = TimingSettings(runs=20, seconds=seconds / 2, warm_up_seconds=0.02, warm_up_limit=0.2)
+        settings = TimingSettings(
+            runs=20, seconds=seconds / 4, warm_up_seconds=0.02, warm_up_limit=0.2, device_sample_ms=2.0
+        )
         try:
             taken = time_all([stopwatch(one, self.target.device) for one in compiled], settings)
         finally:

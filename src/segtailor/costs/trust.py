@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 
 from segtailor.core.plan import Plan
 from segtailor.costs.estimate import non_negative_fit
-from segtailor.costs.pack import Checked, Correction, Pack, Trust
+from segtailor.costs.pack import DISTURBED, Checked, Correction, Pack, Trust
 from segtailor.costs.table import LatencyTable
+
+FEWEST = 3  # undisturbed networks to fit on
+ROUNDS = 30  # of re-weighting
+EXACT = 1e-3  # a relative error that cannot be told from none
 
 
 class Seen(NamedTuple):
@@ -25,9 +29,14 @@ class Seen(NamedTuple):
 
 
 def corrected(pack: Pack, networks: Sequence[Seen]) -> Pack:
-    """Return the pack with a correction fitted on these networks; as it is, if there are none."""
+    """Return the pack with a correction fitted on these networks; as it is, if there are none.
+
+    Networks that other programs disturbed are left out where enough remain.
+    """
     if not networks:
         return pack
+    quiet = [one for one in networks if one.median_ms <= DISTURBED * one.low_ms]
+    networks = quiet if len(quiet) >= FEWEST else networks
     table = LatencyTable(pack=replace(pack, correction=Correction()))
     found = [[entry for call in one.plan.calls for entry in table.entries(call)] for one in networks]
     correction = fit_correction(
@@ -58,10 +67,18 @@ def judged(pack: Pack, networks: Sequence[Seen]) -> Pack:
 def fit_correction(
     sums_us: Sequence[float], kernels: Sequence[int], measured_us: Sequence[float]
 ) -> Correction:
-    """Fit factor and overhead per kernel so that relative errors are least; neither is ever negative."""
+    """Fit factor and overhead per kernel so that absolute relative errors are least; neither is ever negative.
+
+    Absolute errors, by re-weighted least squares: a few networks that other programs disturbed must not count more
+    than all that they left alone.
+    """
     target = np.asarray(measured_us, dtype=float)
     features = np.column_stack([sums_us, kernels]).astype(float) / target[:, None]
-    slope, overhead = non_negative_fit(features, np.ones(len(target)))
+    weights = np.ones(len(target))
+    for _ in range(ROUNDS):
+        slope, overhead = non_negative_fit(features * weights[:, None], weights)
+        errors = np.abs(features @ [slope, overhead] - 1)
+        weights = 1 / np.sqrt(np.maximum(errors, EXACT))
     if slope <= 0:  # networks too alike to tell: one factor for all
         slope, overhead = float(np.median(target / np.asarray(sums_us))), 0.0
     return Correction(slope=round(float(slope), 6), per_kernel_us=round(float(overhead), 6))

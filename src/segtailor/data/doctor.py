@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from segtailor.core.codec import Json, to_json
-from segtailor.core.errors import DataProblem
+from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Task
 from segtailor.data.checks import content, leaks
 from segtailor.data.checks.census import Census, explain_masks, take_census
@@ -83,7 +84,10 @@ class Diagnosis:
         """Raise `DataProblem` naming the first errors, if there are any."""
         if self.ok:
             return
-        lines = [f"- {_place(finding)}{finding.message}. {finding.fix}" for finding in self.errors[:TOLD]]
+        lines = [
+            f"- {_place(finding)}{finding.message.rstrip('.')}. {finding.fix}"
+            for finding in self.errors[:TOLD]
+        ]
         more = len(self.errors) - TOLD
         if more > 0:
             lines.append(f"- and {more} more")
@@ -92,30 +96,40 @@ class Diagnosis:
         )
 
 
-def examine(open_dataset: Callable[[], Dataset], *, limit: int | None = None) -> Diagnosis:
-    """Open and check a dataset; a problem while opening becomes a finding instead of an exception."""
+def examine(open_dataset: Callable[[], Dataset], *, named: str = "", limit: int | None = None) -> Diagnosis:
+    """Open and check the dataset `named` so; a problem while opening becomes a finding, not an exception."""
     try:
         dataset = open_dataset()
         return check(dataset, limit=limit)
     except DataProblem as problem:
-        return Diagnosis(findings=(_unusable(problem),))
+        return Diagnosis(findings=(replace(_unusable(problem), file=named),))
 
 
 def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:
     """Check every sample of every split (at most `limit` per split, evenly spread)."""
+    if limit is not None and limit < 1:
+        raise UserError(
+            f"limit: {limit} samples say nothing about a dataset; give 1 or more, or leave it out."
+        )
     known = list(_known_problems(dataset))
     try:
         task = dataset.task
     except DataProblem as problem:
         masks = [mask for pairing in _pairings(dataset).values() for _, mask in pairing.pairs.values()]
         faults = [content.fault_finding(fault) for fault in explain_masks(masks, problem)]
-        return Diagnosis(findings=arranged([*known, *faults]))
+        return Diagnosis(findings=_placed([*known, *faults], dataset))
     census = [take_census(name, _samples(dataset, name), limit=limit) for name in dataset.splits]
     findings = [*_nameless_colours(dataset), *(found for rule in RULES for found in rule(census, task))]
     return Diagnosis(
-        findings=arranged([*known, *findings]),
+        findings=_placed([*known, *findings], dataset),
         splits={part.split: _facts(part, task) for part in census},
     )
+
+
+def _placed(findings: Iterable[Finding], dataset: Dataset) -> tuple[Finding, ...]:
+    """Arrange findings; where no single file is to blame, name the dataset's folder or list, if it has one."""
+    path = str(getattr(dataset, "path", ""))
+    return tuple(found if found.file else replace(found, file=path) for found in arranged(findings))
 
 
 def _known_problems(dataset: Dataset) -> Iterator[Finding]:
@@ -150,6 +164,9 @@ def _nameless_colours(dataset: Dataset) -> Iterator[Finding]:
         yield Finding(
             severity="warning",
             kind="colour-mask",
+            file=next(
+                (str(mask) for part in _pairings(dataset).values() for _, mask in part.pairs.values()), ""
+            ),
             message=f"the masks hold colours and no palette was given; {len(names)} colours were found and numbered",
             fix="Name the classes and their colours in classes.yaml or palette.json beside the images.",
         )
@@ -184,13 +201,17 @@ def _facts(part: Census, task: Task) -> SplitFacts:
 
 
 def _unusable(problem: DataProblem) -> Finding:
-    message, _, fix = str(problem).rstrip(".").rpartition(". ")
-    return Finding(
-        severity="error",
-        kind="unusable",
-        message=message or fix,
-        fix=f"{fix}." if message else "Correct the dataset's files or options.",
-    )
+    """Divide what an error says: the last clause says what to do."""
+    parts = re.fullmatch(r"(.+)(?:\. (?=[A-Z])|; )(.+?)\.?", str(problem), flags=re.DOTALL)
+    if parts is None:
+        return Finding(
+            severity="error",
+            kind="unusable",
+            message=str(problem),
+            fix="Correct the dataset's files or options.",
+        )
+    fix = parts[2][0].upper() + parts[2][1:]
+    return Finding(severity="error", kind="unusable", message=parts[1], fix=f"{fix}.")
 
 
 def _place(finding: Finding) -> str:

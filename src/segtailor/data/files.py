@@ -134,9 +134,10 @@ def list_pictures(folder: Path) -> tuple[Path, ...]:
 
 
 def list_folders(folder: Path) -> tuple[Path, ...]:
-    """Return the folders directly inside `folder`, sorted; none where it is no folder."""
+    """Return the folders directly inside `folder`, sorted, without hidden ones; none where it is no folder."""
     try:
-        return tuple(sorted(Path(entry.path) for entry in os.scandir(folder) if _is_folder(entry)))
+        entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+        return tuple(sorted(Path(entry.path) for entry in entries if _is_folder(entry)))
     except OSError:
         return ()
 

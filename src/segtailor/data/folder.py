@@ -14,6 +14,7 @@ from typing import Literal
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Task
+from segtailor.data.checks.findings import Severity
 from segtailor.data.dataset import DATASETS
 from segtailor.data.labels import LabelMap
 from segtailor.data.layout import WHOLE, Layout
@@ -63,7 +64,7 @@ class Folder(FileDataset):
 
     def find(self) -> Mapping[str, Pairing]:
         """Look the files up and divide them where they are not divided yet."""
-        found = Layout(path=self.path, images=self.images, masks=self.masks).find()
+        found = self._layout.find()
         for split, share in (("val", self.val), ("test", self.test)):
             if split in found and share is not None:
                 raise DataProblem(f"{self.path} has its own split '{split}'; leave out {split}={share:g}.")
@@ -72,6 +73,16 @@ class Folder(FileDataset):
         if "train" in found and (self.val or self.test):
             return {**found, **self._divided(found["train"], val=self.val or 0.0)}
         return found
+
+    def problems(self) -> tuple[tuple[Severity, str, str, str, str], ...]:
+        """Name what lies beside the folders of the splits."""
+        message = "this lies beside the folders of the splits and is not used"
+        fix = "Move it into one of them, or away."
+        return tuple(("warning", "unused", str(path), message, fix) for path in self._layout.unused())
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(path=self.path, images=self.images, masks=self.masks)
 
     def _divided(self, whole: Pairing, *, val: float) -> dict[str, Pairing]:
         """Divide by ratio; files without a partner stay with `train`, so that nothing is lost from sight."""

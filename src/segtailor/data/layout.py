@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segtailor.core.errors import DataProblem
-from segtailor.data.files import list_folders
+from segtailor.data.files import list_folders, list_pictures
 from segtailor.data.pairs import Pairing, pair_folders
 from segtailor.data.splits import COMMON_NAMES, read_list
 
@@ -73,7 +73,7 @@ class Layout:
     def _splits_inside(self, images: Path, masks: Path) -> dict[str, Pairing]:
         """`images/train` beside `masks/train`, or no splits at all."""
         places, mask_places = _split_folders(images), _split_folders(masks)
-        if not places or len(places) != len(list_folders(images)):
+        if not _divides(images, places):
             return {WHOLE: pair_folders(images, masks)}
         for split, place in places.items():
             if split not in mask_places and split != "test":  # test splits often come without masks
@@ -83,6 +83,15 @@ class Layout:
             for split, place in places.items()
             if split in mask_places
         }
+
+    def unused(self) -> tuple[Path, ...]:
+        """Return what lies beside the folders of the splits, where nothing reads it."""
+        both = None if self.path.is_file() else self._image_and_mask(self.path)
+        if both is None or not _divides(both[0], _split_folders(both[0])):
+            return ()
+        known = COMMON_NAMES.keys()
+        folders = [place for place in list_folders(both[0]) if place.name.lower() not in known]
+        return (*folders, *(path for path in list_pictures(both[0]) if path.parent == both[0]))
 
     def _listed(self, path: Path) -> Pairing:
         """Read a list file: image and mask per line, or one name that the folders hold."""
@@ -146,6 +155,11 @@ def _split_folders(place: Path) -> dict[str, Path]:
         if folder.name.lower() in COMMON_NAMES
     }
     return {split: named[split] for split in ORDER if split in named}
+
+
+def _divides(images: Path, places: Mapping[str, Path]) -> bool:
+    """Tell whether folders divide the images: one is for training, or all are named like splits."""
+    return "train" in places or (bool(places) and len(places) == len(list_folders(images)))
 
 
 def _bare(name: str) -> str:

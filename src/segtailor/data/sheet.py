@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from segtailor.core.errors import DataProblem
+from segtailor.core.atomic import writing
+from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Colour, Task
 from segtailor.data.colour import overlay
 from segtailor.data.dataset import Dataset, Pair, Sample
+from segtailor.data.files import SUFFIXES
 
 CELL = 320  # width of one picture in pixels
 TALLEST = 2 * CELL  # a picture higher than this is narrowed instead
@@ -39,6 +42,15 @@ def contact_sheet(
     cells = [_cell(sample.name, pair, dataset.task) for sample, pair in zip(chosen, pairs, strict=True)]
     legend = _legend(dataset.task, pairs, width=_width(min(columns, len(cells))))
     return _assemble(cells, legend, columns=min(columns, len(cells)))
+
+
+def write_picture(path: Path, picture: Image.Image) -> None:
+    """Write a picture and the folders above it; its name says the format."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"{path} does not say which kind of picture it is; let the name end in .png or .jpg.")
+    with writing(path, what="picture"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
 
 
 def _choose(samples: Sequence[Sample], count: int, seed: int) -> list[Sample]:

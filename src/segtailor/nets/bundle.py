@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -15,16 +14,15 @@ from safetensors import SafetensorError
 
 from segtailor.core.atomic import write_bytes, write_json
 from segtailor.core.codec import Json, from_json, read_json, to_json
-from segtailor.core.errors import InvalidArchitecture, UserError
-from segtailor.core.plan import Plan, Shape
-from segtailor.core.space import Architecture, architecture_document, parse_architecture, plan_of
+from segtailor.core.errors import UserError
+from segtailor.core.space import Architecture, architecture_document, parse_architecture
 from segtailor.core.task import Preprocessing, Task
+from segtailor.nets.build import build
 from segtailor.nets.inference import predict_labels
 from segtailor.nets.network import Network
 
 FORMAT = 1
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
-LARGEST = 1_000_000_000  # parameters: a description from outside must not make us allocate more
 
 
 class BundleProblem(UserError):
@@ -98,18 +96,6 @@ def load_bundle(folder: Path) -> Model:
         provenance=facts.get("provenance", {}),
         numbers=facts.get("numbers", {}),
     )
-
-
-def build(arch: Architecture, classes: int, *, outputs: Any) -> Network:
-    """Build a network that computes `outputs` ("all", or names), refusing sizes beyond reason before allocating."""
-    plan: Plan = plan_of(arch, Shape(3, 512, 1024), classes)
-    chosen = tuple(plan.outputs) if outputs == "all" else tuple(outputs)
-    plan = plan.select(chosen)
-    if plan.train_params() > LARGEST:
-        raise InvalidArchitecture(
-            f"the network would have {plan.train_params():,} parameters; at most {LARGEST:,} are built. Shrink it."
-        )
-    return Network(plan, architecture=arch)
 
 
 def _load_weights(network: Network, file: Path) -> None:

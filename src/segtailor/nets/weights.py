@@ -33,6 +33,7 @@ class NameMap:
 
 def load_named(network: nn.Module, state: Mapping[str, Tensor], names: NameMap) -> None:
     """Copy a published state dictionary into `network`; nothing is written unless every key fits."""
+    check_state(state)
     if names.convert is not None:
         state = names.convert(state)
     own = network.state_dict()
@@ -43,6 +44,44 @@ def load_named(network: nn.Module, state: Mapping[str, Tensor], names: NameMap) 
             for published in names.names.get(key, ()):
                 if published in state:
                     target.copy_(state[published])
+
+
+def check_state(state: object) -> None:
+    """Raise unless `state` is a dictionary of named, dense tensors."""
+    if not isinstance(state, Mapping):
+        raise WeightsProblem(
+            f"expected a state dictionary, got a {type(state).__name__}. "
+            "Pass `module.state_dict()`, or give a file to `segtailor import`."
+        )
+    for key, value in state.items():
+        if not isinstance(key, str):
+            raise WeightsProblem(f"key {key!r} is a {type(key).__name__}; names of weights are text.")
+        if not isinstance(value, Tensor):
+            raise WeightsProblem(
+                f"key '{key}' is a {type(value).__name__}, not a tensor. Drop or convert it."
+            )
+        if value.is_meta or value.layout is not torch.strided:
+            kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
+            raise WeightsProblem(f"key '{key}' is a {kind} tensor; a dense one with data is needed.")
+
+
+def check_entry(state: Mapping[str, Tensor], key: str, target: Tensor) -> None:
+    """Raise unless `state` has `key`, with the shape and the kind of numbers of `target`."""
+    if key not in state:
+        raise WeightsProblem(
+            f"missing key '{key}' (shape {tuple(target.shape)}); the file holds {len(state)} keys. "
+            "Is it a checkpoint of this very network and number of classes?"
+        )
+    found = state[key]
+    if tuple(found.shape) != tuple(target.shape):
+        raise WeightsProblem(
+            f"key '{key}' has shape {tuple(found.shape)}, the network needs "
+            f"{tuple(target.shape)}. Check the architecture name and the number of classes."
+        )
+    if target.is_floating_point() and not found.is_floating_point():
+        raise WeightsProblem(
+            f"key '{key}' holds {str(found.dtype).removeprefix('torch.')}, the network needs floating point."
+        )
 
 
 def key_pairs(
@@ -70,18 +109,9 @@ def _check_keys(own: Mapping[str, Tensor], state: Mapping[str, Tensor], names: N
     for key, target in own.items():
         for published in names.names[key]:
             known.add(published)
-            if published not in state:
-                if published.endswith(COUNTER):
-                    continue  # old checkpoints have no counters, and nothing reads them in inference
-                raise WeightsProblem(
-                    f"missing key '{published}' (shape {tuple(target.shape)}); the file holds {len(state)} keys. "
-                    "Is it a checkpoint of this very network and number of classes?"
-                )
-            if tuple(state[published].shape) != tuple(target.shape):
-                raise WeightsProblem(
-                    f"key '{published}' has shape {tuple(state[published].shape)}, the network needs "
-                    f"{tuple(target.shape)}. Check the architecture name and the number of classes."
-                )
+            if published not in state and published.endswith(COUNTER):
+                continue  # old checkpoints have no counters, and nothing reads them in inference
+            check_entry(state, published, target)
     for key in state:
         if key not in known and not names.droppable(key):
             raise WeightsProblem(

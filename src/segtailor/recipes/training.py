@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from segtailor.core.codec import Json
-from segtailor.core.errors import UserError
+from segtailor.core.atomic import write_json
+from segtailor.core.codec import Json, read_json
+from segtailor.core.errors import RunProblem, UserError, unknown
 from segtailor.core.job import Step
 from segtailor.core.plan import MAIN
 from segtailor.core.space import identity, parse_architecture
@@ -20,7 +21,8 @@ from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
-from segtailor.nets.bundle import Model, build, load_bundle, save_bundle
+from segtailor.nets.build import build
+from segtailor.nets.bundle import Model, load_bundle, save_bundle
 from segtailor.nets.network import Network, initialise
 from segtailor.nets.reparam import plain_form, with_branches
 from segtailor.recipes.recipe import RECIPES, Place
@@ -28,6 +30,8 @@ from segtailor.runs import Layout
 from segtailor.training.device import pick_device
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings
+
+DATA = "data.json"  # inside a checkpoint: what it was trained on
 
 
 @RECIPES.register("train")
@@ -83,6 +87,9 @@ class TrainRecipe:
     def _network(self, task: Task) -> Network:
         arch = parse_architecture(self.architecture)
         network = build(arch, task.outputs, outputs="all" if self.auxiliary else (MAIN,))
+        for name in self.fit.loss.auxiliary:
+            if name not in network.plan.outputs:
+                raise unknown("output of this network", name, network.plan.outputs)
         initialise(network, self.fit.seed)
         if self.start is not None:
             _copy_weights(load_bundle(Path(self.start)).network, network)
@@ -119,11 +126,18 @@ class Training:
         yield from self.fit.steps()
 
     def save(self, folder: Path) -> None:
-        """Write the training state."""
+        """Write the training state, and which data it comes from."""
         self.fit.save(folder)
+        write_json(folder / DATA, self.data, what="facts of the data")
 
     def load(self, folder: Path) -> None:
-        """Restore the training state."""
+        """Restore the training state, if the data is still what it was."""
+        before = read_json(folder / DATA, what="facts of the data", error=RunProblem)
+        if before != self.data:
+            raise RunProblem(
+                f"the data {self.recipe.data} has changed since this run began ({_shown(before)} then, "
+                f"{_shown(self.data)} now). Restore it to go on, or train anew in another folder."
+            )
         self.fit.load(folder)
 
     def result(self) -> Mapping[str, Json]:
@@ -158,6 +172,11 @@ def _facts(pixels: Pixels, validation: Pixels | None) -> dict[str, Json]:
         "train_pixels": pixels.fingerprint,
         "val_images": len(validation) if validation is not None else 0,
     }
+
+
+def _shown(facts: Mapping[str, Json]) -> str:
+    pixels = str(facts.get("train_pixels"))[:8]
+    return f"{facts.get('train_images')} training images, fingerprint {pixels}"
 
 
 def _copy_weights(source: Network, target: Network) -> None:

@@ -148,7 +148,7 @@ def _legend(colours: dict[str, str], *, top: int, width: int) -> tuple[list[str]
         parts.append(f'<rect x="{x}" y="{y}" width="16" height="12" rx="3" fill="{colour}"/>')
         parts.append(f'<text class="ink" x="{x + 22}" y="{y + 10}" font-size="12">{escape(label)}</text>')
         x += need
-    note = "numbers are channels; + sum, ‖ concatenation; faded parts exist in training only"
+    note = "numbers are channels; + sum, × product, ‖ join, ○ resize or pass; faded: training only"
     parts.append(f'<text class="soft" x="16" y="{y + 32}" font-size="11">{note}</text>')
     return parts, y + 40 - top
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from segtailor.core.atomic import strict, sweep, write_json, writing
 from segtailor.core.codec import Json, canonical, read_json
-from segtailor.core.errors import Interrupted, RunProblem
+from segtailor.core.errors import Interrupted, RunProblem, UserError
 from segtailor.core.job import Job, Step
 from segtailor.runs.checkpoint import Checkpoints
 from segtailor.runs.display import Display, Quiet
@@ -51,6 +52,7 @@ def execute(
             return _follow(make, layout, recipe, agree=agree)
         _prepare(layout)
         with hold(layout.lock) as locked:
+            new = not layout.recipe.exists()
             note = _settle(layout, recipe)
             done = read_result(folder)
             if done is not None:
@@ -60,7 +62,8 @@ def execute(
                     shown.message(f"{folder} is on a file system without locks: let no other process use it.")
                 if note:
                     shown.message(note)
-                return _lead(make, layout, display=shown, policy=policy or Policy(), agree=agree)
+                built = partial(_made, make, layout, new=new)
+                return _lead(built, layout, display=shown, policy=policy or Policy(), agree=agree)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped at once, at the last checkpoint; {_resume(folder)}") from None
 
@@ -80,12 +83,20 @@ def _lead(
             session.begin(history)
             with stoppable(lambda: display.message(STOPPING)) as stop:
                 if _drive(session.job, stop, record=session.record, agree=agree):
-                    raise Interrupted(
-                        f"stopped after step {session.number} and saved; {_resume(layout.root)}"
-                    )
+                    raise Interrupted(f"stopped at {session.progress} and saved; {_resume(layout.root)}")
                 return session.finish()
         finally:
             session.close()
+
+
+def _made(make: Callable[[], Job], layout: Layout, *, new: bool) -> Job:
+    """Build the job; a new recipe that cannot be built is taken back, so that a corrected one may use the folder."""
+    try:
+        return make()
+    except UserError:
+        if new:
+            layout.recipe.unlink(missing_ok=True)
+        raise
 
 
 def _follow(
@@ -125,6 +136,8 @@ def _drive(
 
 def _prepare(layout: Layout) -> None:
     """Make the directory, or refuse one that holds something else."""
+    if layout.root.exists() and not layout.root.is_dir():
+        raise RunProblem(f"{layout.root} is a file, not a run directory. Choose a new or an empty folder.")
     foreign = [] if layout.recipe.exists() else layout.foreign()
     if foreign:
         raise RunProblem(

@@ -43,6 +43,7 @@ class Session:
         self._policy = policy
         self._checkpoints = Checkpoints(folder=layout.checkpoints, keep=policy.keep)
         self._events: Events | None = None
+        self._last: Step | None = None
         self._time_saved = time.monotonic()
 
     def begin(self, history: History) -> None:
@@ -54,12 +55,23 @@ class Session:
         history.void(self.number)
         if self._policy.tensorboard:
             self._events = events(self._layout.events, history.steps)
+        if history.steps:
+            self._last = history.steps[-1].step
         if self.number:
-            self._display.message(f"resumed after step {self.number}")
+            self._display.message(f"resumed at {self.progress}")
+
+    @property
+    def progress(self) -> str:
+        """How far the job is, as displays show it, e.g. `train 31/48`."""
+        if self._last is None:
+            return "the start"
+        total = "" if self._last.total is None else f"/{self._last.total}"
+        return f"{self._last.phase} {self._last.done}{total}"
 
     def record(self, step: Step, last: bool) -> None:
         """Journal and show a step, and save when it is time or this is the last one of the session."""
         self.number += 1
+        self._last = step
         self._journal.append("step", step=self.number, **_fields(step))
         if self._events is not None:
             self._events.add(Logged(number=self.number, time=time.time(), step=step))

@@ -24,6 +24,8 @@ from segtailor.training.losses import Criterion
 from segtailor.training.optimiser import make_optimiser, set_rate, update
 from segtailor.training.settings import FitSettings
 
+LONE_VALUE = "more than 1 value per channel"  # how torch's batch norm refuses its smallest input
+
 
 class Report(NamedTuple):
     """What happened since the last report: mean loss of the good steps, skipped steps in all and in a row."""
@@ -108,6 +110,14 @@ class Engine:
                 return self._backward(batch, normaliser), message
             except torch.OutOfMemoryError:
                 fits = self.part // 2  # what failed is freed only after this block is left
+            except ValueError as problem:
+                if LONE_VALUE not in str(problem):
+                    raise
+                raise UserError(
+                    f"{self.part} image(s) of {batch.images.shape[-2]}x{batch.images.shape[-1]} at a time leave a "
+                    "batch norm a single value per channel, which has no variance. "
+                    "Use a larger --batch or --crop, or less `accumulate`."
+                ) from None
             message = self._shrink(min(fits, len(batch.labels) // 2))
 
     def _shrink(self, fits: int) -> str:

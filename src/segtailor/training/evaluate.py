@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.dataset import Pair
 from segtailor.nets.inference import inference, normalise, predict
@@ -40,6 +41,8 @@ def evaluate(
     batch: int = 8,
 ) -> Scores:
     """Score the main output on every picture; pictures of one size share a batch, processes share the pictures."""
+    if batch < 1:
+        raise UserError(f"batch: {batch} is too small; give 1 or more images at a time.")
     confusion = Confusion(task.outputs, device)
     share_buffers(network)
     with inference(network):

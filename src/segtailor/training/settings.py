@@ -58,8 +58,9 @@ class FitSettings:
             raise UserError(f"ema: {self.ema} is no decay; give e.g. 0.999, or leave it out.")
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"clip: {self.clip} must be above 0, or left out.")
-        if self.validate_every < 0 or self.weight_decay < 0:
-            raise UserError("validate_every and weight_decay must be 0 or more.")
+        for name in ("validate_every", "weight_decay", "seed"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}: {getattr(self, name)} is negative; give 0 or more.")
 
     def total(self, steps_per_epoch: int) -> int:
         """Return the number of steps of the whole run."""

@@ -24,10 +24,11 @@ THUMB = 16  # side of the grey thumbnail that near duplicates are compared by
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What the checks need to know of one readable sample."""
+    """What the checks need to know of one readable sample; `mask` is to blame for its labels."""
 
     name: str
     file: str
+    mask: str
     size: tuple[int, int]
     digest: bytes
     thumb: NDArray[np.float32]
@@ -103,6 +104,7 @@ def look(sample: Sample) -> Record | Fault:
     return Record(
         name=sample.name,
         file=file,
+        mask=str(sample.mask) if isinstance(sample, FileSample) else file,
         size=(pair.image.shape[0], pair.image.shape[1]),
         digest=hashlib.blake2b(
             repr(pair.image.shape).encode() + pair.image.tobytes(), digest_size=16

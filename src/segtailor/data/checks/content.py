@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 import numpy as np
 
@@ -19,6 +20,7 @@ FIXES = {
     "unusable": "Correct the dataset's files or options.",
     "id-out-of-range": "Correct the mask, declare more classes, or name the id as ignored.",
 }
+VALUES = ("id-out-of-range", "colour-mask", "unknown-colour")  # kinds that blame what a mask holds
 SMALL_TRAIN, SMALL_OTHER = 20, 10  # images
 TINY_CLASS = 1e-3  # share of pixels
 DOMINANT = 0.95  # share of pixels
@@ -47,9 +49,9 @@ def faulty_files(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 def fault_finding(fault: Fault) -> Finding:
     """Turn a fault into an error."""
-    return Finding(
-        severity="error", kind=fault.kind, file=fault.file, message=fault.message, fix=FIXES[fault.kind]
-    )
+    lossy = fault.kind in VALUES and PurePath(fault.file).suffix.lower() in (".jpg", ".jpeg")
+    fix = "JPEG invents values at every edge: export the masks again, as PNG." if lossy else FIXES[fault.kind]
+    return Finding(severity="error", kind=fault.kind, file=fault.file, message=fault.message, fix=fix)
 
 
 def label_range(census: Sequence[Census], task: Task) -> Iterator[Finding]:
@@ -61,24 +63,27 @@ def label_range(census: Sequence[Census], task: Task) -> Iterator[Finding]:
                 yield Finding(
                     severity="error",
                     kind="id-out-of-range",
-                    file=record.file,
+                    file=record.mask,
                     message=f"label {beyond[0]} occurs, the classes are 0 to {task.outputs - 1}",
                     fix=FIXES["id-out-of-range"],
                 )
 
 
 def binary_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Masks of 0 and 255 only: the object would be ignored instead of learned."""
-    counts = _total(census)
-    ignored = np.flatnonzero(counts).tolist() == [0, IGNORE]
-    if ignored and not any(split.faults for split in census):
-        where = next(r.file for split in census for r in split.records if r.counts[IGNORE])
+    """Masks of 0 and 255 only, in all splits or in one: the object would be ignored instead of learned."""
+    if any(split.faults for split in census):
+        return
+    read = [split for split in census if split.records]
+    binary = [split for split in read if np.flatnonzero(split.counts).tolist() == [0, IGNORE]]
+    everywhere = len(binary) == len(read)
+    for split in binary[:1] if everywhere else binary:
+        where = "" if everywhere else f" of split '{split.split}'"
         yield Finding(
-            severity="error",
+            severity="error" if everywhere else "warning",
             kind="binary-mask",
-            file=where,
-            message=f"all masks hold only 0 and 255. 255 means 'ignored', so '{task.classes[0]}' would be "
-            "the only class ever learned",
+            file=next(record.mask for record in split.records if record.counts[IGNORE]),
+            message=f"all masks{where} hold only 0 and 255. 255 means "
+            f"'ignored', so '{task.classes[0]}' is the only class there",
             fix="If 255 marks the object, store 1 instead of 255 or open the folder with binary=true.",
         )
 
@@ -90,6 +95,7 @@ def shifted_classes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
         yield Finding(
             severity="warning",
             kind="off-by-one",
+            file=next(record.mask for split in census for record in split.records),
             message=f"'{task.classes[0]}' (id 0) never occurs while ids 1 to {task.outputs - 1} all do: "
             "the ids seem to start at 1",
             fix="If 0 is no class, give the classes their ids in the class list, or subtract 1 from all ids.",
@@ -128,7 +134,7 @@ def ignored_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
             yield Finding(
                 severity="error",
                 kind="all-ignored",
-                file=blank[0].file,
+                file=blank[0].mask,
                 message=f"every pixel of every mask in split '{split.split}' is ignored (255): nothing can "
                 "be learned or scored",
                 fix=FIXES["all-ignored"],
@@ -138,7 +144,7 @@ def ignored_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
             yield Finding(
                 severity="warning",
                 kind="all-ignored",
-                file=record.file,
+                file=record.mask,
                 message="every pixel of this mask is ignored (255)",
                 fix="Label the image or remove the pair.",
             )

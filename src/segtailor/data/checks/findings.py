@@ -14,7 +14,8 @@ LISTED = 20  # findings of one kind and severity; the rest are counted
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing worth knowing about a dataset. `file` is empty where no single file is to blame."""
+    """One thing worth knowing about a dataset. Where no single file is to blame, `file` is the dataset's
+    folder or list, and empty if it has none."""
 
     severity: Severity
     kind: str

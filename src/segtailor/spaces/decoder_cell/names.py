@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from segtailor.spaces.decoder_cell.architecture import BLOCKS, TAPS, Cell, DecoderCellArchitecture, Operation
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 POINT_PARTS = (("conv1", "0"), ("norm1", "1"))
 CLASSIFIER_PARTS = (("conv1", ""),)
-_AUXILIARY = re.compile(r"decoder\.aux_clfs\.(?P<block>\d+)\.aux_(cell|clf)\.")
+NORM_LEAVES = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
 def published_names(network: Network, arch: DecoderCellArchitecture) -> NameMap:
@@ -25,13 +24,9 @@ def published_names(network: Network, arch: DecoderCellArchitecture) -> NameMap:
     own_layout = next(iter(encoder(arch.encoder).layouts().values()))
     layers = [layer._replace(start=f"encoder.{layer.start}".rstrip(".")) for layer in own_layout.layers]
     layers += _decoder(arch)
-    absent = {str(block) for block in range(BLOCKS) if f"aux{block}" not in network.plan.outputs}
-
-    def droppable(key: str) -> bool:
-        found = _AUXILIARY.match(key)
-        return found is not None and found["block"] in absent
-
-    return NameMap(names=key_map(layers, network.state_dict(), prefix="nodes."), droppable=droppable)
+    absent = {key for block in range(BLOCKS) for key in _keys(_auxiliary(arch, block))}
+    names = key_map(layers, network.state_dict(), prefix="nodes.")
+    return NameMap(names=names, droppable=absent.__contains__)
 
 
 def key_map(
@@ -56,11 +51,25 @@ def _decoder(arch: DecoderCellArchitecture) -> list[LayerNames]:
             layers.append(
                 LayerNames(f"block{block}_point{side}", f"{start}.agg.branch_{side + 1}", POINT_PARTS)
             )
-        layers += _cell(arch, f"aux{block}_cell", f"decoder.aux_clfs.{block}.aux_cell")
-        layers.append(LayerNames(f"aux{block}", f"decoder.aux_clfs.{block}.aux_clf", CLASSIFIER_PARTS))
+        layers += _auxiliary(arch, block)
     layers.append(LayerNames("head_point", "decoder.pre_clf", POINT_PARTS))
     layers.append(LayerNames("head", "decoder.conv_clf", CLASSIFIER_PARTS))
     return layers
+
+
+def _auxiliary(arch: DecoderCellArchitecture, block: int) -> list[LayerNames]:
+    """Name the train-only part behind a block."""
+    start = f"decoder.aux_clfs.{block}"
+    cell = _cell(arch, f"aux{block}_cell", f"{start}.aux_cell")
+    return [*cell, LayerNames(f"aux{block}", f"{start}.aux_clf", CLASSIFIER_PARTS)]
+
+
+def _keys(layers: Iterable[LayerNames]) -> Iterator[str]:
+    """Yield every key that such layers may have, whether or not the network builds them."""
+    for layer in layers:
+        for ours, theirs in layer.parts:
+            leaves = NORM_LEAVES if ours.startswith("norm") else ("weight", "bias")
+            yield from (".".join(filter(None, (layer.start, theirs, leaf))) for leaf in leaves)
 
 
 def _cell(arch: DecoderCellArchitecture, node: str, start: str) -> list[LayerNames]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from segtailor.core.codec import short
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.spaces.hyper_cell.operators import AGGREGATION_OPS, AggregationOp
 
@@ -49,7 +50,7 @@ class Wiring:
             self._check_link(f"aggregation.links.{index}", index, link)
         if self.like not in self.finals:
             raise InvalidArchitecture(
-                f"aggregation.like: '{self.like}' is no final node; allowed: {', '.join(self.finals)}."
+                f"aggregation.like: {short(self.like)} is no final node; allowed: {', '.join(self.finals)}."
             )
 
     @cached_property
@@ -81,13 +82,13 @@ class Wiring:
             raise InvalidArchitecture(f"{where}: stride is {link.stride}; allowed: 1, 2.")
         if link.dst in INPUTS or not _NODE_NAME.fullmatch(link.dst):
             raise InvalidArchitecture(
-                f"{where}: '{link.dst}' cannot be a destination; allowed: up to 16 letters and digits, not "
+                f"{where}: {short(link.dst)} cannot be a destination; allowed: up to 16 letters and digits, not "
                 f"{', '.join(INPUTS)}."
             )
         before = [*INPUTS, *(earlier.dst for earlier in self.links[:index])]
         if link.src not in before:
             raise InvalidArchitecture(
-                f"{where}: reads '{link.src}', which no earlier edge computes; "
+                f"{where}: reads {short(link.src)}, which no earlier edge computes; "
                 f"allowed: {', '.join(dict.fromkeys(before))}."
             )
         if any(later.dst == link.src for later in self.links[index:]):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
+from segtailor.core.codec import short
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.spaces.hyper_cell.aggregation import MAX_WIDTH, Aggregation
 from segtailor.spaces.hyper_cell.operators import CELL_OPS, CellOp
@@ -47,7 +48,7 @@ class MultiScale:
             )
         if len(set(self.rates)) < len(self.rates) or not all(1 <= rate <= 64 for rate in self.rates):
             raise InvalidArchitecture(
-                f"context.rates: {list(self.rates)}; allowed: different integers from 1 to 64."
+                f"context.rates: {short(list(self.rates))}; allowed: different integers from 1 to 64."
             )
 
 

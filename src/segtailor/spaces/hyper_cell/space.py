@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,7 +24,9 @@ from segtailor.spaces.hyper_cell.operators import AGGREGATION_OPS, CELL_OPS
 
 if TYPE_CHECKING:
     from segtailor.nets.network import Network
+    from segtailor.nets.supernet import SupernetSettings
     from segtailor.nets.weights import NameMap
+    from segtailor.spaces.hyper_cell.supernet import HyperCellSupernet
 
 KINDS = ("reduction", "normal")
 RESCUED = EDGES.index((1, 2))  # the edge that becomes `skip` in a cell picked all zero
@@ -58,8 +60,8 @@ class HyperCell:
             depths = tuple(range(1, deepest + 1))
             rows.append(Decision(name=f"depth{stage + 1}", options=depths, group="depth", ordered=True))
             for kind in KINDS:
-                rows += [Decision(name=key, options=CELL_OPS, group="op") for key in _cell_keys(kind, stage)]
-        rows += [Decision(name=key, options=AGGREGATION_OPS, group="op") for key in self._aggregation_keys()]
+                rows += [Decision(name=key, options=CELL_OPS, group="op") for key in cell_keys(kind, stage)]
+        rows += [Decision(name=key, options=AGGREGATION_OPS, group="op") for key in self.aggregation_keys()]
         return tuple(rows)
 
     def architecture(self, picks: Picks) -> HyperCellArchitecture:
@@ -67,7 +69,7 @@ class HyperCell:
         first, second, third = (self._stage(picks, stage) for stage in range(STAGES))
         aggregation = None
         if self.wiring is not None:
-            operators = tuple(AGGREGATION_OPS[picks[key]] for key in self._aggregation_keys())
+            operators = tuple(AGGREGATION_OPS[picks[key]] for key in self.aggregation_keys())
             aggregation = Aggregation(operators=operators, wiring=self.wiring)
         return HyperCellArchitecture(
             stages=(first, second, third), aggregation=aggregation, context=self.context, stem=self.stem
@@ -80,9 +82,9 @@ class HyperCell:
         for index, stage in enumerate(arch.stages):
             values[f"depth{index + 1}"] = stage.depth
             for kind, cell in zip(KINDS, (stage.reduction, stage.normal), strict=True):
-                values |= dict(zip(_cell_keys(kind, index), cell, strict=True))
+                values |= dict(zip(cell_keys(kind, index), cell, strict=True))
         if arch.aggregation is not None:
-            values |= dict(zip(self._aggregation_keys(), arch.aggregation.operators, strict=True))
+            values |= dict(zip(self.aggregation_keys(), arch.aggregation.operators, strict=True))
         picks = {}
         for decision in self.decisions:
             options: tuple[object, ...] = decision.options
@@ -106,6 +108,21 @@ class HyperCell:
                     seen.add(call)
                     yield call
 
+    def supernet(
+        self, image: Shape, classes: int, *, settings: SupernetSettings | None = None
+    ) -> HyperCellSupernet:
+        """Build the network that holds all operators at all depths."""
+        from segtailor.nets.supernet import SupernetSettings
+        from segtailor.spaces.hyper_cell.supernet import HyperCellSupernet
+
+        return HyperCellSupernet(self, image, classes, settings or SupernetSettings())
+
+    def discretise(self, probabilities: Mapping[str, Sequence[float]]) -> Picks:
+        """Return the most likely operator of every edge, `zero` included, and the most likely depths."""
+        from segtailor.nets.supernet import most_likely
+
+        return most_likely(self.decisions, probabilities)
+
     @staticmethod
     def published_names(network: Network, arch: HyperCellArchitecture) -> NameMap:
         """Return how a checkpoint names the weights of this network."""
@@ -114,11 +131,12 @@ class HyperCell:
         return published_names(network, arch)
 
     def _stage(self, picks: Picks, stage: int) -> Stage:
-        reduction, normal = (_cell(picks, _cell_keys(kind, stage)) for kind in KINDS)
+        reduction, normal = (_cell(picks, cell_keys(kind, stage)) for kind in KINDS)
         depth = 1 + picks[f"depth{stage + 1}"]
         return Stage(width=self.widths[stage], depth=depth, reduction=reduction, normal=normal)
 
-    def _aggregation_keys(self) -> list[str]:
+    def aggregation_keys(self) -> list[str]:
+        """Return the decisions of the aggregation cell's edges, in their order."""
         links = () if self.wiring is None else self.wiring.links
         return [f"aggregation_{link.src}_{link.dst}" for link in links]
 
@@ -148,15 +166,16 @@ class HyperCell:
             yield self._uniform([skip if edge in feeds else zero for edge in range(5)], deep, 0)
 
     def _uniform(self, cell: list[int], depths: tuple[int, int, int], aggregation: int) -> Picks:
-        picks = dict.fromkeys(self._aggregation_keys(), aggregation)
+        picks = dict.fromkeys(self.aggregation_keys(), aggregation)
         for stage in range(STAGES):
             picks[f"depth{stage + 1}"] = min(depths[stage], self.depths[stage] - 1)
             for kind in KINDS:
-                picks |= dict(zip(_cell_keys(kind, stage), cell, strict=True))
+                picks |= dict(zip(cell_keys(kind, stage), cell, strict=True))
         return picks
 
 
-def _cell_keys(kind: str, stage: int) -> list[str]:
+def cell_keys(kind: str, stage: int) -> list[str]:
+    """Return the decisions of a cell's edges, in their order; stages count from 0."""
     return [f"{kind}{stage + 1}_edge{source}{target}" for source, target in EDGES]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,7 +19,9 @@ from segtailor.spaces.inverted_residual.growth import growth
 
 if TYPE_CHECKING:
     from segtailor.nets.network import Network
+    from segtailor.nets.supernet import SupernetSettings
     from segtailor.nets.weights import NameMap
+    from segtailor.spaces.inverted_residual.supernet import InvertedResidualSupernet
 
 DECODERS = {"lr_aspp": lr_aspp, "aspp": aspp}
 
@@ -91,6 +93,21 @@ class InvertedResidual:
     def growth(self) -> Growth:
         """Return how a network grows: expansion and kernel, group by group."""
         return growth(self.frame)
+
+    def supernet(
+        self, image: Shape, classes: int, *, settings: SupernetSettings | None = None
+    ) -> InvertedResidualSupernet:
+        """Build the network that holds all candidates of all blocks."""
+        from segtailor.nets.supernet import SupernetSettings
+        from segtailor.spaces.inverted_residual.supernet import InvertedResidualSupernet
+
+        return InvertedResidualSupernet(self, image, classes, settings or SupernetSettings())
+
+    def discretise(self, probabilities: Mapping[str, Sequence[float]]) -> Picks:
+        """Return the most likely candidate of every block."""
+        from segtailor.nets.supernet import most_likely
+
+        return most_likely(self.decisions, probabilities)
 
     @staticmethod
     def published_names(network: Network, arch: InvertedResidualArchitecture) -> NameMap:

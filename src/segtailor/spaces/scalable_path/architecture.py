@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
+from segtailor.core.codec import short
 from segtailor.core.errors import InvalidArchitecture
 
 STAGES = 5
+MOST_BLOCKS, MOST_CHANNELS = 256, 8192
 Interaction: TypeAlias = Literal[
     "none", "direct_a", "direct_b", "attention_a", "attention_b", "bilateral_a", "bilateral_b"
 ]
@@ -21,20 +25,21 @@ BLOCKS: tuple[Block, ...] = get_args(Block)
 INTERACTIONS: tuple[Interaction, ...] = get_args(Interaction)
 
 
+RATIO = r"^[0-9]{1,9}(/0*[1-9][0-9]{0,8})?$"  # a fraction alone: Python would also read, and compute, "1e-999999999"
+
+
 def _ratio(value: object) -> Fraction:
-    if isinstance(value, bool) or not isinstance(value, str | int | Fraction) or len(str(value)) > 20:
-        raise ValueError(f"a ratio is written like '3/4' or 1, not {value!r}")
-    try:
-        return Fraction(value)
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"a ratio is written like '3/4' or 1, not {value!r}") from None
+    known = isinstance(value, str | int | Fraction) and not isinstance(value, bool)
+    if not known or not re.fullmatch(RATIO, str(value)):
+        raise ValueError(f"a ratio is written like '3/4' or 1, not {short(value)}")
+    return Fraction(str(value))
 
 
 Ratio: TypeAlias = Annotated[
     Fraction,
     PlainValidator(_ratio),
     PlainSerializer(str, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": r"^\d+(/\d+)?$", "examples": ["3/4", "1"]}),
+    WithJsonSchema({"type": ["string", "integer"], "pattern": RATIO, "minimum": 0, "examples": ["3/4", 1]}),
 ]
 Five: TypeAlias = tuple[int, int, int, int, int]
 
@@ -50,17 +55,38 @@ class ScalablePathArchitecture:
     interaction: Interaction = "bilateral_b"
 
     def __post_init__(self) -> None:
-        # Zero means an absent path; order is irrelevant (LPS-Net section 3.3), so the canonical form drops and sorts.
-        ratios = tuple(sorted((Fraction(ratio) for ratio in self.resolution if ratio != 0), reverse=True))
-        object.__setattr__(self, "resolution", ratios)
-        for field, values in (("depth", self.depth), ("width", self.width)):
-            if len(values) != STAGES or min(values) < 1:
-                raise InvalidArchitecture(f"{field}: {values}; allowed: {STAGES} integers of at least 1.")
-        if max(self.depth) > 256 or max(self.width) > 8192:
-            raise InvalidArchitecture(
-                "depth and width: at most 256 blocks and 8192 channels per stage are allowed."
-            )
-        if not ratios or not 0 < ratios[-1] <= ratios[0] <= 4 or len(ratios) > 8:
-            raise InvalidArchitecture(
-                f"resolution: {[str(ratio) for ratio in self.resolution]}; allowed: 1 to 8 ratios above 0 and up to 4."
-            )
+        object.__setattr__(self, "resolution", _canonical(self.resolution))
+        for field, values, most in (("depth", self.depth, MOST_BLOCKS), ("width", self.width, MOST_CHANNELS)):
+            if not _integers(values, most):
+                raise InvalidArchitecture(
+                    f"{field}: {short(values)}; allowed: {STAGES} integers from 1 to {most}."
+                )
+        for field, value, known in (
+            ("block", self.block, BLOCKS),
+            ("interaction", self.interaction, INTERACTIONS),
+        ):
+            if value not in known:
+                raise InvalidArchitecture(f"{field}: {short(value)}; allowed: {', '.join(known)}.")
+
+
+def _integers(values: Sequence[object], most: int) -> bool:
+    return (
+        isinstance(values, Sequence)
+        and len(values) == STAGES
+        and all(isinstance(value, int) and 1 <= value <= most for value in values)
+    )
+
+
+def _canonical(resolution: Iterable[Fraction]) -> tuple[Fraction, ...]:
+    """Drop absent paths, which are written 0, and sort: order is irrelevant (LPS-Net section 3.3)."""
+    try:
+        ratios = sorted((Fraction(ratio) for ratio in resolution), reverse=True)
+    except (TypeError, ValueError, ArithmeticError):
+        ratios = []
+    kept = tuple(ratio for ratio in ratios if ratio != 0)
+    if not kept or not 0 < kept[-1] <= kept[0] <= 4 or len(kept) > 8:
+        written = [str(ratio) for ratio in kept] or resolution
+        raise InvalidArchitecture(
+            f"resolution: {short(written)}; allowed: 1 to 8 ratios above 0 and up to 4."
+        )
+    return kept

@@ -29,7 +29,8 @@ def published_names(network: Network, arch: ScalablePathArchitecture) -> NameMap
                 goal = f"{prefix}.stages.{stage}.{block}"
                 names |= key_pairs(node, goal, [("conv", "0"), ("norm", "1")], own)
     names |= key_pairs("nodes.head", "head", [("conv1", "")], own)
-    return NameMap(names=names, convert=_unfold)
+    norms = {published: own[key] for key, (published,) in names.items() if published.endswith(".1.bias")}
+    return NameMap(names=names, convert=lambda state: _unfold(state, norms))
 
 
 def _path_names(paths: int) -> list[str]:
@@ -40,15 +41,22 @@ def _path_names(paths: int) -> list[str]:
     return [f"net{path + 1}" for path in range(paths)]
 
 
-def _unfold(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Turn an inference-form checkpoint (convolutions with bias) into the training form, exactly equal in effect."""
+def _unfold(state: Mapping[str, Tensor], norms: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Turn an inference-form checkpoint (convolutions with bias) into the training form, exactly equal in effect.
+
+    `norms` are the shifts of the norms by published key. A file with any of them has the training form already.
+    """
     import torch
 
+    from segtailor.nets.weights import check_entry
+
+    biases = {published.removesuffix("1.bias") + "0.bias": target for published, target in norms.items()}
+    if not any(key in state for key in biases) or any(key in state for key in norms):
+        return state
     result = dict(state)
-    for key in state:
-        if not key.endswith(".0.bias"):
-            continue
-        bias = result.pop(key)
+    for key, target in biases.items():
+        check_entry(state, key, target)
+        bias = result.pop(key).float()  # a half cannot hold the variance below
         norm = key.removesuffix("0.bias") + "1."
         result[norm + "weight"] = torch.ones_like(bias)
         result[norm + "bias"] = bias

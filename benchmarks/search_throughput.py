@@ -1,0 +1,280 @@
+"""Images per second and peak memory of one search step, plain supernet beside the fast one in the same run.
+
+    python benchmarks/search_throughput.py                                   # tiny sizes, CPU
+    python benchmarks/search_throughput.py --device cuda --image 512x1024 --batch 8
+    python benchmarks/search_throughput.py --device cuda --space hyper_cell --variants plain,fused-bf16-graph
+
+A step is a draw of weights, forward, cross-entropy on the resized logits, cost term, backward, and both optimisers.
+A variant is a list of words joined by `-`: plain or fused; path (one operator per edge; hyper_cell only); bf16
+(autocast); last (channels last); compile (what is between convolutions); graph (the whole step as one CUDA graph);
+recompute. A variant that fails is reported and does not stop the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from segtailor.core.errors import UserError
+from segtailor.core.plan import OpCall, Shape
+from segtailor.nets.network import initialise
+from segtailor.nets.relax import driving, gumbel_noise, live, softmax
+from segtailor.nets.supernet import SupernetSettings
+from segtailor.spaces.hyper_cell import HyperCell
+from segtailor.spaces.inverted_residual import InvertedResidual
+
+WORDS = ("plain", "fused", "path", "bf16", "last", "compile", "graph", "recompute")
+ON_CUDA = (
+    "plain,plain-bf16-last,fused,fused-bf16,fused-bf16-last,fused-bf16-graph,fused-bf16-last-graph,"
+    "fused-bf16-last-compile-graph,path,path-bf16-last"
+)
+ON_CPU = "plain,fused,path"
+CLASSES = 19
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where and at what size to measure."""
+
+    space: str
+    image: Shape
+    batch: int
+    device: torch.device
+    steps: int
+    warmup: int
+    profile: bool = False
+
+
+def macs(call: OpCall) -> float:
+    return call.macs() / 1e9
+
+
+class Search:
+    """A supernet, its logits and optimisers, and static tensors that a step reads."""
+
+    def __init__(self, setting: Setting, words: frozenset[str]) -> None:
+        self.setting, self.words = setting, words
+        space: Any = {"inverted_residual": InvertedResidual, "hyper_cell": HyperCell}[setting.space]()
+        fused = "fused" in words
+        settings = SupernetSettings(
+            fused=fused,
+            compiled="compile" in words,
+            recompute="recompute" in words,
+            affine=setting.space != "hyper_cell",  # as the papers search
+        )
+        self.supernet: Any = space.supernet(setting.image, CLASSES, settings=settings)
+        initialise(self.supernet, seed=0)
+        memory = torch.channels_last if "last" in words else torch.contiguous_format
+        # Fused candidates concatenate flat kernels; only the maps need the other layout there.
+        kernels = torch.contiguous_format if fused else memory
+        self.supernet.to(setting.device, memory_format=kernels).train()
+        self.noise = torch.Generator().manual_seed(0)
+        self.logits = {
+            decision.name: nn.Parameter(torch.zeros(len(decision.options), device=setting.device))
+            for decision in space.decisions
+        }
+        # SqueezeNAS draws for every image, AutoRTNet for the batch.
+        per_image = (setting.batch,) if setting.space == "inverted_residual" else ()
+        self.gumbel = {
+            name: torch.zeros((*per_image, len(row)), device=setting.device)
+            for name, row in self.logits.items()
+        }
+        trained = [value for value in self.supernet.parameters() if value.requires_grad]
+        self.optimisers: list[torch.optim.Optimizer] = [
+            torch.optim.SGD(trained, lr=1e-3, momentum=0.9, weight_decay=1e-4, foreach=True),
+            torch.optim.SGD(self.logits.values(), lr=1e-3, foreach=True),
+        ]
+        generator = torch.Generator().manual_seed(1)
+        shape = (setting.batch, *setting.image)
+        pixels = torch.randn(shape, generator=generator)
+        self.pixels = pixels.to(setting.device).contiguous(memory_format=memory)
+        self.labels = torch.randint(CLASSES, (shape[0], *shape[2:]), generator=generator).to(setting.device)
+
+    def draw(self) -> None:
+        """Fill the noise that the next step reads; one transfer."""
+        sizes = [row.numel() for row in self.gumbel.values()]
+        fresh = gumbel_noise((sum(sizes),), generator=self.noise).to(self.setting.device, non_blocking=True)
+        for target, part in zip(self.gumbel.values(), fresh.split(sizes), strict=True):
+            target.copy_(part.view_as(target))
+
+    def step(self) -> Tensor:
+        """Do one search step; return the loss."""
+        for optimiser in self.optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        soft = {name: softmax(row + self.gumbel[name]) for name, row in self.logits.items()}
+        mode = "path" if "path" in self.words else "soft"
+        weights = driving(self.supernet.decisions, soft, mode)
+        everything = {name: tuple(range(row.shape[-1])) for name, row in soft.items()}
+        kept = live(weights) if mode == "path" else everything  # soft weights need no look at the device
+        low = torch.bfloat16
+        with torch.autocast(self.setting.device.type, dtype=low, enabled="bf16" in self.words):
+            logits = self.supernet(self.pixels, weights, kept)["main"]
+        full = functional.interpolate(logits.float(), size=self.labels.shape[1:], mode="bilinear")
+        cost = self.supernet.searched_cost(soft, macs)
+        loss = functional.cross_entropy(full, self.labels) + 0.01 * torch.log(cost)
+        loss.backward()
+        for optimiser in self.optimisers:
+            optimiser.step()
+        return loss.detach()
+
+
+def captured(search: Search) -> Callable[[], Tensor]:
+    """Record one step as a CUDA graph; the noise, pixels and labels that it reads stay in place."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            search.draw()
+            search.step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    for optimiser in search.optimisers:
+        optimiser.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        loss = search.step()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def measure(setting: Setting, words: frozenset[str]) -> dict[str, float]:
+    """Time steps one by one after a warm-up; report the median."""
+    cuda = setting.device.type == "cuda"
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    search = Search(setting, words)
+    search.draw()
+    first = float(search.step())
+    step = captured(search) if "graph" in words else search.step
+    seconds = []
+    for count in range(setting.warmup + setting.steps):
+        search.draw()
+        if cuda:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        loss = step()
+        if cuda:
+            torch.cuda.synchronize()
+        if count >= setting.warmup:
+            seconds.append(time.perf_counter() - start)
+    median = statistics.median(seconds)
+    row = {
+        "images_per_s": setting.batch / median,
+        "step_ms": 1000 * median,
+        "slowest_ms": 1000 * max(seconds),
+        "first_loss": first,
+        "last_loss": float(loss),
+    }
+    if setting.profile:
+        profile(search, step)
+    if cuda:
+        row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    return row
+
+
+def profile(search: Search, step: Callable[[], Tensor]) -> None:
+    """Print what one step spends its time on."""
+    search.draw()
+    with torch.profiler.profile() as found:
+        step()
+        if search.setting.device.type == "cuda":
+            torch.cuda.synchronize()
+    key = "self_cuda_time_total" if search.setting.device.type == "cuda" else "self_cpu_time_total"
+    print(found.key_averages().table(sort_by=key, row_limit=20, max_name_column_width=70), file=sys.stderr)
+
+
+def compare(setting: Setting, variants: list[str]) -> dict[str, Any]:
+    """Measure all variants of one space; speed-ups are relative to `plain`."""
+    rows: dict[str, Any] = {}
+    for variant in variants:
+        words = frozenset(variant.split("-"))
+        if "path" in words and setting.space != "hyper_cell":
+            continue
+        try:
+            rows[variant] = measure(setting, words)
+        except (RuntimeError, UserError) as problem:  # out of memory, no compiler: say so and go on
+            rows[variant] = {"failed": str(problem).splitlines()[0][:200]}
+        base = rows.get("plain", {}).get("images_per_s")
+        if base and "images_per_s" in rows[variant]:
+            rows[variant]["speedup"] = rows[variant]["images_per_s"] / base
+        print(f"{setting.space:18} {variant:32} {describe(rows[variant])}", file=sys.stderr, flush=True)
+    return rows
+
+
+def describe(row: dict[str, Any]) -> str:
+    if "failed" in row:
+        return f"failed: {row['failed']}"
+    memory = f"{row['peak_gib']:6.2f} GiB" if "peak_gib" in row else ""
+    speedup = f"x{row['speedup']:.2f}" if "speedup" in row else ""
+    return f"{row['images_per_s']:8.2f} images/s {row['step_ms']:9.1f} ms {memory} {speedup}"
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--space", default="both", choices=("both", "inverted_residual", "hyper_cell"))
+    parser.add_argument("--image", default="64x128")
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--threads", type=int, help="CPU threads; all by default")
+    parser.add_argument("--variants", help=f"on CUDA {ON_CUDA}\non CPU {ON_CPU}")
+    parser.add_argument(
+        "--memory-gib", type=float, help="refuse to use more than this, as a smaller card would"
+    )
+    parser.add_argument("--profile", action="store_true", help="print the costliest kernels of each variant")
+    parser.add_argument("--no-tf32", action="store_true", help="full float32 in convolutions")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    device = torch.device(options.device)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    height, width = map(int, options.image.split("x"))
+    variants = (options.variants or (ON_CUDA if device.type == "cuda" else ON_CPU)).split(",")
+    unknown = sorted({word for variant in variants for word in variant.split("-")} - set(WORDS))
+    if unknown:
+        raise SystemExit(f"unknown word '{unknown[0]}'; variants are made of {', '.join(WORDS)}")
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = not options.no_tf32
+        if options.memory_gib:
+            total = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.set_per_process_memory_fraction(options.memory_gib * 2**30 / total)
+    torch._dynamo.config.recompile_limit = 256  # every block has its own shapes
+    spaces = ("inverted_residual", "hyper_cell") if options.space == "both" else (options.space,)
+    results = {}
+    for space in spaces:
+        setting = Setting(
+            space=space,
+            image=Shape(3, height, width),
+            batch=options.batch,
+            device=device,
+            steps=options.steps,
+            warmup=options.warmup,
+            profile=options.profile,
+        )
+        results[space] = compare(setting, variants)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    record = {"device": name, "torch": torch.__version__, "image": options.image, "batch": options.batch}
+    print(json.dumps({**record, "results": results}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Weight-shared networks driven by weights per decision: the protocols, and what every supernet needs once.
+
+Rule of cost: with one-hot weights `cost` equals the sum of `price` over `plan.calls` of that architecture, constant
+parts included. `searched_cost` is what the searched operators alone contribute, the term that papers put in the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from segtailor.core.errors import Unsupported
+from segtailor.core.plan import Plan, Shape
+from segtailor.core.space import Architecture, Decision, Picks
+from segtailor.nets.fused import EAGER, Kernels, compiled_kernels
+from segtailor.nets.mixed import Mixed, Price
+from segtailor.nets.network import Network
+from segtailor.nets.relax import Live, Weights, live
+
+Outputs: TypeAlias = dict[str, Tensor]  # logits by name (`main`, ...), each at its own stride
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupernetSettings:
+    """How a supernet computes; what it computes does not depend on it, except for `affine`.
+
+    `fused` runs candidates together (fast on a GPU), `compiled` also hands what is between convolutions to torch's
+    compiler (minutes at the first step). `recompute` trades a second forward pass for memory.
+    `affine` False freezes scale and shift of the candidates' norms at 1 and 0, so that all stay on one scale.
+    """
+
+    fused: bool = False
+    compiled: bool = False
+    recompute: bool = False
+    affine: bool = True
+
+    @property
+    def kernels(self) -> Kernels | None:
+        """What fused candidates run between convolutions; None for the plain path."""
+        if not self.fused:
+            return None
+        return compiled_kernels() if self.compiled else EAGER
+
+
+@runtime_checkable
+class Supernet(Protocol):
+    """A module that holds all architectures of a space; `nn.Module` in everything else."""
+
+    decisions: tuple[Decision, ...]
+    align_corners: bool  # of the resize from `main` to the image size
+
+    def forward(self, image: Tensor, weights: Weights, live: Live | None = None) -> Outputs:
+        """Return every output; `live`, where the caller knows it, spares one transfer from the device."""
+
+    def cost(self, weights: Weights, price: Price) -> Tensor:
+        """Return the expected cost of the whole network; equals the plan's cost for one-hot weights."""
+
+    def searched_cost(self, weights: Weights, price: Price) -> Tensor:
+        """Return the expected cost of the searched operators alone."""
+
+    def transfer(self, arch: Architecture, network: Network) -> None:
+        """Copy the weights that an architecture uses into its network."""
+
+    def remove(self, decision: str, option: int) -> None:
+        """Drop a candidate wherever the decision drives one; at least one of a decision stays.
+
+        Its parameters are gone from the module; an optimiser that still holds them keeps their memory.
+        """
+
+    def remaining(self) -> dict[str, tuple[int, ...]]:
+        """Return the options of every decision that were not removed."""
+
+
+class Relaxable(Protocol):
+    """A space that has a supernet."""
+
+    def supernet(self, image: Shape, classes: int, *, settings: SupernetSettings | None = None) -> Supernet:
+        """Build the supernet; costs are those at the size of `image`, which `forward` does not depend on."""
+
+    def discretise(self, probabilities: Mapping[str, Sequence[float]]) -> Picks:
+        """Return the picks that probabilities stand for."""
+
+
+class MixedPlan(nn.Module):
+    """Executes a plan, or `only` some of its nodes, in which the `mixed` ones are driven by decisions."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        mixed: Mapping[str, Mixed],
+        *,
+        driven_by: Mapping[str, str],
+        only: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.plan = plan
+        self.driven_by = dict(driven_by)
+        names = [node.name for node in plan.nodes] if only is None else only
+        self.nodes = nn.ModuleDict(
+            {
+                name: mixed[name] if name in mixed else plan.call(name).op.module(plan.call(name))
+                for name in names
+            }
+        )
+
+    @property
+    def inputs(self) -> set[str]:
+        """Names of all values that some node reads."""
+        return {source for name in self.nodes for source in self.plan.by_name[name].inputs}
+
+    def forward(self, values: Mapping[str, Tensor], weights: Weights, live: Live) -> Outputs:
+        """Run from the named values on; return the plan's outputs."""
+        known = dict(values)
+        for name, module in self.nodes.items():
+            inputs = [known[source] for source in self.plan.by_name[name].inputs]
+            if isinstance(module, Mixed):
+                decision = self.driven_by[name]
+                known[name] = module(inputs[0], weights[decision], live[decision])
+            else:
+                known[name] = module(*inputs)
+        return {name: known[node] for name, node in self.plan.outputs.items()}
+
+    def fixed_cost(self, price: Price) -> float:
+        """Return the price of all nodes that no decision drives."""
+        fixed = [name for name in self.nodes if name not in self.driven_by]
+        return sum(price(self.plan.call(name)) for name in fixed)
+
+    def mixed_cost(self, weights: Weights, price: Price) -> Tensor:
+        """Return the expected price of all nodes that a decision drives."""
+        parts = []
+        for name, decision in self.driven_by.items():
+            node = self.nodes[name]
+            if isinstance(node, Mixed):
+                parts.append(node.expected_price(weights[decision], price))
+        return torch.stack(parts).sum()
+
+
+def checked(decisions: Iterable[Decision], weights: Weights, known: Live | None, *, images: int) -> Live:
+    """Refuse weights that do not fit the decisions; return which options to run."""
+    for decision in decisions:
+        if decision.name not in weights:
+            raise Unsupported(f"no weights for the decision '{decision.name}'; give one tensor per decision.")
+        shape, options = tuple(weights[decision.name].shape), len(decision.options)
+        if shape not in ((options,), (images, options)):
+            raise Unsupported(
+                f"weights of '{decision.name}' have shape {shape}; allowed: ({options},), or ({images}, {options}) "
+                "with one row per image."
+            )
+    return live(weights) if known is None else known
+
+
+def transfer_nodes(
+    network: Network, modules: Mapping[str, nn.Module], *, picks: Picks, driven_by: Mapping[str, str]
+) -> None:
+    """Copy the state of every node that has one from the module of the same name, or its picked candidate."""
+    for name, target in network.nodes.items():
+        if not target.state_dict():
+            continue
+        source: nn.Module | None = modules[name]
+        if isinstance(source, Mixed):
+            source = source.candidate(picks[driven_by[name]])
+        if source is None:
+            raise Unsupported(
+                f"node '{name}' has weights, but its candidate has none: another space's network?"
+            )
+        target.load_state_dict(source.state_dict())
+
+
+def remaining_options(
+    decisions: Iterable[Decision], mixed: Mapping[str, Sequence[Mixed]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the options left for each decision; decisions without candidates keep all."""
+    return {
+        decision.name: mixed[decision.name][0].remaining
+        if mixed.get(decision.name)
+        else tuple(range(len(decision.options)))
+        for decision in decisions
+    }
+
+
+def keep_only(supernet: Supernet, options: Mapping[str, Sequence[int]]) -> None:
+    """Remove all other options: what a resumed search does before it loads the supernet's state."""
+    for decision, left in supernet.remaining().items():
+        for option in set(left) - set(options[decision]):
+            supernet.remove(decision, option)
+
+
+def most_likely(
+    decisions: Iterable[Decision], probabilities: Mapping[str, Sequence[float]]
+) -> dict[str, int]:
+    """Pick the most likely option of every decision, the first of equals."""
+    picks = {}
+    for decision in decisions:
+        row = list(probabilities[decision.name])
+        picks[decision.name] = row.index(max(row))
+    return picks
+
+
+def freeze_affine(module: nn.Module) -> None:
+    """Fix scale and shift of all norms at 1 and 0, as a norm without them has."""
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.reset_parameters()
+            part.weight.requires_grad_(False)
+            part.bias.requires_grad_(False)

@@ -1,0 +1,40 @@
+"""Each family ships the JSON schema of its architecture files."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from segtailor.core.space import SPACES, architecture_schema
+from segtailor.spaces import architectures, published_record
+
+FAMILIES = ("decoder_cell", "hyper_cell", "inverted_residual", "multi_resolution", "scalable_path")
+
+
+def shipped(family: str) -> dict[str, Any]:
+    file = resources.files("segtailor.spaces") / family / "schema.json"
+    schema: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return schema
+
+
+def test_every_family_has_one() -> None:
+    assert SPACES.names() == FAMILIES
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_shipped_schema_is_that_of_the_dataclass(family: str) -> None:
+    assert shipped(family) == architecture_schema(family), "run `python tools/write_schemas.py`"
+
+
+@pytest.mark.parametrize("name", architectures())
+def test_published_files_fit_their_schema(name: str) -> None:
+    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    record = json.loads(json.dumps(published_record(name)))
+    schema = shipped(record["family"])
+    validator.check_schema(schema)
+    validator(schema).validate(record)
+    for wrong in ({**record, "format": 2}, {**record, "surprise": 1}, {**record, "architecture": {}}):
+        assert not validator(schema).is_valid(wrong)

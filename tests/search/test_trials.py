@@ -203,3 +203,53 @@ def test_expansion_knows_about_how_many_trials_are_left() -> None:
 def test_a_search_without_any_finished_trial_has_no_result() -> None:
     with pytest.raises(SearchProblem, match="no finished trial yet"):
         RandomSearch().job(problem()).result()
+
+
+@pytest.mark.parametrize("how", ["memory", "torch", "diverged", "nan"])
+def test_out_of_memory_and_divergence_are_tried_again_with_the_same_seed(how: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    found = finish(
+        RandomSearch(trials=3).job(problem(work="recover", log=str(log), tries=3, how=how)),
+    )
+    assert found["failed"] == 0
+    lines = log.read_text().splitlines()
+    assert len(lines) == 5
+    assert len({line for line in lines if line.startswith("1 ")}) == 1  # one seed
+    assert lines[-1].startswith("1 ")  # after the others
+
+
+def test_a_trial_that_stays_out_of_memory_fails_after_the_last_retry(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    asked = problem(work="recover", log=str(log), tries=99, how="memory")
+    found = finish(RandomSearch(trials=3).job(Problem(**{**vars(asked), "retries": 1})))
+    assert [item["result"]["status"] for item in found["trials"]] == ["done", "failed", "done"]
+    assert found["trials"][1]["result"]["reason"] == "MemoryError: no room (2 times)"
+    assert len(log.read_text().splitlines()) == 4
+
+
+def test_what_the_user_must_correct_is_not_tried_again(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    found = finish(
+        RandomSearch(trials=3).job(problem(work="recover", log=str(log), tries=99, how="data")),
+    )
+    assert found["failed"] == 1
+    assert len(log.read_text().splitlines()) == 3
+
+
+def test_steps_carry_every_price_and_result_once() -> None:
+    job: Any = Expansion(steps=2).job(problem(noise=0.05))
+    records = [record for step in job.steps() for record in step.records]
+    trials = [record for record in records if "prices" not in record]
+    assert trials == job.result()["trials"]
+    prices = [key for record in records if "prices" in record for key in record["prices"]]
+    assert len(prices) == len(set(prices))
+    assert {item["fingerprint"] for item in trials} <= set(prices)
+
+
+def test_prices_in_records_are_restored_not_measured_again() -> None:
+    job: Any = Expansion(steps=2).job(problem())
+    first = next(job.steps()).records
+    ((key, price),) = first[0]["prices"].items()
+    again: Any = Expansion(steps=2).job(problem())
+    again.retell([{"prices": {key: price + 0.5}}])
+    assert finish(again)["family"][0]["cost"] == price + 0.5

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-import segtailor
 from segtailor import spaces as spaces  # registers the families in a fresh worker
 from segtailor.core.atomic import write_json, write_text
 from segtailor.core.codec import Json, fingerprint, from_json, to_json
@@ -29,6 +28,7 @@ from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part
 from segtailor.recipes.recipe import RECIPES, Place
 from segtailor.report.pareto import Mark, draw_front
 from segtailor.runs import Layout
+from segtailor.runs.environment import environment
 from segtailor.search.evaluators.train import HalvedPixels, TrainEvaluator
 from segtailor.search.halves import FIT, JUDGE, HalvedTrain
 from segtailor.search.trial_strategy import TrialStrategy
@@ -96,7 +96,7 @@ class SearchRecipe:
                 "data": self.data,
                 "cache": str(place.cache),
             },
-            data=fingerprint([halves.fingerprint, segtailor.__version__]),
+            data=fingerprint([halves.fingerprint, environment()["packages"]]),
         )
         return Problem(
             space=self.space.build(SPACES),

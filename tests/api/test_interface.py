@@ -69,7 +69,7 @@ def test_outputs_can_be_chosen(name: str) -> None:
     network = segtailor.create(name, outputs="all").eval()
     assert set(network.forward_all(torch.zeros(1, 3, 64, 64))) == set(plan.outputs)
     assert set(segtailor.create(name).forward_all(torch.zeros(1, 3, 64, 64))) == {"main"}
-    with pytest.raises(InvalidArchitecture, match="no output 'depth'"):
+    with pytest.raises(InvalidArchitecture, match="outputs: 'depth'"):
         segtailor.create(name, outputs="depth")
 
 

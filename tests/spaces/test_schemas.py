@@ -21,7 +21,7 @@ def shipped(family: str) -> dict[str, Any]:
 
 
 def test_every_family_has_one() -> None:
-    assert SPACES.names() == FAMILIES
+    assert set(FAMILIES) <= set(SPACES.names())  # tests may register spaces of their own
 
 
 @pytest.mark.parametrize("family", FAMILIES)

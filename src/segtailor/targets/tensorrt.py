@@ -1,4 +1,6 @@
-"""TensorRT through its Python package. Experimental: written from its documentation (version 10), not yet run."""
+"""TensorRT through its Python package, or its command `trtexec`. Experimental: written from the documentation of
+version 10, not yet run on a device.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from segtailor.core.target import Target
 from segtailor.targets.eager import TorchCompiled, to_host, torch_device_problem
 from segtailor.targets.onnx import graph_of
 from segtailor.targets.runtime import RUNTIMES, Compiled, example_inputs, split_device
+from segtailor.targets.trtexec import TrtexecCompiled, trtexec_path
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -70,10 +73,15 @@ class TensorRt:
     experimental: ClassVar[bool] = True
 
     def available(self, target: Target) -> str | None:
-        """Return what is missing: a CUDA device or the package."""
+        """Return what is missing: a CUDA device, or both the package and the command."""
+        if find_spec("tensorrt") is None and trtexec_path() is not None:
+            return None
         problem = torch_device_problem(target)
         if problem is None and find_spec("tensorrt") is None:
-            problem = "the package tensorrt is not installed: `pip install tensorrt` (from NVIDIA's index)."
+            problem = (
+                "neither the package tensorrt nor the command trtexec is there: "
+                "`pip install tensorrt` (from NVIDIA's index), or put trtexec on the PATH (it only times)."
+            )
         return problem
 
     def compile(
@@ -85,6 +93,8 @@ class TensorRt:
 
     def compile_onnx(self, data: bytes, target: Target, arrays: Sequence[NDArray[Any]]) -> Compiled:
         """Build an engine from a serialised model, with `arrays` as its resident inputs."""
+        if find_spec("tensorrt") is None:
+            return TrtexecCompiled(data, half=target.precision == "fp16")
         import torch
 
         engine = _engine(data)

@@ -19,6 +19,7 @@ from segtailor.core.target import Includes, Target
 from segtailor.targets.conditions import Conditions, compare, conditions
 from segtailor.targets.fingerprint import Machine, machine
 from segtailor.targets.runtime import Compiled, example_inputs
+from segtailor.targets.trtexec import TrtexecCompiled
 
 NOISY = 0.15  # interquartile range over median: beyond this other work disturbed the runs
 DRIFT = 0.10  # the last third of the runs against the first
@@ -198,6 +199,18 @@ class EventStopwatch(Stopwatch):
         return float(self._start.elapsed_time(self._end)) / 1000 / repeats
 
 
+class ReportedStopwatch(Stopwatch):
+    """Reads times that the runtime's own command measured."""
+
+    def __init__(self, compiled: TrtexecCompiled) -> None:
+        super().__init__(compiled)
+        self._next = compiled.next_seconds
+
+    def sample(self, repeats: int) -> float:
+        """Return seconds per run, over the next `repeats` runs."""
+        return sum(self._next() for _ in range(repeats)) / repeats
+
+
 def time_all(watches: Sequence[Stopwatch], settings: TimingSettings | None = None) -> list[Samples]:
     """Warm up each, then sample all in turns, a block of `block_ms` at a time, until each has enough."""
     chosen = settings or TimingSettings()
@@ -270,6 +283,8 @@ class _Runner:
 
 def stopwatch(compiled: Compiled, device: str) -> Stopwatch:
     """Return the stopwatch for `compiled.run` on a device."""
+    if isinstance(compiled, TrtexecCompiled):
+        return ReportedStopwatch(compiled)
     return EventStopwatch(compiled, device) if compiled.asynchronous else Stopwatch(compiled)
 
 

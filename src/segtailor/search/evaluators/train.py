@@ -16,7 +16,7 @@ from segtailor.core.task import Preprocessing, Task
 from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.data.cache import Pixels
-from segtailor.nets.bundle import build
+from segtailor.nets.build import build
 from segtailor.nets.network import Network, initialise
 from segtailor.nets.reparam import with_branches
 from segtailor.training.fit import Fit

@@ -14,11 +14,15 @@ from segtailor.api.training import Surroundings
 from segtailor.core.errors import UnknownName, Unsupported, UserError
 from segtailor.core.plan import Shape
 from segtailor.core.space import parse_architecture, plan_of
+from segtailor.costs.keys import key_of
+from segtailor.costs.pack import Entry, Pack
+from segtailor.data.synthetic import TASK
 from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part, parse_limit
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.systems import SYSTEMS, Occasion
 from segtailor.search import Processes, Ray, Serial
+from segtailor.spaces.scalable_path import ScalablePath
 
 DATA = "synthetic:size=64x128,train=8,val=2"
 OCCASION = Occasion(data=DATA, size=(64, 128), crop=(64, 128))
@@ -138,3 +142,31 @@ def test_choices_change_the_recipe_and_wrong_ones_are_explained(tmp_path: Path) 
         asked(strategy="randm")
     with pytest.raises(UnknownName, match="no choice of a search is called 'budgt'"):
         search("lpsnet", tmp_path / "run", data=DATA, budgt="12ms")
+
+
+def test_a_search_keeps_its_latency_table_and_needs_the_pack_no_more(tmp_path: Path) -> None:
+    space, classes = ScalablePath(depths=(1, 2), width_steps=(1, 2), paths=1), len(TASK.classes)
+    pack = Pack(
+        space="scalable_path",
+        settings={},
+        image=(32, 64),
+        classes=classes,
+        target="cpu/onnxruntime/fp32",
+        machine={},
+        entries={
+            key_of(call): Entry(us=1 + call.macs() / 1000) for call in space.calls(Shape(3, 32, 64), classes)
+        },
+    )
+    file = tmp_path / "pack.json"
+    pack.write(file)
+    choices = SearchChoices(pack=file, budget="0.2ms", image=(32, 64))
+    found = search_recipe("lpsnet", DATA, choices, surroundings=Surroundings(cache=tmp_path / "cache"))
+    job = found.job(place(tmp_path))
+    (start,) = job.preview()
+    assert found.cost.unit == job.problem.cost.unit == "ms"
+    (tmp_path / "run").mkdir()
+    next(job.steps())  # writes the copy before any trial
+    file.unlink()
+    assert found.job(place(tmp_path)).preview()[0].cost == start.cost < 0.2
+    with pytest.raises(Unsupported, match=r"image: the pack has 32x64, wanted is 64x128"):
+        replace(found, image=(64, 128)).job(place(tmp_path))

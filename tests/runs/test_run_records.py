@@ -30,10 +30,10 @@ class Collector:
             self.found[number] = number**2
             yield Step(phase="p", done=len(self.found), records=({"id": number, "square": number**2},))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:  # noqa: ARG002
         raise AssertionError("asked to save")
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path) -> None:  # noqa: ARG002
         raise AssertionError("asked to load")
 
     def retell(self, records: Iterable[Mapping[str, Any]]) -> None:

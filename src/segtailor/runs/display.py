@@ -189,10 +189,13 @@ def _facts(step: Step) -> list[str]:
 
 
 def _pairs(values: Mapping[str, object]) -> list[str]:
-    return [
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in values.items()
-    ]
+    return [_pair(name, value) for name, value in values.items()]
+
+
+def _pair(name: str, value: object) -> str:
+    if not isinstance(value, float):
+        return f"{name} {value}"
+    return f"left {_duration(value)}" if name == "seconds_left" else f"{name} {value:.4g}"
 
 
 def _duration(seconds: float) -> str:

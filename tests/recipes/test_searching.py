@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from segtailor.api.searching import SearchChoices, search, search_recipe
+from segtailor.api.searching import search, search_recipe
 from segtailor.api.training import Surroundings
 from segtailor.core.errors import UnknownName, Unsupported, UserError
 from segtailor.core.plan import Shape
@@ -17,6 +17,7 @@ from segtailor.core.space import parse_architecture, plan_of
 from segtailor.costs.keys import key_of
 from segtailor.costs.pack import Entry, Pack
 from segtailor.data.synthetic import TASK
+from segtailor.recipes.choices import SearchChoices
 from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part, parse_limit
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.recipes.searching import SearchRecipe
@@ -125,8 +126,8 @@ def test_what_cannot_work_is_refused_before_the_run(change: Any, words: str, tmp
 def test_choices_change_the_recipe_and_wrong_ones_are_explained(tmp_path: Path) -> None:
     around = Surroundings(cache=tmp_path)
 
-    def asked(**choices: Any) -> SearchRecipe:
-        return search_recipe("lpsnet", DATA, SearchChoices(**choices), surroundings=around)
+    def asked(changes: tuple[str, ...] = (), **choices: Any) -> SearchRecipe:
+        return search_recipe("lpsnet", DATA, SearchChoices(**choices), changes=changes, surroundings=around)
 
     found = asked(
         strategy="evolution", trials=5, workers=2, seed=3, budget="2M", changes=("training.fit.steps=1",)
@@ -159,8 +160,9 @@ def test_a_search_keeps_its_latency_table_and_needs_the_pack_no_more(tmp_path: P
     )
     file = tmp_path / "pack.json"
     pack.write(file)
-    choices = SearchChoices(pack=file, budget="0.2ms", image=(32, 64))
-    found = search_recipe("lpsnet", DATA, choices, surroundings=Surroundings(cache=tmp_path / "cache"))
+    choices = SearchChoices(pack=file, budget="0.2ms")
+    around = Surroundings(cache=tmp_path / "cache")
+    found = search_recipe("lpsnet", DATA, choices, image=(32, 64), surroundings=around)
     job = found.job(place(tmp_path))
     (start,) = job.preview()
     assert found.cost.unit == job.problem.cost.unit == "ms"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,40 +16,16 @@ from segtailor.core.space import SPACES
 from segtailor.core.strategy import STRATEGIES
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
+from segtailor.recipes.choices import SearchChoices
 from segtailor.recipes.overrides import overridden
 from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part, parse_limit, part
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.recipes.searching import Searching, SearchRecipe
-from segtailor.recipes.systems import SYSTEMS, Occasion, Scale
+from segtailor.recipes.systems import SYSTEMS, Occasion
 from segtailor.runs import Layout, execute
 from segtailor.search.halves import FIT, HalvedTrain
 
 SEARCHES = ("random", "evolution", "expansion")  # that a recipe's strategy can be replaced by
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchChoices:
-    """What may be chosen beside recipe and data; what is left out stays as the recipe has it.
-
-    `target` or `pack` make latency the cost, `budget` is text such as 12ms, 60fps or 300MMACs. `changes` are
-    `field=value` on the recipe and come last.
-    """
-
-    scale: Scale = "small"
-    image: tuple[int, int] | None = None
-    target: str | None = None
-    pack: Path | None = None
-    budget: str | None = None
-    space: str | None = None
-    strategy: str | None = None
-    trials: int | None = None
-    steps: int | None = None
-    evaluator: str | None = None
-    executor: str | None = None
-    workers: int | None = None
-    address: str | None = None
-    seed: int | None = None
-    changes: tuple[str, ...] = ()
 
 
 def search_recipe(
@@ -56,9 +33,14 @@ def search_recipe(
     data: str,
     choices: SearchChoices | None = None,
     *,
+    image: tuple[int, int] | None = None,
+    changes: Iterable[str] = (),
     surroundings: Surroundings | None = None,
 ) -> SearchRecipe:
-    """Write the recipe of a published system for a dataset, with the choices made."""
+    """Write the recipe of a published system for a dataset, with the choices made; `changes` are `field=value`.
+
+    `image` is the size that networks are priced at, by default the recipe's or the images' own.
+    """
     chosen, around = choices or SearchChoices(), surroundings or Surroundings()
     system = SYSTEMS.get(name)
     if chosen.strategy is not None and chosen.strategy not in SEARCHES:
@@ -69,7 +51,7 @@ def search_recipe(
     cost = _cost(chosen, recipe.cost)
     recipe = replace(
         recipe,
-        image=chosen.image or recipe.image,
+        image=image or recipe.image,
         cost=cost,
         limit=recipe.limit if chosen.budget is None else parse_limit(chosen.budget, cost),
         space=recipe.space if chosen.space is None else part(SPACES, chosen.space),
@@ -78,7 +60,7 @@ def search_recipe(
         executor=_executor(chosen, recipe.executor),
         seed=recipe.seed if chosen.seed is None else chosen.seed,
     )
-    changed = parse_recipe(overridden(recipe_document(recipe), chosen.changes), what="recipe")
+    changed = parse_recipe(overridden(recipe_document(recipe), changes), what="recipe")
     return changed if isinstance(changed, SearchRecipe) else recipe
 
 
@@ -92,7 +74,8 @@ def search(
 ) -> dict[str, Json]:
     """Search in the run directory `out`, or go on with what is there; what cannot work fails before it is made.
 
-    `recipe` is a recipe, or the name of a published system with `data` and the fields of `SearchChoices`.
+    `recipe` is a recipe, or the name of a published system with `data`, `image`, `changes` and the fields of
+    `SearchChoices`.
     """
     around, folder = surroundings or Surroundings(), Path(out)
     if isinstance(recipe, str):
@@ -122,11 +105,13 @@ def preview(recipe: SearchRecipe, *, surroundings: Surroundings | None = None) -
 def _named(name: str, data: str | None, choices: dict[str, Any], around: Surroundings) -> SearchRecipe:
     if data is None:
         raise UserError(f"recipe '{name}' needs data; give for example data='synthetic'.")
+    image, changes = choices.pop("image", None), choices.pop("changes", ())
     known = [item.name for item in fields(SearchChoices)]
     for choice in choices:
         if choice not in known:
-            raise unknown("choice of a search", choice, known)
-    return search_recipe(name, data, SearchChoices(**choices), surroundings=around)
+            raise unknown("choice of a search", choice, [*known, "image", "changes"])
+    chosen = SearchChoices(**choices)
+    return search_recipe(name, data, chosen, image=image, changes=changes, surroundings=around)
 
 
 def _cost(chosen: SearchChoices, cost: CostSpec) -> CostSpec:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -13,52 +12,7 @@ from rich.console import Console
 from segtailor.cli.options import DryRun, Json, Size
 from segtailor.cli.output import emit, table
 from segtailor.cli.surroundings import Where
-
-if TYPE_CHECKING:
-    from segtailor.api.searching import SearchChoices
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchFlags:
-    """The choices that people make; `--set` reaches all others."""
-
-    scale: Literal["small", "paper"] = "small"
-    """The paper's settings, or ones that a laptop carries out in minutes."""
-    image: Size | None = None
-    """Size HEIGHTxWIDTH that networks are priced at; the recipe's or the images' own when left out."""
-    target: str | None = None
-    """Measure latency on device/runtime/precision; without it networks cost multiply-accumulates."""
-    pack: Path | None = None
-    """Take latency from a device pack made by `segtailor calibrate`."""
-    budget: str | None = None
-    """No network may cost more: 12ms or 60fps with --target or --pack, else e.g. 300MMACs."""
-    space: str | None = None
-    """Another search space: see `segtailor list spaces`."""
-    strategy: str | None = None
-    """random, evolution or expansion."""
-    trials: int | None = None
-    """Number of networks to judge (random, evolution)."""
-    steps: int | None = None
-    """Number of steps (expansion)."""
-    evaluator: str | None = None
-    """Who judges: train (a short training)."""
-    executor: str | None = None
-    """serial, processes or ray."""
-    workers: int | None = None
-    """Trials at once; more than one means processes."""
-    address: str | None = None
-    """host:port of a Ray cluster; without it Ray is started here."""
-    seed: int | None = None
-    """Of the search and its trainings."""
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=(), consume_multiple=True)] = ()
-    """Any field of the recipe, e.g. --set training.fit.steps=200; --dry-run shows all of them."""
-
-    def choices(self) -> SearchChoices:
-        """Return the flags as choices."""
-        from segtailor.api.searching import SearchChoices
-
-        values = {name: value for name, value in vars(self).items() if name != "set_"}
-        return SearchChoices(**values, changes=self.set_)
+from segtailor.recipes.choices import SearchChoices
 
 
 def search_(
@@ -67,7 +21,9 @@ def search_(
     *,
     data: str,
     out: Path,
-    flags: Annotated[SearchFlags, Parameter(name="*")] = SearchFlags(),
+    image: Size | None = None,
+    choices: Annotated[SearchChoices, Parameter(name="*")] = SearchChoices(),
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=(), consume_multiple=True)] = (),
     where: Annotated[Where, Parameter(name="*")] = Where(),
     dry_run: DryRun = False,
     json: Json = False,
@@ -85,12 +41,16 @@ def search_(
         A dataset, e.g. `synthetic`, `folder:PATH`, `camvid:PATH`.
     out:
         Run directory. Found networks are in its folder `architectures`, the plot in `report`.
+    image:
+        Size HEIGHTxWIDTH that networks are priced at; the recipe's or the images' own when left out.
+    set_:
+        Any field of the recipe, e.g. --set training.fit.steps=200; --dry-run shows all of them.
     """
     from segtailor.api import searching
     from segtailor.recipes.recipe import recipe_document
 
     around = where.surroundings(json=json)
-    asked = searching.search_recipe(recipe, data, flags.choices(), surroundings=around)
+    asked = searching.search_recipe(recipe, data, choices, image=image, changes=set_, surroundings=around)
     if dry_run:
         facts = {
             "run": str(out),

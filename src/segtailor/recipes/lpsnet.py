@@ -11,9 +11,10 @@ from typing import Any
 from segtailor.core.space import SPACES
 from segtailor.core.strategy import STRATEGIES
 from segtailor.data.augment import Augment
+from segtailor.recipes.choices import Scale
 from segtailor.recipes.parts import Part, part
 from segtailor.recipes.searching import SearchRecipe
-from segtailor.recipes.systems import SYSTEMS, Occasion, Scale
+from segtailor.recipes.systems import SYSTEMS, Occasion
 from segtailor.search import Entrant
 from segtailor.search.evaluators.train import TrainEvaluator
 from segtailor.spaces.scalable_path.architecture import BLOCKS, INTERACTIONS

@@ -137,7 +137,7 @@ class ExecutorSpec:
                 workers=count,
                 cpus=self.cpus,
                 gpus=self.gpus,
-                device="cuda" if self.gpus else device,
+                device=device,
                 retries=self.retries,
             )
         devices = tuple(places[index % len(places)] for index in range(count))

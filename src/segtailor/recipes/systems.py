@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 from segtailor.core.registry import Registry
+from segtailor.recipes.choices import Scale
 from segtailor.recipes.searching import SearchRecipe
-
-Scale: TypeAlias = Literal["small", "paper"]
 
 
 @dataclass(frozen=True, kw_only=True)

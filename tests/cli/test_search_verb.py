@@ -60,7 +60,7 @@ def test_an_expansion_writes_family_front_and_plot(
     plan = json.loads((folder / "architectures" / f"{found['fingerprint']}.plan.json").read_text())
     assert sum(node["macs"] for node in plan["nodes"]) == found["cost"]
     assert "<svg" in (folder / "report" / "pareto.svg").read_text()
-    assert "search 1/" in err
+    assert "search 0/" in err
     code, out, err = call(capsys, *[word for word in words if word != "--json"])  # finished: only shown
     assert code == 0, err
     assert "step 1: " in out

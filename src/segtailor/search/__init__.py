@@ -1,5 +1,8 @@
 """How to choose. Importing this package registers the trial strategies; it imports neither torch nor Ray."""
 
+import sys
+
+from segtailor.search.calling import CallablePackage
 from segtailor.search.evolution import Evolution
 from segtailor.search.executors import EXECUTORS, Processes, Ray, Serial
 from segtailor.search.expansion import Expansion
@@ -21,3 +24,5 @@ __all__ = [
     "Study",
     "TrialSearch",
 ]
+
+sys.modules[__name__].__class__ = CallablePackage

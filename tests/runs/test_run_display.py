@@ -16,6 +16,7 @@ from rich.console import Console
 from segtailor.core.errors import UserError
 from segtailor.core.job import Step
 from segtailor.runs import Layout, Lines, Quiet, Terminal, display_for, execute
+from segtailor.runs.display import describe
 from tests.runs.toy_job import RECIPE, SOURCES, Toy, failing_at
 
 
@@ -131,3 +132,8 @@ def test_runs_need_no_torch() -> None:
     )
     command = [sys.executable, "-c", code, "/dev/null/nowhere"]
     assert subprocess.run(command, env={"PYTHONPATH": SOURCES}, check=False).returncode == 0
+
+
+def test_the_time_that_is_left_reads_as_a_time() -> None:
+    step = Step(phase="search", done=3, total=9, metrics={"seconds_left": 125.4, "front": 2.0})
+    assert describe(step) == "search 3/9 (33 %)  left 0:02:05  front 2"

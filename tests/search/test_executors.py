@@ -88,3 +88,13 @@ def test_workers_end_when_the_driver_is_killed() -> None:
     assert len(workers) >= 2
     _, alive = psutil.wait_procs(workers, timeout=20)
     assert alive == []
+
+
+def test_a_trial_out_of_memory_is_tried_again_in_a_process(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    strategy = RandomSearch(trials=3)
+    found = results(Processes(), strategy, work="recover", log=str(log), tries=2, how="memory")
+    assert {status for _, _, status, _ in found} == {"done"}
+    tried = [line for line in log.read_text().splitlines() if line.startswith("1 ")]
+    assert len(tried) == 2
+    assert len(set(tried)) == 1  # the same seed

@@ -159,3 +159,27 @@ def test_a_killed_search_resumes_on_the_command_line_to_the_same_result(tmp_path
     entries = [json.loads(line) for line in journal.read_text().splitlines()]
     told = [record["id"] for entry in entries for record in entry.get("records", []) if "id" in record]
     assert len(told) == len(set(told))  # no finished trial was repeated
+
+
+def test_another_space_is_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--space", "inverted_residual", "--strategy", "random", "--trials", "1", "--json"]
+    code, out, err = call(capsys, *asked(tmp_path, *words))
+    assert code == 0, err
+    document = json.loads(Path(json.loads(out)["architecture"]).read_text())
+    assert document["family"] == "inverted_residual"
+    assert document["origin"]["recipe"] == "lpsnet"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_workers_try_the_same_networks_as_one(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "from segtailor.cli.main import main; main()"]
+    words = ["--strategy", "random", "--trials", "4", "--budget", "4M", "--json"]
+    for name, workers in (("one", []), ("two", ["--workers", "2"])):
+        subprocess.run([*program, *asked(tmp_path / name, *words, *workers)], check=True, capture_output=True)
+    one, two = (plain(tmp_path / name / "run")["trials"] for name in ("one", "two"))
+    assert [(item["fingerprint"], item["seed"]) for item in one] == [
+        (item["fingerprint"], item["seed"]) for item in two
+    ]
+    for first, second in zip(one, two, strict=True):  # sums by several threads differ in the last digits
+        assert first["result"]["quality"] == pytest.approx(second["result"]["quality"], abs=0.02)

@@ -20,7 +20,7 @@ from segtailor.runs import display_for
 
 ORT = "cpu/onnxruntime/fp32?threads=2"
 CASES = {
-    "scalable_path": CalibrateRecipe(space="scalable_path", target=ORT, image=(360, 480), minutes=20.0),
+    "scalable_path": CalibrateRecipe(space="scalable_path", target=ORT, image=(360, 480), minutes=5.0),
     "inverted_residual": CalibrateRecipe(space="inverted_residual", target=ORT, image=(360, 480)),
     "multi_resolution": CalibrateRecipe(space="multi_resolution", target=ORT, image=(512, 1024)),
     "multi_resolution_gpu": CalibrateRecipe(

@@ -31,7 +31,6 @@ from segtailor.runs import Layout
 from segtailor.runs.environment import environment
 from segtailor.search.evaluators.train import HalvedPixels, TrainEvaluator
 from segtailor.search.halves import FIT, JUDGE, HalvedTrain
-from segtailor.search.trial_strategy import TrialStrategy
 from segtailor.search.trials import TrialSearch
 from segtailor.training import distributed
 from segtailor.training.device import pick_device
@@ -79,7 +78,7 @@ class SearchRecipe:
             )
         problem = self.problem(place)
         search = TrialSearch(strategy, problem)
-        return Searching(search=search, recipe=self, problem=problem, place=place, strategy=strategy)
+        return Searching(search=search, recipe=self, problem=problem, place=place)
 
     def problem(self, place: Place) -> Problem:
         """Turn names into objects."""
@@ -136,7 +135,6 @@ class Searching:
     recipe: SearchRecipe
     problem: Problem
     place: Place
-    strategy: TrialStrategy
 
     def preview(self) -> list[Candidate]:
         """Return the first candidates; a budget that no architecture meets raises."""

@@ -15,6 +15,9 @@ from segtailor.cli.output import emit, note, table
 from segtailor.core.target import Includes, parse_budget_ms
 
 
+OPERATOR_SECONDS = 0.3
+
+
 @dataclass(frozen=True, kw_only=True)
 class BenchFlags:
     """What to time, and how."""
@@ -27,8 +30,8 @@ class BenchFlags:
     """Output channels of networks without trained weights; the published number when left out."""
     budget: str | None = None
     """A limit such as 12ms or 60fps; if the 95th percentile misses it, the exit code is 1."""
-    seconds: float = 2.0
-    """Least time to measure for, each; at least 50 samples are taken anyway."""
+    seconds: float | None = None
+    """Least time to measure for, each: 2 for a network (and at least 50 samples), 0.3 for an operator of a study."""
     study: str | None = None
     """Instead of networks, time the operators of a paper's table or figure (see `segtailor list studies`)."""
     out: Path | None = None
@@ -51,12 +54,12 @@ def bench_(
         Device, runtime and precision, e.g. cpu/onnxruntime/fp32?threads=2; may be given several times.
     """
     if flags.study is not None:
-        return _study(flags.study, target, flags.out, json=json)
+        return _study(flags, target, json=json)
     limit = None if flags.budget is None else parse_budget_ms(flags.budget)
     from segtailor.api.timing import bench
     from segtailor.targets.timing import TimingSettings
 
-    settings = TimingSettings(seconds=flags.seconds)
+    settings = TimingSettings() if flags.seconds is None else TimingSettings(seconds=flags.seconds)
     rows = bench(
         models, target, image=flags.image, includes=flags.includes, classes=flags.classes, settings=settings
     )
@@ -72,14 +75,15 @@ def bench_(
     return _missed(documents)
 
 
-def _study(name: str, targets: Sequence[str], out: Path | None, *, json: bool) -> int:
+def _study(flags: BenchFlags, targets: Sequence[str], *, json: bool) -> int:
     """Run a study on each target and print its rows."""
     from segtailor.api.studies import study as run
 
+    name, out, seconds = flags.study or "", flags.out, flags.seconds or OPERATOR_SECONDS
     documents = []
     for target in targets:
         folder = out if out is None or len(targets) == 1 else out / target.replace("/", "-").replace("?", "-")
-        documents.append(run(name, target, out=folder))
+        documents.append(run(name, target, out=folder, seconds=seconds))
     emit(documents[0] if len(documents) == 1 else documents, lambda c: _print_study(c, documents), json=json)
     return 0
 

@@ -14,7 +14,6 @@ from segtailor.cli.options import Json, Size
 from segtailor.cli.output import emit, note, table
 from segtailor.core.target import Includes, parse_budget_ms
 
-
 OPERATOR_SECONDS = 0.3
 
 

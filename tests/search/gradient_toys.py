@@ -27,11 +27,12 @@ from segtailor.nets.supernet import (
     Outputs,
     SupernetSettings,
     checked,
+    freeze_affine,
     most_likely,
     remaining_options,
     transfer_nodes,
 )
-from segtailor.ops import Conv, Identity
+from segtailor.ops import Conv, Identity, Sum
 from segtailor.search.gradient_settings import Choice, CostTerm, Gradient, LogitOptimiser, Temperature
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
@@ -119,7 +120,9 @@ class ToyOps:
         build = PlanBuilder(image)
         last = build.add("stem", Conv(kernel=1), IMAGE, channels=WIDTH)
         for index, name in enumerate(arch.blocks):
-            last = build.add(f"block{index}", OPERATORS[name], last)
+            added = build.add(f"block{index}", OPERATORS[name], last)
+            last = build.add(f"sum{index}", Sum(), last, added)
+        last = build.add("mix", Conv(kernel=1), last)  # its norm makes the share of a block matter
         head = Conv(kernel=1, norm=False, bias=True, activation="none")
         return build.plan(
             outputs={"main": build.add("head", head, last, channels=classes)}, align_corners=False
@@ -132,14 +135,14 @@ class ToyOps:
     def supernet(
         self, image: Shape, classes: int, *, settings: SupernetSettings | None = None
     ) -> ToyOpsSupernet:
-        return ToyOpsSupernet(self, image, classes)
+        return ToyOpsSupernet(self, image, classes, settings or SupernetSettings())
 
     def discretise(self, probabilities: Mapping[str, Sequence[float]]) -> Picks:
         return most_likely(self.decisions, probabilities)
 
 
 class ToyOpsSupernet(nn.Module):
-    def __init__(self, space: ToyOps, image: Shape, classes: int) -> None:
+    def __init__(self, space: ToyOps, image: Shape, classes: int, settings: SupernetSettings) -> None:
         super().__init__()
         self.space, self.decisions, self.align_corners = space, space.decisions, False
         plan = space.plan(ToyOpsArchitecture(blocks=("conv3",) * space.blocks), image, classes)
@@ -152,6 +155,9 @@ class ToyOpsSupernet(nn.Module):
             )
             for row in self.decisions
         }
+        if not settings.affine:
+            for mixed in self.mixed.values():
+                freeze_affine(mixed)
         self.body = MixedPlan(plan, self.mixed, driven_by={row.name: row.name for row in self.decisions})
 
     def forward(self, image: Tensor, weights: Weights, live: Live | None = None) -> Outputs:

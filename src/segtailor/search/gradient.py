@@ -96,7 +96,7 @@ class GradientSearch:
             "logits": engine.roles.state(),
             "adam": optimiser_state(engine.roles.optimiser),
             "guard": engine.guard.state(),
-            "cost": {"pressure": engine.pressure},
+            "cost": {"pressure": engine.pressure, "excess": engine.excess},
             "rng": devices.rng_state(self._device),
         }
         counters: dict[str, Any] = {
@@ -123,6 +123,7 @@ class GradientSearch:
             load_optimiser(engine.roles.optimiser, groups.get("adam", {}))
             engine.guard.load(groups["guard"])
             engine.pressure = groups["cost"]["pressure"].to(self._device)
+            engine.excess = groups["cost"]["excess"].to(self._device)
             self._done, self._quality = int(counters["done"]), counters["quality"]
             self._warnings, self.trajectory = list(counters["warnings"]), list(counters["trajectory"])
             self.judged = {role: list(counters["judged"][role]) for role in self.judged}

@@ -31,6 +31,7 @@ from segtailor.training.optimiser import make_optimiser, set_rate, update
 LEAST_COST = (
     1e-6  # keeps the logarithm of a network of nothing but zeros finite (AutoRTNet, specification 8.1)
 )
+DAMPING = 2.0  # logarithm of the factor on the cost weight at twice the budget
 PRESSURE = 7.0  # an adaptive cost weight changes by at most exp(7), about 1000
 
 
@@ -65,7 +66,10 @@ class SupernetEngine:
         )
         self.optimiser: Optimizer = make_optimiser(self.module, settings.fit)
         self.guard = Guard(self.module, device, scaled=False)
-        self.pressure = torch.zeros((), device=device)  # logarithm of what the cost weight is multiplied by
+        # The cost weight is multiplied by exp(pressure + excess): what has built up, and what is wrong just now. The
+        # second damps the first, which alone would swing around the budget.
+        self.pressure = torch.zeros((), device=device)
+        self.excess = torch.zeros((), device=device)
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
         with torch.no_grad():
             first = self._cost(self.roles.probabilities(self.roles.names[0]))
@@ -107,7 +111,7 @@ class SupernetEngine:
 
     def cost_weight(self) -> Tensor:
         """Return the weight of the cost term as it is now."""
-        return self.settings.cost.weight * self.pressure.exp()
+        return self.settings.cost.weight * (self.pressure + self.excess).exp()
 
     def remove(self, doomed: Sequence[tuple[str, int]]) -> None:
         """Drop candidates; the others keep their momentum."""
@@ -219,8 +223,9 @@ class SupernetEngine:
             return
         paying = [role.name for role in self.settings.roles if role.cost > 0]
         cost = torch.stack([self.expected_cost(name) for name in paying]).max()
-        change = adapt * (cost / limit - 1).clamp(-1, 1)
-        self.pressure = (self.pressure + torch.where(bad, 0.0, change)).clamp(-PRESSURE, PRESSURE)
+        wrong = torch.where(bad, 0.0, (cost / limit - 1).clamp(-1, 1))
+        self.pressure = (self.pressure + adapt * wrong).clamp(-PRESSURE, PRESSURE)
+        self.excess = torch.where(bad, self.excess, DAMPING * wrong)
 
 
 def remembered(price: Callable[[OpCall], float]) -> Price:

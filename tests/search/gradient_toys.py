@@ -220,7 +220,11 @@ class ToyDepth:
         yield from self.plan(ToyDepthArchitecture(depth=self.deepest), image, classes).calls
 
     def supernet(
-        self, image: Shape, classes: int, *, settings: SupernetSettings | None = None
+        self,
+        image: Shape,
+        classes: int,
+        *,
+        settings: SupernetSettings | None = None,  # noqa: ARG002
     ) -> ToyDepthSupernet:
         return ToyDepthSupernet(self, image, classes)
 
@@ -251,7 +255,7 @@ class ToyDepthSupernet(nn.Module):
         prices = [price(self.net.plan.call(f"layer{index}")) for index in range(self.space.deepest)]
         return (keep * keep.new_tensor(prices)).sum()
 
-    def transfer(self, arch: ToyDepthArchitecture, network: Network) -> None:
+    def transfer(self, arch: ToyDepthArchitecture, network: Network) -> None:  # noqa: ARG002
         transfer_nodes(network, dict(self.net.nodes.items()), picks={}, driven_by={})
 
     def remove(self, decision: str, option: int) -> None:

@@ -226,7 +226,7 @@ def test_an_adaptive_weight_brings_the_expected_cost_to_the_budget() -> None:
     free = finished(settings(steps=80, cost=CostTerm(weight=0.0)), problem(space))
     steered = settings(steps=80, cost=CostTerm(weight=0.1, adapt=0.02), marks=20)
     job = finished(steered, problem(space, limit=limit))
-    assert recorded(free, "cost")[-1] > 1.4 * limit
+    assert recorded(free, "cost")[-1] > 1.25 * limit
     late = recorded(job, "cost")[-10:]
     assert 0.75 * limit < sum(late) / len(late) < 1.15 * limit
     assert job.result()["met"] is True
@@ -327,7 +327,7 @@ def test_a_single_bad_step_is_skipped() -> None:
     before = [value.clone() for value in tensors(job)]
     bad = batch._replace(images=batch.images * math.nan)
     engine.step(bad, number=0, temperature=1.0, rate=0.1, learning={"op"})
-    names = [name for name in engine.module.state_dict()] + ["logits", "pressure"]
+    names = [*engine.module.state_dict(), "logits", "pressure"]
     for name, one, other in zip(names, before, tensors(job), strict=True):
         assert torch.equal(one, other) or name.endswith("num_batches_tracked"), name
     assert engine.report().skipped == 1
@@ -344,14 +344,14 @@ class Gappy(Macs):
 
 
 class Endless(Macs):
-    def price(self, call: OpCall) -> float:
+    def price(self, call: OpCall) -> float:  # noqa: ARG002
         return math.inf
 
 
 class WholeOnly:
     unit = "ms"
 
-    def of(self, plan: Plan) -> float:
+    def of(self, plan: Plan) -> float:  # noqa: ARG002
         return 1.0
 
 

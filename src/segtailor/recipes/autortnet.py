@@ -1,10 +1,10 @@
 """AutoRTNet (Sun, Wu, Li, Lin, Huang, Li, IJCV 2021) as data: operators per edge, depth by soft exits, log latency.
 
-Published, and so here: 150 epochs, batch 16, weights by SGD 0.025 to 0.001 (cosine, momentum 0.9, decay 1e-3), logits by
-Adam 1e-3 (0.5, 0.999, decay 1e-4), temperature 3 to 0.03, depth frozen for the first 50 epochs, loss CE + gamma log
+Published, and so here: 150 epochs, batch 16, weights by SGD 0.025 to 0.001 (cosine, momentum 0.9, decay 1e-3), logits
+by Adam 1e-3 (0.5, 0.999, decay 1e-4), temperature 3 to 0.03, depth frozen for the first 50 epochs, loss CE + gamma log
 latency with gamma 0.01 (A), 0.001 (B) or 0.1 (C, CamVid), latency of sampled weights without aggregation cell, arg max.
 Inferred: linear temperature per epoch (SNAS). Our choice: crop, augmentation, gradient clipping at 5, norms of
-candidates without scale and shift (SNAS), spread 0.01 of the first logits, one operator per edge (`path`) to fit one card.
+candidates without scale and shift (SNAS), spread 0.01 of the first logits, one operator per edge (`path`) for memory.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.objective import Linear
-from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
+from segtailor.core.plan import IMAGE, OpCall, Operator, Plan, PlanBuilder, Shape
 from segtailor.core.space import SPACES, Decision, Picks
 from segtailor.core.strategy import Halves, Problem
 from segtailor.core.task import IGNORE, Task
@@ -40,7 +40,7 @@ from segtailor.training.settings import FitSettings
 TASK = Task(classes=("dark", "light"))
 SIZE = Shape(3, 12, 24)
 WIDTH = 6
-OPERATORS = {
+OPERATORS: dict[str, Operator] = {
     "skip": Identity(),
     "conv1": Conv(kernel=1),
     "conv3": Conv(kernel=3),

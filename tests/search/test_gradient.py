@@ -271,10 +271,10 @@ def test_unlikely_candidates_are_removed_and_their_probability_is_zero() -> None
 def test_sampled_architectures_are_judged_and_the_front_is_kept() -> None:
     how = settings(steps=20, choice=Choice(samples=12, recalibrate=1, images=4))
     result: Any = finished(how, problem(ToyOps(blocks=2))).result()
-    assert len(result["samples"]) > 3
+    assert len(result["trials"]) > 3
     costs = [item["cost"] for item in result["front"]]
     assert costs == sorted(costs)
-    assert result["quality"] == max(item["quality"] for item in result["samples"])
+    assert result["quality"] == max(item["result"]["quality"] for item in result["trials"])
 
 
 def test_the_choice_keeps_to_the_budget_although_the_likeliest_does_not() -> None:
@@ -283,7 +283,17 @@ def test_the_choice_keeps_to_the_budget_although_the_likeliest_does_not() -> Non
     result: Any = finished(settings(cost=CostTerm(weight=0.0)), asked).result()
     assert result["cost"] <= limit
     assert result["met"] is True
-    assert max(item["cost"] for item in result["samples"]) > limit
+    assert max(item["result"]["cost"] for item in result["trials"]) > limit
+
+
+def test_a_budget_out_of_reach_of_what_is_left_is_told() -> None:
+    asked = problem(limit=60_000.0)
+    job = GradientSearch(settings(steps=2), asked)
+    job._engine.remove([("block0", option) for option in (0, 1)])  # only kernels that cost too much stay
+    messages = [step.message for step in job.steps() if step.message]
+    assert len(messages) == 1
+    assert "cost.adapt" in messages[0]
+    assert job.result()["met"] is False
 
 
 def test_a_collapse_is_told_once_with_what_to_change() -> None:

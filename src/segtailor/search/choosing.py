@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from segtailor.core.codec import Json
+from segtailor.core.codec import Json, to_json
 from segtailor.core.space import Architecture, Decision, Picks, architecture_document, identity
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem, TrialResult
 from segtailor.data.batches import Batches
@@ -130,7 +130,7 @@ class Choosing:
         judged = [
             Judged(
                 candidate=Candidate(architecture=arch, cost=self.prices(arch)),
-                result=TrialResult(id=number, status="done", quality=quality),
+                result=TrialResult(id=number, status="done", quality=quality, cost=self.prices(arch)),
             )
             for number, (arch, quality) in enumerate(zip(candidates, qualities, strict=True))
         ]
@@ -139,10 +139,23 @@ class Choosing:
         pool = within or [min(judged, key=lambda item: item.cost)]
         best = max(pool, key=lambda item: float(score(item.quality, item.cost)))
         return {
+            "architecture": architecture_document(best.candidate.architecture),
             **_describe(best),
             "met": bool(within),
             "front": [_describe(item) for item in pareto(judged)],
-            "samples": [_describe(item) for item in judged],
+            "trials": [self._record(item) for item in judged],
+        }
+
+    def _record(self, item: Judged) -> dict[str, Json]:
+        """Return a judged architecture in the form that searches by trials have, too."""
+        return {
+            "id": item.result.id,
+            "fingerprint": identity(item.candidate.architecture),
+            "budget": 1.0,
+            "seed": self.problem.seed,
+            "architecture": to_json(item.candidate.architecture),
+            "origin": {},
+            "result": to_json(item.result),
         }
 
     def affordable(self, picks: Picks, probabilities: Probabilities) -> dict[str, int]:
@@ -195,10 +208,9 @@ class Choosing:
 
 
 def _describe(item: Judged) -> dict[str, Json]:
-    arch = item.candidate.architecture
     return {
-        "architecture": architecture_document(arch),
-        "fingerprint": identity(arch),
+        "trial": item.result.id,
+        "fingerprint": identity(item.candidate.architecture),
         "quality": item.quality,
         "cost": item.cost,
     }

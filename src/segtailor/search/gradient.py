@@ -241,13 +241,26 @@ class GradientSearch:
                 arch = candidates[len(self.judged[role])]
                 self.judged[role].append(self._judge(arch))
                 count, last = len(self.judged[role]), self.judged[role][-1]
+                over = self._over_budget(candidates) if count == len(candidates) else None
+                self._warnings += [over] if over else []
                 yield Step(
                     phase=f"choose {role}" if len(self.judged) > 1 else "choose",
                     done=count,
                     total=len(candidates),
                     metrics={"quality": last, "cost": self._prices(arch)},
+                    message=over,
                     checkpoint=count == len(candidates),
                 )
+
+    def _over_budget(self, candidates: list[Architecture]) -> str | None:
+        limit, least = self._problem.limit, min(map(self._prices, candidates))
+        if limit is None or least <= limit:
+            return None
+        unit = self._problem.cost.unit
+        return (
+            f"nothing that the search left is within the budget of {limit:g} {unit}; the cheapest costs {least:.4g} "
+            f"{unit}. Raise cost.weight, set cost.adapt, or lower remove_below, which drops cheap candidates for good."
+        )
 
     def _shortlist(self, role: str) -> list[Architecture]:
         seed = mixed_seed(self._problem.seed, 2, list(self.judged).index(role))

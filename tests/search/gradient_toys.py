@@ -18,6 +18,7 @@ from segtailor.core.plan import IMAGE, OpCall, Operator, Plan, PlanBuilder, Shap
 from segtailor.core.space import SPACES, Decision, Picks
 from segtailor.core.strategy import Halves, Problem
 from segtailor.core.task import IGNORE, Task
+from segtailor.costs import Macs
 from segtailor.data.dataset import Pair
 from segtailor.nets.mixed import Mixed, Price, scaled
 from segtailor.nets.network import Network
@@ -47,19 +48,6 @@ OPERATORS: dict[str, Operator] = {
     "conv3_d3": Conv(kernel=3, dilation=3),
 }
 OPTIONS = tuple(OPERATORS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Macs:
-    """Multiply-accumulates, for tests that must not depend on measured costs."""
-
-    unit: ClassVar[str] = "MACs"
-
-    def price(self, call: OpCall) -> float:
-        return float(call.macs())
-
-    def of(self, plan: Plan) -> float:
-        return sum(map(self.price, plan.calls))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from segtailor.core.objective import Within
 from segtailor.core.plan import OpCall, Plan, Shape
 from segtailor.core.space import parse_architecture
 from segtailor.core.strategy import STRATEGIES, Halves, SearchProblem
+from segtailor.costs import Macs
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.search.gradient import GradientSearch
 from segtailor.search.gradient_check import cheapest
@@ -31,7 +32,7 @@ from segtailor.search.gradient_settings import (
 from segtailor.testing import check_strategy
 from segtailor.testing.supernets import check_supernet
 from segtailor.training.settings import FitSettings
-from tests.search.gradient_toys import OPTIONS, Macs, ToyDepth, ToyOps, halves, problem, settings
+from tests.search.gradient_toys import OPTIONS, ToyDepth, ToyOps, halves, problem, settings
 from tests.search.planted import Planted
 
 

@@ -11,9 +11,13 @@ import pytest
 import torch
 
 from segtailor.core.codec import from_json, to_json
+from segtailor.core.errors import MissingCost
 from segtailor.core.objective import Within
 from segtailor.core.plan import Shape
 from segtailor.core.strategy import Problem
+from segtailor.costs import LatencyTable, Macs, Pack, Params
+from segtailor.costs.keys import key_of
+from segtailor.costs.pack import Entry
 from segtailor.data.synthetic import Synthetic
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.recipes.autortnet import ROBUSTNESS, autortnet, robustness
@@ -26,7 +30,6 @@ from segtailor.search.prices import Prices
 from segtailor.spaces.hyper_cell import OWN_PATHS, HyperCell, MultiScale
 from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.testing import check_strategy
-from tests.search.gradient_toys import Macs
 
 SIZE = (32, 64)
 CELLS = HyperCell(depths=(2, 3, 3), widths=(4, 4, 4), stem=4, wiring=replace(OWN_PATHS, width=4),
@@ -123,10 +126,43 @@ def test_picks_become_affordable_by_giving_up_little(space: Any) -> None:
     assert sum(cheaper[name] != picks[name] for name in picks) < len(picks) / 2
 
 
+def table(space: Any, *, without: int = 0) -> LatencyTable:
+    """A pack in which every call takes a microsecond per 1000 multiply-accumulates."""
+    asked = problem(space)
+    calls = list(space.calls(asked.image, asked.task.outputs))
+    entries = {key_of(call): Entry(us=call.macs() / 1000 + 0.1, runs=9) for call in calls[without:]}
+    pack = Pack(
+        space="inverted_residual" if space is BLOCKS else "hyper_cell",
+        settings={},
+        image=SIZE,
+        classes=asked.task.outputs,
+        target="cpu/eager/fp32",
+        machine={},
+        entries=entries,
+    )
+    return LatencyTable(pack=pack)
+
+
+@pytest.mark.parametrize("space", [BLOCKS, CELLS])
+@pytest.mark.parametrize("kind", ["latency", "params"])
+def test_either_space_is_searched_under_any_additive_cost(space: Any, kind: str) -> None:
+    cost: Any = table(space) if kind == "latency" else Params()
+    strategy = short(autortnet("paper").strategy, steps=1, groups={})
+    result = finished(strategy, problem(space, cost=cost)).result()
+    assert result["unit"] == ("ms" if kind == "latency" else "params")
+    assert result["cost"] > 0  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("space", [BLOCKS, CELLS])
+def test_a_pack_that_misses_entries_is_refused_before_any_work(space: Any) -> None:
+    with pytest.raises(MissingCost, match="segtailor calibrate"):
+        autortnet("paper").strategy.check(problem(space, cost=table(space, without=1)))
+
+
 def test_samples_follow_the_distribution() -> None:
     decisions = BLOCKS.decisions[:1]
-    table = {"block0": [0.5, 0.0, 0.5, *[0.0] * 10]}
-    drawn = [row["block0"] for row in sampled_picks(decisions, table, count=400, seed=1)]
+    shares = {"block0": [0.5, 0.0, 0.5, *[0.0] * 10]}
+    drawn = [row["block0"] for row in sampled_picks(decisions, shares, count=400, seed=1)]
     assert set(drawn) == {0, 2}
     assert 150 < drawn.count(0) < 250
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from segtailor.data.augment import Augment
 from segtailor.nets.relax import Mode
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow, Scale, half
+from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow, Scale
 from segtailor.search.gradient_settings import (
     Choice,
     CostTerm,
@@ -64,7 +64,7 @@ def autortnet(
     paper = scale == "paper"
     strategy = Gradient(
         fit=_fit(paper=paper),
-        augment=Augment(crop=(512, 1024)) if paper else Augment(crop=half(image), scale=(0.5, 1.5)),
+        augment=Augment(crop=(512, 1024)) if paper else Augment(crop=image, scale=(0.75, 1.5)),
         supernet=SupernetSettings(fused=paper, affine=False),
         updates="joint",
         mode=mode or ("path" if paper else "soft"),
@@ -126,8 +126,8 @@ def _fit(*, paper: bool) -> FitSettings:
         steps=300,
         batch=8,
         optimiser="adamw",
-        lr=0.005,
-        weight_decay=1e-3,
+        lr=0.01,
+        weight_decay=0.01,
         schedule=Schedule(kind="cosine", final=0.04),
         clip=5.0,
         validate_batch=16,

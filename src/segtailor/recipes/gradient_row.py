@@ -23,9 +23,3 @@ class GradientRow:
     strategy: Gradient
     image: tuple[int, int]
     seed: int = 0
-
-
-def half(image: tuple[int, int]) -> tuple[int, int]:
-    """Return a crop of half the size, a multiple of 16."""
-    height, width = (max(16, side // 2 // 16 * 16) for side in image)
-    return height, width

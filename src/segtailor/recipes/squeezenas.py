@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from segtailor.data.augment import Augment
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow, Scale, half
+from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow, Scale
 from segtailor.search.gradient_settings import (
     Choice,
     CostTerm,
@@ -43,12 +43,13 @@ def squeezenas(
     paper = scale == "paper"
     strategy = Gradient(
         fit=_fit(paper=paper),
-        augment=Augment(crop=(512, 1024)) if paper else Augment(crop=half(image), scale=(0.5, 1.5)),
+        augment=Augment(crop=(512, 1024)) if paper else Augment(crop=image, scale=(0.75, 1.5)),
         supernet=SupernetSettings(fused=paper),
         updates="joint",
         mode="soft",
         per_image=True,
-        temperature=Temperature(start=5.0, end=1.0, shape="geometric"),
+        # Few steps leave logits close together, so the small scale samples nearly one candidate at a time in the end.
+        temperature=Temperature(start=5.0, end=1.0) if paper else Temperature(start=2.0, end=0.2),
         logits=LogitOptimiser(lr=0.01 if paper else 0.1, weight_decay=5e-4),
         cost=CostTerm(weight=cost_weight, form="linear", of="probabilities", adapt=ADAPT if budget else 0.0),
         learn=Learning(warmup=0.1 if paper else 0.3),
@@ -82,8 +83,8 @@ def _fit(*, paper: bool) -> FitSettings:
         steps=300,
         batch=8,
         optimiser="adamw",
-        lr=0.005,
-        weight_decay=1e-3,
+        lr=0.01,
+        weight_decay=0.01,
         schedule=Schedule(kind="cosine"),
         clip=5.0,
         validate_batch=16,

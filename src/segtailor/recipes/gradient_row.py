@@ -10,7 +10,7 @@ from segtailor.search.gradient_settings import Gradient
 
 Scale: TypeAlias = Literal["small", "paper"]
 
-SMALL_IMAGE = (128, 256)  # of the synthetic street scenes
+SMALL_IMAGE = (64, 128)  # of synthetic street scenes: a search then takes minutes on one core
 ADAPT = 0.02  # with a budget: the cost weight grows by 2 % per step at twice the budget (our choice)
 
 

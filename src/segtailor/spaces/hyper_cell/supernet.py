@@ -184,8 +184,8 @@ class HyperCellNet(nn.Module):
         kept = [(depth[index:] * needs[: len(cells) - index]).sum() for index in range(len(cells))]
         costs = [cell.cost(weights, price) for cell in cells[:3]]
         total = torch.stack([kept[index] * costs[min(index, 2)] for index in range(len(cells))]).sum()
-        bridged = depth[0] * need_second if self.bridge is not None else 0 * need_second
-        total = total + bridged * price(self.bridge_call)
+        if self.bridge is not None:  # a table has no price for one that does not exist
+            total = total + depth[0] * need_second * price(self.bridge_call)
         older, newer = cells[0].reads(weights)
         # Needs of different depths exclude each other, so they add up; within one depth either reader suffices.
         need_newer = depth[0] * _either(

@@ -1,0 +1,134 @@
+"""AutoRTNet (Sun, Wu, Li, Lin, Huang, Li, IJCV 2021) as data: operators per edge, depth by soft exits, log latency.
+
+Published, and so here: 150 epochs, batch 16, weights by SGD 0.025 to 0.001 (cosine, momentum 0.9, decay 1e-3), logits
+by Adam 1e-3 (0.5, 0.999, decay 1e-4), temperature 3 to 0.03, depth frozen for the first 50 epochs, loss CE + gamma log
+latency with gamma 0.01 (A), 0.001 (B) or 0.1 (C, CamVid), latency of sampled weights without aggregation cell, arg max.
+Inferred: linear temperature per epoch (SNAS). Our choice: crop, augmentation, gradient clipping at 5, norms of
+candidates without scale and shift (SNAS), spread 0.01 of the first logits, one operator per edge (`path`) for memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from segtailor.data.augment import Augment
+from segtailor.nets.relax import Mode
+from segtailor.nets.supernet import SupernetSettings
+from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow, Scale
+from segtailor.search.gradient_settings import (
+    Choice,
+    CostTerm,
+    Gradient,
+    Learning,
+    LogitOptimiser,
+    Temperature,
+)
+from segtailor.spaces.hyper_cell import OWN_PATHS, HyperCell, MultiScale
+from segtailor.training.schedule import Schedule
+from segtailor.training.settings import FitSettings
+
+PAPER_IMAGE = (768, 1536)
+PAPER_DEPTHS, SMALL_DEPTHS = (5, 10, 10), (2, 3, 3)
+GAMMAS = {"a": 0.01, "b": 0.001, "c": 0.1}  # section 4.2; c is for CamVid
+
+
+class Start(NamedTuple):
+    """First depths and seed of one row of Table 4."""
+
+    depths: tuple[int, int, int]
+    seed: int
+
+
+ROBUSTNESS = (
+    Start((5, 10, 10), 2), Start((5, 10, 15), 2), Start((5, 15, 15), 2),
+    Start((10, 10, 10), 2), Start((5, 10, 10), 1), Start((5, 10, 10), 3),
+)  # fmt: skip
+SMALL_ROBUSTNESS = (Start((2, 3, 3), 2), Start((2, 4, 4), 2), Start((2, 3, 3), 1))
+
+
+def autortnet(
+    scale: Scale,
+    *,
+    image: tuple[int, int] = SMALL_IMAGE,
+    depths: tuple[int, int, int] | None = None,
+    cost_weight: float = GAMMAS["a"],
+    mode: Mode | None = None,
+    budget: bool = False,
+) -> GradientRow:
+    """Return the search; `image` counts at the small scale only, which takes minutes on a CPU.
+
+    `mode` is `path` (one operator per edge runs) at paper scale, `soft` (the paper's, about 10 GB per image of
+    768x1536) at the small one. Paper: AutoRTNet-A 72.9 % mIoU, 110 images/s on a Titan Xp, 16 hours on 16 cards.
+    """
+    paper = scale == "paper"
+    strategy = Gradient(
+        fit=_fit(paper=paper),
+        augment=Augment(crop=(512, 1024)) if paper else Augment(crop=image, scale=(0.75, 1.5)),
+        supernet=SupernetSettings(fused=paper, affine=False),
+        updates="joint",
+        mode=mode or ("path" if paper else "soft"),
+        temperature=Temperature(start=3.0, end=0.03 if paper else 0.3, shape="linear", per="epoch"),
+        logits=LogitOptimiser(lr=1e-3 if paper else 0.05, betas=(0.5, 0.999), weight_decay=1e-4, spread=0.01),
+        cost=CostTerm(weight=cost_weight, form="log", of="sampled", adapt=ADAPT if budget else 0.0),
+        groups={"depth": Learning(warmup=1 / 3)},
+        choice=Choice(samples=0, recalibrate=20 if paper else 8, images=None if paper else 50),
+        marks=150 if paper else 20,
+        judge_every=10,
+    )
+    return GradientRow(
+        name="autortnet",
+        space=_space(depths or PAPER_DEPTHS) if paper else _small_space(depths or SMALL_DEPTHS),
+        strategy=strategy,
+        image=PAPER_IMAGE if paper else image,
+    )
+
+
+def robustness(scale: Scale, *, image: tuple[int, int] = SMALL_IMAGE) -> tuple[GradientRow, ...]:
+    """Return the searches of Table 4: other first depths and seeds should end at similar depths."""
+    starts = ROBUSTNESS if scale == "paper" else SMALL_ROBUSTNESS
+    return tuple(
+        replace(
+            autortnet(scale, image=image, depths=start.depths),
+            name=f"autortnet-{'-'.join(map(str, start.depths))}-seed{start.seed}",
+            seed=start.seed,
+        )
+        for start in starts
+    )
+
+
+def _space(depths: tuple[int, int, int]) -> HyperCell:
+    return HyperCell(depths=depths)
+
+
+def _small_space(depths: tuple[int, int, int]) -> HyperCell:
+    """Return narrower cells and a narrower head."""
+    context = MultiScale(branch=32, output=32, rates=(2, 4, 6))
+    return HyperCell(
+        depths=depths, widths=(8, 16, 24), stem=8, wiring=replace(OWN_PATHS, width=24), context=context
+    )
+
+
+def _fit(*, paper: bool) -> FitSettings:
+    if paper:
+        return FitSettings(
+            epochs=150,
+            batch=16,
+            optimiser="sgd",
+            lr=0.025,
+            momentum=0.9,
+            weight_decay=1e-3,
+            schedule=Schedule(kind="cosine", final=0.001 / 0.025),
+            clip=5.0,
+            precision="bf16",
+        )
+    return FitSettings(
+        steps=300,
+        batch=8,
+        optimiser="adamw",
+        lr=0.01,
+        weight_decay=0.01,
+        schedule=Schedule(kind="cosine", final=0.04),
+        clip=5.0,
+        validate_batch=16,
+    )

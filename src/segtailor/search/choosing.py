@@ -1,0 +1,216 @@
+"""From a learned distribution to one architecture: what is likely, affordable, and good with shared weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from segtailor.core.codec import Json, to_json
+from segtailor.core.space import Architecture, Decision, Picks, architecture_document, identity
+from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem, TrialResult
+from segtailor.data.batches import Batches
+from segtailor.data.dataset import Pair
+from segtailor.nets.mixed import Price
+from segtailor.nets.network import Network
+from segtailor.nets.relax import one_hot_weights
+from segtailor.nets.supernet import Supernet
+from segtailor.search.front import pareto
+from segtailor.search.gradient_settings import Gradient
+from segtailor.search.prices import Prices
+from segtailor.search.trajectory import Probabilities
+from segtailor.training.device import place
+from segtailor.training.evaluate import Pictures, evaluate
+
+
+@dataclass(frozen=True, kw_only=True)
+class First:
+    """The first `count` of some pictures."""
+
+    pictures: Pictures
+    count: int
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Height and width of each."""
+        return self.pictures.sizes[: self.count]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def pair(self, index: int) -> Pair:
+        """Return one."""
+        return self.pictures.pair(range(len(self))[index])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedJudge:
+    """Judges architectures by the supernet's weights on the half that trained none."""
+
+    settings: Gradient
+    problem: Problem
+    supernet: Supernet
+    batches: Batches
+    pictures: Pictures
+    device: torch.device
+
+    def __call__(self, arch: Architecture) -> float:
+        """Return the mIoU on the held-out half."""
+        plan = self.problem.space.plan(arch, self.problem.image, self.problem.task.outputs)
+        network = Network(plan, architecture=arch)
+        self.supernet.transfer(arch, network)
+        place(network, self.device, channels_last=self.settings.fit.channels_last)
+        if self.settings.choice.recalibrate:
+            self._recalibrate(network)
+        count = self.settings.choice.images or len(self.pictures)
+        return evaluate(
+            network,
+            First(pictures=self.pictures, count=count),
+            task=self.problem.task,
+            preprocessing=self.settings.preprocessing,
+            device=self.device,
+            batch=self.settings.fit.validate_batch,
+        ).miou
+
+    @torch.no_grad()
+    def _recalibrate(self, network: nn.Module) -> None:
+        """Measure the statistics of norms: the shared ones are of mixed maps that this network never sees."""
+        norms = [part for part in network.modules() if isinstance(part, nn.BatchNorm2d)]
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain average over all batches
+        network.train()
+        for number in range(self.settings.choice.recalibrate):
+            network(self.batches.at(number).images)
+
+
+def sampled_picks(
+    decisions: Sequence[Decision], probabilities: Probabilities, *, count: int, seed: int
+) -> Iterator[dict[str, int]]:
+    """Draw picks from independent categorical distributions, one for each decision."""
+    rng = np.random.default_rng(seed)
+    tables = {}
+    for decision in decisions:
+        row = np.array(probabilities[decision.name], dtype=np.float64)
+        tables[decision.name] = row / row.sum()
+    for _ in range(count):
+        yield {name: int(rng.choice(len(row), p=row)) for name, row in tables.items()}
+
+
+class Choosing:
+    """Says what to judge and what to choose. Picks over the budget give up the least probability for what it saves."""
+
+    def __init__(self, problem: Problem, supernet: Supernet, *, price: Price, prices: Prices) -> None:
+        self.problem = problem
+        self.supernet = supernet
+        self.price = price
+        self.prices = prices
+
+    def shortlist(self, probabilities: Probabilities, *, samples: int, seed: int) -> list[Architecture]:
+        """Return what to judge: the most likely architecture, an affordable form of it, and distinct draws."""
+        space = self.problem.space
+        likely = dict(space.discretise(probabilities))  # type: ignore[attr-defined]
+        wanted = [likely, self.affordable(likely, probabilities)]
+        wanted += sampled_picks(space.decisions, probabilities, count=samples, seed=seed)
+        distinct: dict[str, Architecture] = {}
+        for picks in wanted:
+            arch = space.architecture(picks)
+            distinct.setdefault(identity(arch), arch)
+        return list(distinct.values())
+
+    def outcome(self, candidates: Sequence[Architecture], qualities: Sequence[float]) -> dict[str, Json]:
+        """Return the best within the budget by the objective, or the cheapest where none is, and the front."""
+        if len(qualities) < len(candidates):
+            raise SearchProblem("the search is not finished, so there is nothing to choose from; resume it.")
+        judged = [
+            Judged(
+                candidate=Candidate(architecture=arch, cost=self.prices(arch)),
+                result=TrialResult(id=number, status="done", quality=quality, cost=self.prices(arch)),
+            )
+            for number, (arch, quality) in enumerate(zip(candidates, qualities, strict=True))
+        ]
+        limit, score = self.problem.limit, self.problem.objective.score
+        within = [item for item in judged if limit is None or item.cost <= limit]
+        pool = within or [min(judged, key=lambda item: item.cost)]
+        best = max(pool, key=lambda item: float(score(item.quality, item.cost)))
+        return {
+            "architecture": architecture_document(best.candidate.architecture),
+            **_describe(best),
+            "met": bool(within),
+            "front": [_describe(item) for item in pareto(judged)],
+            "trials": [self._record(item) for item in judged],
+        }
+
+    def _record(self, item: Judged) -> dict[str, Json]:
+        """Return a judged architecture in the form that searches by trials have, too."""
+        return {
+            "id": item.result.id,
+            "fingerprint": identity(item.candidate.architecture),
+            "budget": 1.0,
+            "seed": self.problem.seed,
+            "architecture": to_json(item.candidate.architecture),
+            "origin": {},
+            "result": to_json(item.result),
+        }
+
+    def affordable(self, picks: Picks, probabilities: Probabilities) -> dict[str, int]:
+        """Return picks within the budget, or the cheapest on the way there; the same where there is no budget."""
+        limit, current = self.problem.limit, dict(picks)
+        if limit is None:
+            return current
+        useless: set[tuple[str, int]] = set()
+        for _ in range(sum(len(row) for row in probabilities.values())):
+            cost = self.prices(self.problem.space.architecture(current))
+            if cost <= limit:
+                break
+            swap = self._best_swap(current, probabilities, useless)
+            if swap is None:
+                break
+            changed = {**current, swap[0]: swap[1]}
+            if self.prices(self.problem.space.architecture(changed)) < cost:
+                current = changed
+            else:
+                useless.add(swap)
+        return current
+
+    def _best_swap(
+        self, picks: Picks, probabilities: Probabilities, useless: set[tuple[str, int]]
+    ) -> tuple[str, int] | None:
+        best: tuple[float, str, int] | None = None
+        for name, slopes in self._slopes(picks).items():
+            row, here = probabilities[name], picks[name]
+            for option, slope in enumerate(slopes):
+                saved = slopes[here] - slope
+                if option == here or row[option] <= 0 or saved <= 0 or (name, option) in useless:
+                    continue
+                lost = math.log(max(row[here], 1e-30)) - math.log(max(row[option], 1e-30))
+                if best is None or lost / saved < best[0]:
+                    best = (lost / saved, name, option)
+        return None if best is None else best[1:]
+
+    def _slopes(self, picks: Picks) -> Mapping[str, Sequence[float]]:
+        """Return what every option would add to the cost: the gradient at a definite choice holds all of it."""
+        weights = {
+            name: row.double().requires_grad_()
+            for name, row in one_hot_weights(self.supernet.decisions, picks).items()
+        }
+        cost = self.supernet.cost(weights, self.price)
+        slopes = torch.autograd.grad(cost, list(weights.values()), allow_unused=True)
+        return {
+            name: [0.0] * len(weights[name]) if slope is None else slope.tolist()
+            for name, slope in zip(weights, slopes, strict=True)
+        }
+
+
+def _describe(item: Judged) -> dict[str, Json]:
+    return {
+        "trial": item.result.id,
+        "fingerprint": identity(item.candidate.architecture),
+        "quality": item.quality,
+        "cost": item.cost,
+    }

@@ -1,0 +1,287 @@
+"""Search by gradients as a job: train a relaxed supernet, then choose. Resumable at every step, the same for a seed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from segtailor.core.codec import Json
+from segtailor.core.errors import RunProblem
+from segtailor.core.job import Step
+from segtailor.core.space import Architecture, Group
+from segtailor.core.strategy import Problem, SearchProblem
+from segtailor.data.augment import Augment
+from segtailor.data.batches import Batches
+from segtailor.data.cache import Pixels
+from segtailor.nets.network import initialise
+from segtailor.nets.supernet import keep_only
+from segtailor.search.choosing import Choosing, SharedJudge
+from segtailor.search.gradient_settings import Gradient
+from segtailor.search.halved_pixels import halved_pixels
+from segtailor.search.prices import Prices
+from segtailor.search.roles import mixed_seed
+from segtailor.search.supernet_engine import SupernetEngine, plain
+from segtailor.search.trajectory import advice, collapsed, entropies, expected_depths, hopeless, record
+from segtailor.training import device as devices
+from segtailor.training.optimiser import load_optimiser, optimiser_state
+from segtailor.training.state import read_state, write_state
+
+REPORT_SECONDS = 0.5  # between two progress records, the only moments that wait for the device
+
+
+class GradientSearch:
+    """The job of a gradient search. `judged` and `trajectory` hold what was found so far."""
+
+    def __init__(self, settings: Gradient, problem: Problem) -> None:
+        settings.check(problem)
+        self._settings, self._problem = settings, problem
+        self._device = devices.pick_device(problem.device)
+        devices.make_deterministic(on=settings.fit.deterministic)
+        devices.seed_everything(problem.seed)
+        pixels = halved_pixels(problem)
+        self._fit, self._other = self._batches(pixels.fit, 0), self._batches(pixels.judge, 1)
+        supernet = problem.space.supernet(  # type: ignore[attr-defined]
+            problem.image, problem.task.outputs, settings=settings.supernet
+        )
+        initialise(supernet, problem.seed)
+        devices.place(supernet, self._device, channels_last=settings.fit.channels_last).train()
+        self._engine = SupernetEngine(supernet, settings, problem, device=self._device)
+        self._prices = Prices(problem)
+        self._choosing = Choosing(problem, supernet, price=self._engine.price, prices=self._prices)
+        self._judge = SharedJudge(
+            settings=settings,
+            problem=problem,
+            supernet=supernet,
+            batches=self._fit,
+            pictures=pixels.judge,
+            device=self._device,
+        )
+        self._total = settings.fit.total(self._fit.steps_per_epoch)
+        self._interval = max(1, self._total // settings.marks)
+        self._done = 0
+        self._quality: float | None = None
+        self._warnings: list[str] = []
+        self.trajectory: list[dict[str, Json]] = []
+        self.judged: dict[str, list[float]] = {role: [] for role in self._engine.roles.names}
+
+    def steps(self) -> Iterator[Step]:
+        """Search, then choose, yielding a record about twice a second and at every mark."""
+        if not self.trajectory:
+            self._mark()
+        started, since, pause = time.perf_counter(), self._done, 1
+        while self._done < self._total:
+            self._advance()
+            at_mark = self._done % self._interval == 0 or self._done == self._total
+            if at_mark or self._done >= since + pause:
+                metrics = self._report()
+                said = len(self._warnings)
+                if at_mark:
+                    metrics |= self._mark()
+                yield self._step(metrics, messages=self._warnings[said:], checkpoint=at_mark)
+                seconds = time.perf_counter() - started
+                pause = math.ceil(REPORT_SECONDS * (self._done - since) / max(seconds, 1e-9))
+                started, since = time.perf_counter(), self._done
+        yield from self._choose()
+
+    def save(self, folder: Path) -> None:
+        """Write the whole state."""
+        engine = self._engine
+        groups = {
+            "supernet": engine.module.state_dict(),
+            "weights": optimiser_state(engine.optimiser),
+            "logits": engine.roles.state(),
+            "adam": optimiser_state(engine.roles.optimiser),
+            "guard": engine.guard.state(),
+            "cost": {"pressure": engine.pressure, "excess": engine.excess},
+            "rng": devices.rng_state(self._device),
+        }
+        counters: dict[str, Any] = {
+            "done": self._done,
+            "remaining": {name: list(left) for name, left in engine.supernet.remaining().items()},
+            "quality": self._quality,
+            "warnings": self._warnings,
+            "trajectory": self.trajectory,
+            "judged": self.judged,
+            "prices": self._prices.known,
+        }
+        write_state(folder, groups, counters)
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote for the same settings and problem."""
+        groups, counters = read_state(folder)
+        engine = self._engine
+        try:
+            keep_only(engine.supernet, counters["remaining"])
+            engine.remove(())
+            engine.module.load_state_dict(groups["supernet"])
+            engine.roles.load(groups["logits"])
+            load_optimiser(engine.optimiser, groups.get("weights", {}))
+            load_optimiser(engine.roles.optimiser, groups.get("adam", {}))
+            engine.guard.load(groups["guard"])
+            engine.pressure = groups["cost"]["pressure"].to(self._device)
+            engine.excess = groups["cost"]["excess"].to(self._device)
+            self._done, self._quality = int(counters["done"]), counters["quality"]
+            self._warnings, self.trajectory = list(counters["warnings"]), list(counters["trajectory"])
+            self.judged = {role: list(counters["judged"][role]) for role in self.judged}
+            self._prices.known.update(counters["prices"])
+        except (KeyError, IndexError, RuntimeError) as problem:
+            raise RunProblem(
+                f"the search state in {folder} belongs to another space or other settings ({problem}); "
+                "resume with the recipe it was started with."
+            ) from None
+        devices.restore_rng(groups["rng"], self._device)
+
+    def result(self) -> Mapping[str, Json]:
+        """Return the chosen architecture of the first role, those of the others, fronts and the trajectory."""
+        outcomes = {
+            role: self._choosing.outcome(self._shortlist(role), found) for role, found in self.judged.items()
+        }
+        first = next(iter(outcomes.values()))
+        return {
+            **first,
+            "unit": self._problem.cost.unit,
+            "roles": {role: found for role, found in outcomes.items() if found is not first},
+            "warnings": list(self._warnings),
+            "skipped": self._engine.guard.tally().skipped,
+            "trajectory": list(self.trajectory),
+        }
+
+    @property
+    def probabilities(self) -> dict[str, dict[str, list[float]]]:
+        """The distribution of every role as it is now; waits for the device."""
+        roles = self._engine.roles
+        return {role: plain(roles.probabilities(role)) for role in roles.names}
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of the next step."""
+        per_epoch = self._fit.steps_per_epoch
+        return self._settings.temperature.at(self._done, total=self._total, per_epoch=per_epoch)
+
+    @property
+    def learning(self) -> set[Group]:
+        """The decision groups whose logits the next step moves."""
+        groups = {decision.group for decision in self._problem.space.decisions}
+        share = self._done / self._total
+        return {group for group in groups if share >= self._settings.learning(group).warmup}
+
+    def _advance(self) -> None:
+        """Take one step: both together on one batch, or logits on the other half and then weights."""
+        fit, engine, number = self._settings.fit, self._engine, 2 * self._done
+        factor = fit.schedule.factor(self._done, total=self._total, steps_per_epoch=self._fit.steps_per_epoch)
+        rate, temperature, learning = fit.lr * factor, self.temperature, self.learning
+        if self._settings.updates == "alternating":
+            if learning:
+                batch = self._other.at(self._done)
+                engine.step(batch, number=number + 1, temperature=temperature, rate=None, learning=learning)
+            learning = set()
+        batch = self._fit.at(self._done)
+        engine.step(batch, number=number, temperature=temperature, rate=rate, learning=learning)
+        self._done += 1
+
+    def _report(self) -> dict[str, float]:
+        loss, skipped, row = self._engine.report()
+        lost = not math.isfinite(loss)  # not one good step since the last report
+        if row >= self._settings.fit.patience or (lost and self._done == self._total):
+            raise SearchProblem(
+                f"the supernet diverged: {row} step(s) in a row up to step {self._done} had a loss or gradient that is "
+                "not finite. They changed nothing, and the last checkpoint is kept: lower fit.lr or logits.lr, set "
+                "fit.clip (e.g. 5) or use fp32, and start again."
+            )
+        metrics = {"temperature": self.temperature, "skipped": float(skipped)}
+        return metrics if lost else {**metrics, "loss": loss}
+
+    def _mark(self) -> dict[str, float]:
+        """Record the distribution, remove what is hopeless, judge when it is time; return metrics of the first role."""
+        self._remove()
+        engine, settings = self._engine, self._settings
+        weight = float(engine.cost_weight())
+        roles: dict[str, Json] = {}
+        metrics: dict[str, float] = {}
+        for role, found in self.probabilities.items():
+            decisions = engine.supernet.decisions
+            own = {"cost": engine.expected_cost(role).item()}
+            own |= {f"entropy_{name}": value for name, value in entropies(decisions, found).items()}
+            own |= {f"expected_{name}": value for name, value in expected_depths(decisions, found).items()}
+            roles[role] = {**own, "probabilities": record(found)}
+            metrics |= own if role == engine.roles.names[0] else {f"{role}_{k}": v for k, v in own.items()}
+            what = collapsed(decisions, found, idle=settings.idle, above=settings.collapse)
+            if what is not None and not self._warnings:
+                self._warnings.append(advice(what, weight=weight, above=settings.collapse))
+        every = self._interval * settings.judge_every
+        if every and self._done and self._done % every == 0:
+            likely = self._problem.space.discretise(self.probabilities[engine.roles.names[0]])  # type: ignore[attr-defined]
+            self._quality = metrics["quality"] = self._judge(self._problem.space.architecture(likely))
+        left = sum(len(options) for options in engine.supernet.remaining().values())
+        self.trajectory.append(
+            {"step": self._done, "cost_weight": weight, "candidates": left,
+             "quality": metrics.get("quality"), "roles": roles}
+        )  # fmt: skip
+        return {**metrics, "cost_weight": weight, "candidates": float(left)}
+
+    def _remove(self) -> None:
+        """Drop operators that no role gives a chance; the most likely of each decision always stays."""
+        if not self._settings.remove_below or "op" not in self.learning:
+            return
+        left = self._engine.supernet.remaining()
+        tables = list(self.probabilities.values())
+        doomed = hopeless(self._engine.supernet.decisions, tables, left, below=self._settings.remove_below)
+        if doomed:
+            self._engine.remove(doomed)
+
+    def _choose(self) -> Iterator[Step]:
+        """Judge the shortlist of every role, one architecture after the other."""
+        for role in self.judged:
+            candidates = self._shortlist(role)
+            while len(self.judged[role]) < len(candidates):
+                arch = candidates[len(self.judged[role])]
+                self.judged[role].append(self._judge(arch))
+                count, last = len(self.judged[role]), self.judged[role][-1]
+                over = self._over_budget(candidates) if count == len(candidates) else None
+                self._warnings += [over] if over else []
+                yield Step(
+                    phase=f"choose {role}" if len(self.judged) > 1 else "choose",
+                    done=count,
+                    total=len(candidates),
+                    metrics={"quality": last, "cost": self._prices(arch)},
+                    message=over,
+                    checkpoint=count == len(candidates),
+                )
+
+    def _over_budget(self, candidates: list[Architecture]) -> str | None:
+        limit, least = self._problem.limit, min(map(self._prices, candidates))
+        if limit is None or least <= limit:
+            return None
+        unit = self._problem.cost.unit
+        return (
+            f"nothing that the search left is within the budget of {limit:g} {unit}; the cheapest costs {least:.4g} "
+            f"{unit}. Raise cost.weight, set cost.adapt, or lower remove_below, which drops cheap candidates for good."
+        )
+
+    def _shortlist(self, role: str) -> list[Architecture]:
+        seed = mixed_seed(self._problem.seed, 2, list(self.judged).index(role))
+        samples = self._settings.choice.samples
+        return self._choosing.shortlist(self.probabilities[role], samples=samples, seed=seed)
+
+    def _step(self, metrics: Mapping[str, float], *, messages: list[str], checkpoint: bool) -> Step:
+        best: dict[str, Json] = {} if self._quality is None else {"quality": self._quality}
+        step = Step(phase="search", done=self._done, total=self._total, metrics=metrics, best=best)
+        return replace(step, message=" ".join(messages) or None, checkpoint=checkpoint)
+
+    def _batches(self, pixels: Pixels, stream: int) -> Batches:
+        images, labels = pixels.canvas()
+        height, width = self._problem.image.height, self._problem.image.width
+        return Batches(
+            images=images,
+            labels=labels,
+            sizes=pixels.sizes,
+            augment=self._settings.augment or Augment(crop=(height, width), scale=(1.0, 1.0)),
+            preprocessing=self._settings.preprocessing,
+            batch=self._settings.fit.batch,
+            seed=mixed_seed(self._problem.seed, 3, stream),
+            device=self._device,
+        )

@@ -1,0 +1,248 @@
+"""One update of a gradient search: draw weights, run the supernet, add the cost term, move weights and logits.
+
+Nothing here waits for the device; `report` is the place where it waits. Batches go through the supernet in parts, and
+the graph from logits to driving weights is walked once, with the gradients that all parts left on the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from segtailor.core.errors import UserError
+from segtailor.core.plan import OpCall
+from segtailor.core.space import Group
+from segtailor.core.strategy import Problem
+from segtailor.data.batches import Batch
+from segtailor.nets.mixed import Price
+from segtailor.nets.relax import Live, Weights, driving, live
+from segtailor.nets.supernet import Supernet
+from segtailor.search.gradient_settings import Gradient, Role
+from segtailor.search.roles import Roles, mixed_seed
+from segtailor.training import device as devices
+from segtailor.training.guard import Guard
+from segtailor.training.losses import Criterion
+from segtailor.training.optimiser import make_optimiser, set_rate, update
+
+LEAST_COST = (
+    1e-6  # keeps the logarithm of a network of nothing but zeros finite (AutoRTNet, specification 8.1)
+)
+DAMPING = 2.0  # logarithm of the factor on the cost weight at twice the budget
+PRESSURE = 7.0  # an adaptive cost weight changes by at most exp(7), about 1000
+
+
+class Report(NamedTuple):
+    """What happened since the last report; `row` is the longest row of steps without a finite loss."""
+
+    loss: float
+    skipped: int
+    row: int
+
+
+class SupernetEngine:
+    """Supernet, roles and both optimisers: everything that changes, apart from the counters of the job."""
+
+    def __init__(
+        self, supernet: nn.Module, settings: Gradient, problem: Problem, *, device: torch.device
+    ) -> None:
+        if not isinstance(supernet, Supernet):
+            raise TypeError(f"{type(supernet).__name__} is no supernet")
+        self.module: nn.Module = supernet
+        self.supernet: Supernet = supernet
+        self.settings = settings
+        self.problem = problem
+        self.device = device
+        self.roles = Roles(settings, supernet.decisions, seed=problem.seed, device=device)
+        self.price: Price = remembered(problem.cost.price)  # type: ignore[attr-defined]
+        self.criterion = Criterion(
+            settings.fit.loss,
+            classes=problem.task.outputs,
+            device=device,
+            align_corners=supernet.align_corners,
+        )
+        self.optimiser: Optimizer = make_optimiser(self.module, settings.fit)
+        self.guard = Guard(self.module, device, scaled=False)
+        # The cost weight is multiplied by exp(pressure + excess): what has built up, and what is wrong just now. The
+        # second damps the first, which alone would swing around the budget.
+        self.pressure = torch.zeros((), device=device)
+        self.excess = torch.zeros((), device=device)
+        self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
+        with torch.no_grad():
+            first = self._cost(self.roles.probabilities(self.roles.names[0]))
+            self.reference = first.clamp(min=LEAST_COST)
+
+    def step(
+        self,
+        batch: Batch,
+        *,
+        number: int,
+        temperature: float,
+        rate: float | None,
+        learning: Collection[Group],
+    ) -> None:
+        """Update the weights at a learning `rate` (None leaves them) and the logits of the groups `learning`.
+
+        `number` decides the noise, so it must differ between updates.
+        """
+        self.guard.open()
+        loss = torch.zeros((), device=self.device)
+        for index, role in enumerate(self.settings.roles):
+            seed = mixed_seed(self.problem.seed, 1, number, index)
+            images = len(batch.labels) if self.settings.per_image else None
+            soft = self.roles.draw(role.name, temperature=temperature, seed=seed, images=images)
+            loss += self._backward(batch, role, soft, learn=bool(learning))
+        self._update(loss / len(self.settings.roles), rate=rate, learning=learning)
+
+    def report(self) -> Report:
+        """Return what happened since the last report; waits for the device."""
+        loss, good = torch.stack([self._loss, self._good]).tolist()
+        skipped, row = self.guard.tally()
+        self._loss.zero_()
+        self._good.zero_()
+        return Report(loss / good if good else float("nan"), skipped, row)
+
+    def expected_cost(self, role: str) -> Tensor:
+        """Return the expected cost of the whole network under a role's probabilities."""
+        return self.supernet.cost(self.roles.probabilities(role), self.price)
+
+    def cost_weight(self) -> Tensor:
+        """Return the weight of the cost term as it is now."""
+        return self.settings.cost.weight * (self.pressure + self.excess).exp()
+
+    def remove(self, doomed: Sequence[tuple[str, int]]) -> None:
+        """Drop candidates; the others keep their momentum."""
+        for decision, option in doomed:
+            self.supernet.remove(decision, option)
+        self.roles.keep(self.supernet.remaining())
+        kept, counted = self.optimiser.state, self.guard.state()
+        self.optimiser = make_optimiser(self.module, self.settings.fit)
+        for group in self.optimiser.param_groups:
+            for parameter in group["params"]:
+                if parameter in kept:
+                    self.optimiser.state[parameter] = kept[parameter]
+        self.guard = Guard(self.module, self.device, scaled=False)
+        self.guard.load(counted)
+
+    def _backward(self, batch: Batch, role: Role, soft: Weights, *, learn: bool) -> Tensor:
+        """Leave gradients on weights and, to `learn`, on logits; return the loss on the data."""
+        drive = driving(
+            self.supernet.decisions, soft, self.settings.mode, threshold=self.settings.prune_below
+        )
+        kept = self.supernet.remaining() if self.settings.mode == "soft" else live(drive)
+        leaves = {name: row.detach().requires_grad_(learn) for name, row in drive.items()}
+        loss = self._data_loss(batch, leaves, kept)
+        if learn:
+            terms = [
+                (drive[name] * leaf.grad).sum() for name, leaf in leaves.items() if leaf.grad is not None
+            ]
+            terms.append(self.cost_weight() * role.cost * self._cost_term(role, soft))
+            torch.stack(terms).sum().backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    def _data_loss(self, batch: Batch, weights: Weights, kept: Live) -> Tensor:
+        """Run the batch part by part, adding up gradients."""
+        fit, count = self.settings.fit, len(batch.labels)
+        part = max(1, -(-count // fit.accumulate))
+        normaliser = self.criterion.normaliser(batch.labels)
+        total = torch.zeros((), device=self.device)
+        for start in range(0, count, part):
+            here = slice(start, start + part)
+            own = {name: row if row.dim() == 1 else row[here] for name, row in weights.items()}
+            images = devices.arrange(batch.images[here], channels_last=fit.channels_last)
+            try:
+                with devices.autocast(self.device, fit.precision):
+                    outputs = self.supernet.forward(images, own, kept)
+                    loss = self.criterion(outputs, batch.labels[here], normaliser=normaliser)
+                    if not self.criterion.global_normaliser:
+                        loss = loss * len(images) / count
+                loss.backward()  # type: ignore[no-untyped-call]
+            except torch.OutOfMemoryError:
+                raise UserError(
+                    f"out of memory with {part} images at a time. Raise fit.accumulate, lower the crop, or choose the "
+                    "mode 'path' or supernet.recompute, then start again; the last checkpoint is kept."
+                ) from None
+            total += loss.detach()
+        return total
+
+    def _cost_term(self, role: Role, soft: Weights) -> Tensor:
+        """Return the cost as it enters the loss: each group pays its share, through its own decisions alone."""
+        term = self.settings.cost
+        weights = soft if term.of == "sampled" else self.roles.probabilities(role.name)
+        shares = {row.group: self.settings.learning(row.group).cost for row in self.supernet.decisions}
+        if len(set(shares.values())) == 1:
+            return next(iter(shares.values())) * self._scaled(self._cost(weights))
+        parts = []
+        for group, share in shares.items():
+            own = {
+                row.name: weights[row.name] if row.group == group else weights[row.name].detach()
+                for row in self.supernet.decisions
+            }
+            parts.append(share * self._scaled(self._cost(own)))
+        return torch.stack(parts).sum()
+
+    def _cost(self, weights: Weights) -> Tensor:
+        count = self.supernet.cost if self.settings.cost.whole else self.supernet.searched_cost
+        return count(weights, self.price)
+
+    def _scaled(self, cost: Tensor) -> Tensor:
+        if self.settings.cost.form == "log":
+            return torch.log(cost.clamp(min=LEAST_COST))
+        return cost / self.reference
+
+    def _update(self, loss: Tensor, *, rate: float | None, learning: Collection[Group]) -> None:
+        weights = [row for group in self.optimiser.param_groups for row in group["params"]]
+        logits = self.roles.parameters()
+        self.roles.freeze(learning)
+        found = [row.grad for row in [*weights, *logits] if row.grad is not None]
+        norm = nn.utils.get_total_norm(found)
+        if self.settings.fit.clip is not None:
+            own = nn.utils.get_total_norm([row.grad for row in weights if row.grad is not None])
+            nn.utils.clip_grads_with_norm_(weights, self.settings.fit.clip, own)
+        bad = ~torch.isfinite(loss + norm)
+        skip = self.guard.close(bad)
+        if rate is not None:
+            set_rate(self.optimiser, rate)
+            update(self.optimiser, skip=skip)
+        if learning:
+            update(self.roles.optimiser, skip=skip)
+            self._adapt(bad)
+        self.optimiser.zero_grad(set_to_none=True)
+        self.roles.optimiser.zero_grad(set_to_none=True)
+        self._loss += torch.where(bad, 0.0, loss)
+        self._good += ~bad
+
+    @torch.no_grad()
+    def _adapt(self, bad: Tensor) -> None:
+        """Move the cost weight towards what keeps the costliest role at the budget."""
+        adapt, limit = self.settings.cost.adapt, self.problem.limit
+        if not adapt or limit is None:
+            return
+        paying = [role.name for role in self.settings.roles if role.cost > 0]
+        cost = torch.stack([self.expected_cost(name) for name in paying]).max()
+        wrong = torch.where(bad, 0.0, (cost / limit - 1).clamp(-1, 1))
+        self.pressure = (self.pressure + adapt * wrong).clamp(-PRESSURE, PRESSURE)
+        self.excess = torch.where(bad, self.excess, DAMPING * wrong)
+
+
+def remembered(price: Callable[[OpCall], float]) -> Price:
+    """Look each call up once: supernets ask for the same prices at every step."""
+    known: dict[OpCall, float] = {}
+
+    def look_up(call: OpCall) -> float:
+        if call not in known:
+            known[call] = float(price(call))
+        return known[call]
+
+    return look_up
+
+
+def plain(weights: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    """Bring distributions to the host in one transfer."""
+    names, sizes = list(weights), [len(row) for row in weights.values()]
+    rows = torch.cat([weights[name].detach() for name in names]).cpu()
+    parts = torch.split(rows, sizes)
+    return {name: row.tolist() for name, row in zip(names, parts, strict=True)}

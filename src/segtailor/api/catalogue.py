@@ -36,13 +36,15 @@ def _datasets() -> list[tuple[str, str]]:
 
 
 def _strategies() -> list[tuple[str, str]]:
-    import segtailor.search  # noqa: F401 - registers them
+    import segtailor.search
+    import segtailor.search.gradient_settings  # noqa: F401 - registers them
     from segtailor.core.strategy import STRATEGIES
 
     return _summaries(STRATEGIES)
 
 
 def _recipes() -> list[tuple[str, str]]:
+    import segtailor.recipes.gradient_systems
     import segtailor.recipes.lpsnet  # noqa: F401 - registers its systems
     from segtailor.recipes.systems import SYSTEMS
 

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import segtailor.recipes.gradient_systems
 import segtailor.recipes.lpsnet
 import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.api.training import Surroundings, usual_crop

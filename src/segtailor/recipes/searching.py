@@ -1,4 +1,4 @@
-"""Search an architecture by trials on one dataset: the recipe behind `segtailor search`, and its workers' entry."""
+"""Search an architecture on one dataset: the recipe behind `segtailor search`, and its workers' entry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from segtailor import spaces as spaces  # registers the families in a fresh work
 from segtailor.core.atomic import write_json, write_text
 from segtailor.core.codec import Json, fingerprint, from_json, to_json
 from segtailor.core.errors import Unsupported, unknown
-from segtailor.core.job import Step
+from segtailor.core.job import Job, Step
 from segtailor.core.objective import Linear, Objective, Power, Within
 from segtailor.core.plan import OPERATORS, Plan, Shape
 from segtailor.core.registry import Registry
@@ -29,6 +29,7 @@ from segtailor.recipes.recipe import RECIPES, Place
 from segtailor.report.pareto import Mark, draw_front
 from segtailor.runs import Layout
 from segtailor.runs.environment import environment
+from segtailor.search import gradient_settings as gradient_settings  # registers the strategy
 from segtailor.search.evaluators.train import HalvedPixels, TrainEvaluator
 from segtailor.search.halves import FIT, JUDGE, HalvedTrain
 from segtailor.search.trials import TrialSearch
@@ -72,17 +73,13 @@ class SearchRecipe:
                 "a search starts its own workers; run it without torchrun and give e.g. --executor processes."
             )
         strategy: Any = self.strategy.build(STRATEGIES)
-        if not hasattr(strategy, "begin"):
-            raise Unsupported(
-                f"strategy '{self.strategy.kind}' is no search by trials; use random, evolution or expansion."
-            )
         problem = self.problem(place)
-        search = TrialSearch(strategy, problem)
-        return Searching(search=search, recipe=self, problem=problem, place=place)
+        return Searching(search=strategy.job(problem), recipe=self, problem=problem, place=place)
 
     def problem(self, place: Place) -> Problem:
         """Turn names into objects."""
         self._check_evaluator()
+        device = str(pick_device(place.device))
         dataset = locate(self.data)
         halves = HalvedTrain(dataset=dataset).halves()
         use = Use(
@@ -105,7 +102,8 @@ class SearchRecipe:
             image=Shape(3, *self.image),
             data=halves,
             evaluator=evaluator,
-            executor=self.executor.build(str(pick_device(place.device))),
+            executor=self.executor.build(device),
+            device=device,
             seed=self.seed,
             limit=self.limit,
             retries=self.retries,
@@ -129,16 +127,16 @@ class SearchRecipe:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Searching:
-    """A search by trials that writes what it found when it is done."""
+    """A search that writes what it found when it is done."""
 
-    search: TrialSearch
+    search: Job
     recipe: SearchRecipe
     problem: Problem
     place: Place
 
     def preview(self) -> list[Candidate]:
-        """Return the first candidates; a budget that no architecture meets raises."""
-        return list(self.search.preview())
+        """Return the first candidates of a search by trials; a budget that no architecture meets raises."""
+        return list(self.search.preview()) if isinstance(self.search, TrialSearch) else []
 
     def steps(self) -> Iterator[Step]:
         """Search; the prices are kept with the run, which then depends on no file elsewhere."""
@@ -156,8 +154,9 @@ class Searching:
         self.search.load(folder)
 
     def retell(self, records: Iterable[Mapping[str, Json]]) -> None:
-        """Learn what the journal holds."""
-        self.search.retell(records)
+        """Learn what the journal holds; a search by gradients has all of it in its checkpoint."""
+        if isinstance(self.search, TrialSearch):
+            self.search.retell(records)
 
     def result(self) -> Mapping[str, Json]:
         """Write architectures, plans and the plot; return the figures."""

@@ -1,0 +1,48 @@
+"""The gradient searches among the published systems: their rows as recipes for a dataset."""
+
+from __future__ import annotations
+
+from segtailor.core.codec import to_json
+from segtailor.core.space import SPACES
+from segtailor.core.strategy import STRATEGIES
+from segtailor.data.augment import Augment
+from segtailor.recipes.autortnet import autortnet
+from segtailor.recipes.choices import Scale
+from segtailor.recipes.gradient_row import SMALL_IMAGE, GradientRow
+from segtailor.recipes.parts import Part
+from segtailor.recipes.searching import SearchRecipe
+from segtailor.recipes.squeezenas import squeezenas
+from segtailor.recipes.systems import SYSTEMS, Occasion
+from segtailor.search.evaluators.train import TrainEvaluator
+
+
+@SYSTEMS.register("squeezenas")
+def squeezenas_recipe(scale: Scale, occasion: Occasion) -> SearchRecipe:
+    """Choose one of 13 inverted residuals per block by gradients, weights and choice together (SqueezeNAS)."""
+    return _recipe(squeezenas(scale, image=_crop(occasion)), scale, occasion)
+
+
+@SYSTEMS.register("autortnet")
+def autortnet_recipe(scale: Scale, occasion: Occasion) -> SearchRecipe:
+    """Choose operators, depths and aggregation of three hyper-cells by gradients (AutoRTNet)."""
+    return _recipe(autortnet(scale, image=_crop(occasion)), scale, occasion)
+
+
+def _crop(occasion: Occasion) -> tuple[int, int]:
+    """Return the crop of a small search: at most 64x128, so that it takes minutes on one core."""
+    height, width = (min(side, most) for side, most in zip(occasion.crop, SMALL_IMAGE, strict=True))
+    return height, width
+
+
+def _recipe(row: GradientRow, scale: Scale, occasion: Occasion) -> SearchRecipe:
+    """Describe a row completely. Its training settings also serve trials, should another strategy be asked for."""
+    augment = row.strategy.augment or Augment(crop=occasion.crop)
+    return SearchRecipe(
+        name=row.name,
+        space=Part(kind=SPACES.name_of(type(row.space)), settings=to_json(row.space)),
+        strategy=Part(kind=STRATEGIES.name_of(type(row.strategy)), settings=to_json(row.strategy)),
+        data=occasion.data,
+        image=row.image if scale == "paper" else occasion.size,
+        training=TrainEvaluator(augment=augment, fit=row.strategy.fit),
+        seed=row.seed,
+    )

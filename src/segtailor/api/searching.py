@@ -119,7 +119,7 @@ def _cost(chosen: SearchChoices, cost: CostSpec) -> CostSpec:
     if chosen.target is None and chosen.pack is None:
         return cost
     pack = None if chosen.pack is None else str(chosen.pack)
-    return CostSpec(kind="latency", target=chosen.target, pack=pack)
+    return CostSpec(kind="latency", target=chosen.target, pack=pack, force=chosen.force)
 
 
 def _strategy(chosen: SearchChoices, strategy: Part) -> Part:

@@ -19,12 +19,14 @@ class SearchChoices:
     """Measure latency on device/runtime/precision; without it networks cost multiply-accumulates."""
     pack: Path | None = None
     """Take latency from a device pack made by `segtailor calibrate`."""
+    force: bool = False
+    """Use the pack although it was made for another machine, space, target or size."""
     budget: str | None = None
     """No network may cost more: 12ms or 60fps with --target or --pack, else e.g. 300MMACs."""
     space: str | None = None
     """Another search space: see `segtailor list spaces`."""
     strategy: str | None = None
-    """random, evolution or expansion."""
+    """random, evolution or expansion; without it the recipe's own."""
     trials: int | None = None
     """Number of networks to judge (random, evolution)."""
     steps: int | None = None

@@ -50,13 +50,14 @@ def part(registry: Registry[type[T]], kind: str, **settings: Any) -> Part:
 class CostSpec:
     """What a network costs. A latency comes from a device pack, or is measured on a target of this machine.
 
-    `seconds` is how long each network is measured at least.
+    `seconds` is how long each network is measured at least. `force` takes a pack that was made for something else.
     """
 
     kind: Literal["macs", "params", "memory", "latency"] = "macs"
     target: str | None = None
     pack: str | None = None
     seconds: float = 0.5
+    force: bool = False
 
     def __post_init__(self) -> None:
         if self.kind == "latency" and self.target is None and self.pack is None:
@@ -84,7 +85,7 @@ class CostSpec:
             return counted[self.kind]
         if self.pack is not None:
             file = table if table is not None and table.exists() else Path(self.pack)
-            return LatencyTable(pack=read_pack(file, use=use))
+            return LatencyTable(pack=read_pack(file, use=use, force=self.force))
         target = parse_target(str(self.target))
         runtime_for(target)  # refuses what cannot run here
         return MeasuredLatency(target=target, settings=TimingSettings(runs=10, seconds=self.seconds))

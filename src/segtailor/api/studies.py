@@ -50,5 +50,5 @@ def _drawing(chosen: Study, rows: list[Timed], place: Target) -> str:
     values = [
         Value(row.series, row.label, row.ms, f"{row.series} {row.label}: {row.ms:.4f} ms") for row in rows
     ]
-    subtitle = f"{place}; after {chosen.source}"
+    subtitle = f"{place}; after {chosen.source.partition(' (')[0]}"
     return chart(values, title=chosen.title, subtitle=subtitle, unit="ms", lines=chosen.kind == "lines")

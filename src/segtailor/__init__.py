@@ -13,7 +13,17 @@ if TYPE_CHECKING:
     from segtailor.api.searching import search
     from segtailor.api.timing import bench
 
-__all__ = ["architectures", "baselines", "bench", "count", "create", "load", "load_encoder", "load_published", "search"]
+__all__ = [
+    "architectures",
+    "baselines",
+    "bench",
+    "count",
+    "create",
+    "load",
+    "load_encoder",
+    "load_published",
+    "search",
+]
 
 _HOMES = {
     "architectures": "networks",

@@ -55,7 +55,9 @@ class SearchSpace(Protocol):
 
 
 SPACES: Registry[type[SearchSpace]] = Registry("space")
-FIXED: Registry[type[SearchSpace]] = Registry("family")  # finished networks: built and priced alike, not searched
+FIXED: Registry[type[SearchSpace]] = Registry(
+    "family"
+)  # finished networks: built and priced alike, not searched
 
 
 def families() -> tuple[str, ...]:
@@ -68,12 +70,19 @@ def family(name: str) -> type[SearchSpace]:
     return FIXED.get(name) if name in FIXED else SPACES.get(name)
 
 
+def family_name(space: SearchSpace) -> str:
+    """Return the registered name of the family that a space is of."""
+    return next(name for name in families() if family(name) is type(space))
+
+
 def family_of(arch: Architecture) -> str:
     """Return the registered name of the family an architecture belongs to."""
     for name in families():
         if family(name).architecture_type is type(arch):
             return name
-    raise InvalidArchitecture(f"{type(arch).__name__} is no architecture of a registered family: {families()}.")
+    raise InvalidArchitecture(
+        f"{type(arch).__name__} is no architecture of a registered family: {families()}."
+    )
 
 
 def plan_of(arch: Architecture, image: Shape, classes: int) -> Plan:

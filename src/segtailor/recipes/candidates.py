@@ -67,8 +67,9 @@ def ready_networks(
 def expected_qualities() -> Mapping[str, tuple[float, Literal["published", "inferred"]]]:
     """Return the expected quality of every ready network by name, and what it rests on.
 
-    A network with two names (LPS-Net-S is also step 7 of its search) stands under the first of them. What has no published value lies on the straight line through all others over the logarithm of the
-    multiply-accumulates; values of short trainings or other encoders are not comparable and not used.
+    A network with two names (LPS-Net-S is also step 7 of its search) stands under the first of them. What has no
+    published value lies on the straight line through all others over the logarithm of the multiply-accumulates;
+    values of short trainings or with other encoders are not comparable and not used.
     """
     names = tuple(_by_identity().values())
     macs = {name: math.log(count(plan_of(published(name), FULL, 19)).macs) for name in names}
@@ -78,7 +79,9 @@ def expected_qualities() -> Mapping[str, tuple[float, Literal["published", "infe
     spread = sum((x - centre) ** 2 for x, _ in points)
     slope = sum((x - centre) * (y - level) for x, y in points) / spread
     return {
-        name: (level + slope * (macs[name] - centre), "inferred") if value is None else (value / 100, "published")
+        name: (level + slope * (macs[name] - centre), "inferred")
+        if value is None
+        else (value / 100, "published")
         for name, value in known.items()
     }
 

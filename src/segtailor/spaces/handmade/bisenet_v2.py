@@ -12,7 +12,11 @@ from segtailor.ops.pointwise import Activate, Norm
 from segtailor.spaces.handmade.parts import BARE, BARE_POINT, CONV, DEPTHWISE, POINT, concat, head
 
 DETAIL = ((64, 2), (64, 3), (128, 3))  # width and number of convolutions per stage, the first of each strided
-SEMANTIC = ((32, 2), (64, 2), (128, 4))  # width and number of gather-and-expansion layers, the first of each strided
+SEMANTIC = (
+    (32, 2),
+    (64, 2),
+    (128, 4),
+)  # width and number of gather-and-expansion layers, the first of each strided
 EXPANSION = 6
 WIDTH = 128  # of both branches where they meet
 HIDDEN = 1024  # of the main head

@@ -1,5 +1,5 @@
-"""DDRNet-23-slim (Hong, Pan, Sun, Jia: Deep Dual-resolution Networks for Real-time and Accurate Semantic Segmentation of
-Road Scenes, 2021; Table 1, Figures 3 to 5).
+"""DDRNet-23-slim (Hong, Pan, Sun, Jia: Deep Dual-resolution Networks for Real-time and Accurate Semantic
+Segmentation of Road Scenes, 2021; Table 1, Figures 3 to 5).
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def _exchange(build: PlanBuilder, name: str, context: str, detail: str) -> tuple
         width = build.shape(context).channels // steps
         down = build.add(f"{name}_down{width}", CONV if steps > 1 else BARE, down, channels=width, stride=2)
     narrow = build.add(f"{name}_narrow", BARE_POINT, relu(build, context), channels=DETAIL)
-    return build.add(f"{name}_context", Sum(), context, down), build.add(f"{name}_detail", Sum(), detail, narrow)
+    return build.add(f"{name}_context", Sum(), context, down), build.add(
+        f"{name}_detail", Sum(), detail, narrow
+    )
 
 
 def _deep_pyramid(build: PlanBuilder, source: str, *, channels: int) -> str:

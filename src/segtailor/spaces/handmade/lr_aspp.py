@@ -28,8 +28,8 @@ class Block(NamedTuple):
     dilation: int = 1
 
 
-# Table 1 of the paper; the last three are dilated instead of strided (output stride 16). Squeezed widths are a quarter of
-# the hidden one, rounded to a multiple of 8 but never below 90 % of it.
+# Table 1 of the paper; the last three are dilated instead of strided (output stride 16). Squeezed widths are a
+# quarter of the hidden one, rounded to a multiple of 8 but never below 90 % of it.
 BLOCKS = (
     Block(3, 16, 16, 0, "relu", 1),
     Block(3, 64, 24, 0, "relu", 2),
@@ -59,9 +59,13 @@ def lr_aspp_mobilenet_v3_large(build: PlanBuilder, classes: int) -> dict[str, st
     last = build.add("last", Conv(kernel=1, activation="hardswish", eps=EPS), source, channels=960)
     features = build.add("head_features", POINT, last, channels=HIDDEN)
     gate = Conv(kernel=1, norm=False, activation="sigmoid")
-    attention = build.add("head_attention", gate, build.add("head_window", WindowPool(), last), channels=HIDDEN)
+    attention = build.add(
+        "head_attention", gate, build.add("head_window", WindowPool(), last), channels=HIDDEN
+    )
     gated = build.add("head_gated", Gate(align_corners=False), features, attention)
-    high = build.add("head_high", SCORES, build.add("head_resized", Resize(), gated, f"block{LOW}"), channels=classes)
+    high = build.add(
+        "head_high", SCORES, build.add("head_resized", Resize(), gated, f"block{LOW}"), channels=classes
+    )
     low = build.add("head_low", SCORES, f"block{LOW}", channels=classes)
     return {"main": build.add("head", Sum(), high, low)}
 
@@ -72,9 +76,7 @@ def _inverted(build: PlanBuilder, name: str, source: str, block: Block) -> str:
     if block.hidden != shape.channels:
         expand = Conv(kernel=1, activation=block.activation, eps=EPS)
         inner = build.add(f"{name}_expand", expand, inner, channels=block.hidden)
-    depth = Conv(
-        kernel=block.kernel, dilation=block.dilation, groups=0, activation=block.activation, eps=EPS
-    )
+    depth = Conv(kernel=block.kernel, dilation=block.dilation, groups=0, activation=block.activation, eps=EPS)
     inner = build.add(f"{name}_depth", depth, inner, stride=block.stride)
     if block.squeeze:
         inner = build.add(f"{name}_excite", SqueezeExcite(hidden=block.squeeze, gate="hardsigmoid"), inner)

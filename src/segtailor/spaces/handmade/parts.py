@@ -54,9 +54,7 @@ def relu(build: PlanBuilder, source: str) -> str:
     return build.add(f"{source}_relu", Activate(), source)
 
 
-def bottleneck(
-    build: PlanBuilder, name: str, source: str, *, channels: int, stride: int = 1
-) -> str:
+def bottleneck(build: PlanBuilder, name: str, source: str, *, channels: int, stride: int = 1) -> str:
     """1x1, 3x3 and 1x1 convolution half as wide inside, and a shortcut; no ReLU at the end."""
     inner = build.add(f"{name}_conv1", POINT, source, channels=channels // 2)
     inner = build.add(f"{name}_conv2", CONV, inner, stride=stride)

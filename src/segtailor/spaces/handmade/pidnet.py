@@ -1,5 +1,5 @@
-"""PIDNet-S (Xu, Xiong, Bhattacharyya: PIDNet: A Real-time Semantic Segmentation Network Inspired by PID Controllers, CVPR
-2023; Table 2, Figures 4 to 6).
+"""PIDNet-S (Xu, Xiong, Bhattacharyya: PIDNet: A Real-time Semantic Segmentation Network Inspired by PID
+Controllers, CVPR 2023; Table 2, Figures 4 to 6).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ import segtailor
 from segtailor.api.training import Surroundings, train, train_recipe
 from segtailor.core.errors import InvalidArchitecture, UnknownName, Unsupported
 from segtailor.core.plan import OPERATORS, Plan, Shape
-from segtailor.core.space import SPACES, architecture_document, families, family_of, parse_architecture
+from segtailor.core.receptive import receptive_field
+from segtailor.core.space import (
+    SPACES,
+    architecture_document,
+    families,
+    family_name,
+    family_of,
+    parse_architecture,
+)
 from segtailor.core.task import Task
 from segtailor.costs.keys import call_of, key_of
 from segtailor.deploy.export import export_onnx
@@ -26,6 +35,7 @@ from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.inference import enlarge
 from segtailor.nets.network import Network
 from segtailor.ops.arithmetic import NORM
+from segtailor.recipes.calibrating import CalibrateRecipe
 from segtailor.spaces.handmade import Handmade, HandmadeArchitecture
 from segtailor.spaces.handmade.architecture import NAMES
 from segtailor.testing import check_architecture, check_space
@@ -175,6 +185,27 @@ def test_train_only_heads_cost_nothing(name: str) -> None:
     assert (plan.train_params() > plan.select().params()) == bool(extra)
 
 
+@by_name
+def test_scores_are_at_an_eighth_and_see_the_whole_image(name: str) -> None:
+    plan = plan_of(name)
+    assert plan.output_stride == 8
+    assert math.isinf(receptive_field(plan))
+
+
+@pytest.mark.slow
+@by_name
+def test_a_far_corner_changes_the_scores_of_the_other(name: str) -> None:
+    network = segtailor.create(name, classes=4)
+    scramble(network, seed=3)
+    image = torch.randn(1, 3, 64, 192, generator=torch.Generator().manual_seed(0))
+    changed = image.clone()
+    changed[..., :8, :8] += 5
+    with torch.no_grad():
+        moved = (network(image) - network(changed)).abs().amax(1)[0]
+    assert moved[-1, -1] > 0
+    assert moved[0, 0] > moved[-1, -1]  # and the place itself is not lost
+
+
 @pytest.mark.parametrize(
     "name", ["fast-scnn", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
 )
@@ -218,7 +249,7 @@ def coloured(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 @by_name
 def test_twenty_steps_of_training_reduce_the_loss_of_every_output(name: str) -> None:
     network = segtailor.create(name, classes=3, outputs="all").train()
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.02, momentum=0.9)
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
     generator = torch.Generator().manual_seed(0)
     history: list[dict[str, float]] = []
     for _ in range(20):
@@ -263,6 +294,14 @@ def test_baselines_are_no_search_space_and_no_published_architecture() -> None:
     assert not set(segtailor.baselines()) & set(segtailor.architectures())
     assert "handmade" not in SPACES
     assert "handmade" in families()
+
+
+def test_the_family_can_be_calibrated_by_name() -> None:
+    recipe = CalibrateRecipe(space="handmade", target="cpu/eager/fp32", image=(64, 64))
+    assert recipe.search_space() == Handmade()
+    assert family_name(Handmade()) == "handmade"
+    with pytest.raises(UnknownName, match="inverted_residual"):
+        CalibrateRecipe(space="inverted", target="cpu/eager/fp32", image=(64, 64)).search_space()
 
 
 def test_documents_survive_and_wrong_ones_are_explained() -> None:

@@ -22,6 +22,7 @@ def resume_(
     run:
         The run directory.
     """
+    import segtailor.tailoring.settings  # noqa: F401 - a run may be a tailoring
     from segtailor.api.training import resume
 
     result = {

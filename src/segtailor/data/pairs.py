@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -62,6 +62,16 @@ class Pairing:
     images_alone: tuple[Path, ...] = ()
     masks_alone: tuple[Path, ...] = ()
 
+    def without(self, names: Collection[str]) -> Pairing:
+        """Leave out samples by name; an image without a mask goes by its file name without the ending."""
+        if not names:
+            return self
+        return replace(
+            self,
+            pairs={name: files for name, files in self.pairs.items() if name not in names},
+            images_alone=tuple(path for path in self.images_alone if path.stem not in names),
+        )
+
     def complete(self, where: Path) -> Mapping[str, tuple[Path, Path]]:
         """Return the pairs if there are any and no image lacks its mask; otherwise raise `DataProblem`."""
         if self.images_alone:
@@ -77,9 +87,13 @@ class Pairing:
 
 @dataclass(frozen=True, kw_only=True)
 class FileDataset(ABC):
-    """Splits of image and mask files below `path`; a layout says how to find them and what its masks mean."""
+    """Splits of image and mask files below `path`; a layout says how to find them and what its masks mean.
+
+    `skip` names samples to leave out, e.g. those whose files are damaged.
+    """
 
     path: Path
+    skip: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -107,8 +121,9 @@ class FileDataset(ABC):
 
     @cached_property
     def pairings(self) -> Mapping[str, Pairing]:
-        """The files of every split, with those that found no partner."""
-        return self.find()
+        """The files of every split, with those that found no partner, less what is to be skipped."""
+        left_out = set(self.skip)
+        return {split: pairing.without(left_out) for split, pairing in self.find().items()}
 
     @property
     def splits(self) -> tuple[str, ...]:

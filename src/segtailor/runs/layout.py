@@ -81,6 +81,11 @@ class Layout:
         """What people read."""
         return self.root / "report"
 
+    @property
+    def stages(self) -> Path:
+        """Runs within this run, one folder each."""
+        return self.root / "stages"
+
     def architecture(self, fingerprint: str) -> Path:
         """Return the file of one architecture."""
         return self.architectures / f"{fingerprint}.json"

@@ -1,0 +1,203 @@
+"""Settings from facts: what is sensible for this data, machine, target and time, each with its reason in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from segtailor.api.networks import count
+from segtailor.core.errors import unknown
+from segtailor.tailoring.facts import DataFacts
+from segtailor.tailoring.settings import SHARES, Choice, Effort, Request, TailorRecipe
+from segtailor.tailoring.speed import Speed
+
+SYSTEMS = ("lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
+MULTIPLE = 32  # the deepest stride of the families
+CROP_PIXELS = {False: 128 * 256, True: 768 * 1024}  # most pixels of a training crop, by whether there is a GPU
+BATCH = {False: 8, True: 32}
+LR, LR_BATCH = 0.003, 16  # AdamW's rate is right at this batch, and grows with the root of it
+SEARCHED = 0.75  # of the budget: the rest is for enlarging labels and for slow runs
+USUAL_SECONDS = 30 * 60.0
+FIXED_SECONDS = 20.0  # doctor, the fastest network, choosing
+CLOSING_SECONDS = 45.0  # timing, export, proof, int8, report
+PACK_SHARE, PACK_MINUTES = 0.12, (0.3, 10.0)  # of the whole time; at least and at most
+PACK_NETWORK_SECONDS = 2.5  # each of the networks that the pack is checked on
+TRIAL_SECONDS = 1.5  # per candidate besides its training: starting, judging
+CANDIDATE_STEPS = (30, 4000)
+DIRECTIONS, EXPANSIONS = 10, 6  # candidates of one step of LPS-Net's expansion; steps that make it worth while
+TYPICAL = "lpsnet-step4"  # what candidates cost to train
+DISTILLED = 1.35  # a step with a teacher, relative to one without
+FEWEST_STEPS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where training happens, and how fast it is there."""
+
+    accelerator: bool
+    workers: int
+    precision: str
+    speed: Callable[[tuple[int, int], int], Speed]  # at a crop and batch
+
+
+def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -> TailorRecipe:
+    """Make every choice that the request leaves open."""
+    image = request.image or facts.usual
+    crop, batch = usual_crop(facts, image, machine), usual_batch(facts, machine)
+    speed = machine.speed(crop, batch)
+    system = usual_system(request)
+    seconds = request.seconds or USUAL_SECONDS
+    effort = usual_effort(seconds, speed, batch * count(TYPICAL, image=crop).macs)
+    lr = round(LR * (batch / LR_BATCH) ** 0.5, 5)
+    told = [
+        Choice(setting="recipe", value=system, reason=_why_system(request)),
+        Choice(setting="image", value=_size(image), reason=_why_image(request, facts)),
+        Choice(
+            setting="classes", value=str(facts.classes), reason=f"found in {facts.images} training masks"
+        ),
+        Choice(setting="crop", value=_size(crop), reason=_why_crop(crop, image, machine)),
+        Choice(
+            setting="batch", value=str(batch), reason=f"usual {_where(machine)}, at most a quarter of the images"
+        ),
+        Choice(setting="lr", value=str(lr), reason=f"AdamW: {LR} at batch {LR_BATCH}, by the root of the batch"),
+        Choice(
+            setting="precision",
+            value=machine.precision,
+            reason="the processor computes in it" if not machine.accelerator else "half the memory traffic",
+        ),
+        Choice(setting="time", value=f"{seconds / 60:.0f} min", reason=_why_time(request)),
+        Choice(setting="search", value=_search(effort, system), reason=_why_search(effort)),
+        Choice(
+            setting="training",
+            value=f"{effort.train_steps} steps",
+            reason=f"{effort.train_steps * batch / facts.images:.0f} passes over {facts.images} images fit the time",
+        ),
+        Choice(
+            setting="baselines",
+            value=str(effort.baselines),
+            reason="ready networks that keep the budget, trained the same way",
+        ),
+    ]
+    return TailorRecipe(
+        request=request,
+        data=data,
+        system=system,
+        image=image,
+        crop=crop,
+        batch=batch,
+        lr=lr,
+        effort=effort,
+        workers=machine.workers,
+        search_limit_ms=round(SEARCHED * request.budget_ms, 4),
+        precision=machine.precision,
+        choices=tuple(told),
+    )
+
+
+def usual_crop(facts: DataFacts, image: tuple[int, int], machine: Machine) -> tuple[int, int]:
+    """Return the largest crop in multiples of 32 that fits most images and the machine, of the image's shape."""
+    height, width = (min(side, most) for side, most in zip(image, facts.largest, strict=True))
+    shrink = min(1.0, (CROP_PIXELS[machine.accelerator] / (height * width)) ** 0.5)
+    sides = [max(MULTIPLE, round(side * shrink) // MULTIPLE * MULTIPLE) for side in (height, width)]
+    return sides[0], sides[1]
+
+
+def usual_batch(facts: DataFacts, machine: Machine) -> int:
+    """Return the batch of this kind of machine, halved until an epoch has four steps."""
+    batch = BATCH[machine.accelerator]
+    while batch > 2 and 4 * batch > facts.images:
+        batch //= 2
+    return batch
+
+
+def usual_system(request: Request) -> str:
+    """Return the system asked for; `auto` is the one that measures whole networks and needs no supernet."""
+    if request.recipe == "auto":
+        return "lpsnet"
+    if request.recipe not in SYSTEMS:
+        raise unknown("recipe", request.recipe, (*SYSTEMS, "auto"))
+    return request.recipe
+
+
+def usual_effort(seconds: float, speed: Speed, macs: float) -> Effort:
+    """Divide the time: pack, search, teacher, training, baselines; at least a little of each."""
+    pack = min(max(PACK_SHARE * seconds / 60, PACK_MINUTES[0]), PACK_MINUTES[1])
+    networks = 6 if seconds < 900 else 30
+    rest = max(seconds - FIXED_SECONDS - CLOSING_SECONDS - 60 * pack - PACK_NETWORK_SECONDS * (networks + 4), 0.3 * seconds)
+    step = speed.step(macs)
+    candidates, steps = _candidates(SHARES["search"] * rest, step)
+    baselines = 1 if seconds < 240 else 2 if seconds < 3600 else 4
+    return Effort(
+        candidates=candidates,
+        candidate_steps=steps,
+        teacher_steps=_steps(SHARES["teacher"] * rest, 3 * step),
+        train_steps=_steps(SHARES["train"] * rest, DISTILLED * step),
+        baselines=baselines,
+        baseline_steps=_steps(SHARES["baselines"] * rest / baselines, DISTILLED * step),
+        pack_minutes=round(pack, 2),
+        pack_networks=networks,
+        training_seconds=round(rest, 1),
+        closing_seconds=CLOSING_SECONDS,
+    )
+
+
+def _candidates(seconds: float, step: float) -> tuple[int, int]:
+    """Return how many candidates are trained for how long: more candidates first, then longer trainings."""
+    least = CANDIDATE_STEPS[0] * step + TRIAL_SECONDS
+    count_ = max(4, min(DIRECTIONS * EXPANSIONS, int(seconds / least)))
+    steps = int((seconds / count_ - TRIAL_SECONDS) / step)
+    return count_, min(max(steps, FEWEST_STEPS), CANDIDATE_STEPS[1])
+
+
+def _steps(seconds: float, step: float) -> int:
+    return max(FEWEST_STEPS, int(seconds / step))
+
+
+def _size(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+def _where(machine: Machine) -> str:
+    return "on an accelerator" if machine.accelerator else "on a processor"
+
+
+def _why_system(request: Request) -> str:
+    if request.recipe != "auto":
+        return "asked for"
+    return "grows or evolves networks of ordinary convolutions, the fastest kind on most devices"
+
+
+def _why_image(request: Request, facts: DataFacts) -> str:
+    if request.image is not None:
+        return "asked for"
+    if facts.smallest == facts.largest:
+        return "the size of all training images"
+    return f"the most frequent size; images go from {_size(facts.smallest)} to {_size(facts.largest)}"
+
+
+def _why_crop(crop: tuple[int, int], image: tuple[int, int], machine: Machine) -> str:
+    if crop[0] * crop[1] < 0.8 * image[0] * image[1]:
+        return f"a part of the image in multiples of {MULTIPLE}, as large as trains quickly {_where(machine)}"
+    return f"the image in multiples of {MULTIPLE}"
+
+
+def _why_time(request: Request) -> str:
+    return "asked for" if request.seconds else "usual; --time gives more or less"
+
+
+def expands(effort: Effort) -> bool:
+    """Tell whether there are enough candidates for an expansion step by step."""
+    return effort.candidates >= DIRECTIONS * EXPANSIONS
+
+
+def _search(effort: Effort, system: str) -> str:
+    if system in ("squeezenas", "autortnet", "fasterseg"):
+        return "one supernet"
+    way = "expansion" if expands(effort) else "evolution"
+    return f"{effort.candidates} candidates, {effort.candidate_steps} steps each ({way})"
+
+
+def _why_search(effort: Effort) -> str:
+    if expands(effort):
+        return f"about {SHARES['search']:.0%} of the training time, enough for {EXPANSIONS} steps of LPS-Net's expansion"
+    return f"about {SHARES['search']:.0%} of the training time, too little for an expansion step by step"

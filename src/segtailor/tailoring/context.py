@@ -1,0 +1,65 @@
+"""What a stage may see: the recipe, where things lie, and what earlier stages found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from segtailor.api.timing import bench
+from segtailor.api.training import Surroundings
+from segtailor.core.target import Includes
+from segtailor.runs import Layout
+from segtailor.tailoring.settings import TailorRecipe
+from segtailor.targets.timing import Measurement, TimingSettings
+
+QUICK = TimingSettings(runs=50, seconds=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """The surroundings of one stage; `outcomes` are those of the stages before it."""
+
+    recipe: TailorRecipe
+    folder: Path
+    around: Surroundings
+    pace: float = 1.0
+    outcomes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def run_folder(self, name: str) -> Path:
+        """Return the run directory of a stage, or of one of its parts."""
+        return Layout(self.folder).stages / name
+
+    def paced(self, steps: int) -> int:
+        """Return the planned number of steps, more or less of them where earlier stages were quick or slow."""
+        return max(2, round(self.pace * steps))
+
+    def time(
+        self, models: Sequence[Any], *, includes: str | None = None, settings: TimingSettings | None = None
+    ) -> list[Measurement]:
+        """Measure networks on the target at the exported size, in turns."""
+        from segtailor.data.locate import locate
+
+        return bench(
+            models,
+            [self.recipe.request.target],
+            image=self.recipe.image,
+            includes=_includes(includes or self.recipe.includes),
+            classes=locate(self.recipe.data).task.outputs,
+            settings=settings or QUICK,
+        )
+
+    def with_outcome(self, name: str, outcome: Mapping[str, Any]) -> Context:
+        """Return the surroundings of the next stage."""
+        return replace(self, outcomes={**self.outcomes, name: outcome})
+
+
+def _includes(text: str) -> Includes:
+    known: Mapping[str, Includes] = {
+        "network": "network",
+        "network+argmax": "network+argmax",
+        "network+resize+argmax": "network+resize+argmax",
+        "end-to-end": "end-to-end",
+    }
+    return known[text]

@@ -1,0 +1,109 @@
+"""The stages that deliver: recommend, export and prove, quantise if it pays, keep the contract, look at pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from segtailor.api.exporting import export as export_bundle
+from segtailor.api.quantising import Int8Settings, quantise
+from segtailor.core.codec import to_json
+from segtailor.core.errors import Unsupported, UserError
+from segtailor.core.target import parse_target
+from segtailor.tailoring.context import Context
+from segtailor.targets.contract import check_contract
+from segtailor.targets.timing import TimingSettings
+
+SERIOUS = TimingSettings(runs=50, seconds=2.0)
+TRIES = 3  # measurements of the final network: a busy moment is no reason to miss a budget
+OWN = "searched"
+
+
+def recommend(context: Context) -> dict[str, Any]:
+    """Measure all trained networks in turns and recommend the best that keeps the budget."""
+    rows = [
+        {"network": OWN, **context.outcomes["train"]},
+        *context.outcomes["baselines"]["networks"],
+    ]
+    budget = context.recipe.request.budget_ms
+    measured = context.time([row["model"] for row in rows], settings=SERIOUS)
+    for row, one in zip(rows, measured, strict=True):
+        row |= {"median_ms": one.median_ms, "p95_ms": one.p95_ms}
+    keeping = [row for row in rows if row["p95_ms"] <= budget] or [min(rows, key=lambda row: row["p95_ms"])]
+    best = max(keeping, key=lambda row: row["miou"])
+    others = [row for row in keeping if row["network"] != OWN]
+    return {
+        "networks": rows,
+        "network": best["network"],
+        "model": best["model"],
+        "miou": best["miou"],
+        "worth": best["network"] == OWN,
+        "best_ready": max(others, key=lambda row: row["miou"])["network"] if others else None,
+    }
+
+
+def export(context: Context) -> dict[str, Any]:
+    """Write the recommended network for its runtime, from normalised pixels to labels, and prove it equal."""
+    recipe = context.recipe
+    model = Path(context.outcomes["recommend"]["model"])
+    found = export_bundle(
+        model, to="onnx", image=recipe.image, output="labels", data=recipe.data, surroundings=context.around
+    )
+    return {**found}
+
+
+def int8(context: Context) -> dict[str, Any]:
+    """Quantise the exported network and keep the result if it pays on the target."""
+    recipe = context.recipe
+    target = parse_target(recipe.request.target)
+    if not recipe.quantise or target.device != "cpu" or target.runtime not in ("onnxruntime", "openvino"):
+        return {"decided": False, "kept": False, "reason": f"int8 is tried on processors, not on {target}."}
+    try:
+        decision = quantise(
+            context.outcomes["recommend"]["model"],
+            data=recipe.data,
+            target=replace(target, precision="int8"),
+            image=recipe.image,
+            settings=Int8Settings(images=100),
+        )
+    except Unsupported as problem:
+        return {"decided": False, "kept": False, "reason": str(problem)}
+    return {"decided": True, **to_json(decision)}
+
+
+def contract(context: Context) -> dict[str, Any]:
+    """Measure the exported file itself and hold it against the budget."""
+    recipe, model = context.recipe, Path(context.outcomes["recommend"]["model"])
+    kept = bool(context.outcomes["int8"].get("kept"))
+    file = model / ("model.int8.onnx" if kept else "model.onnx")
+    target = parse_target(recipe.request.target)
+    runs_files = target.runtime in ("onnxruntime", "openvino", "tensorrt")
+    place = replace(target, precision="int8") if kept else target
+    best = None
+    for _ in range(TRIES):
+        one = _measured(context, file if runs_files else model, place=str(place), whole=runs_files)
+        best = one if best is None or one.p95_ms < best.p95_ms else best
+        if check_contract(best, recipe.request.budget_ms).met:
+            break
+    if best is None:
+        raise UserError("the exported network was not measured; run this stage again.")
+    verdict = check_contract(best, recipe.request.budget_ms)
+    return {
+        **to_json(best),
+        "file": str(file),
+        "target": str(place),
+        "met": verdict.met,
+        "sentence": str(verdict),
+        "budget_ms": recipe.request.budget_ms,
+    }
+
+
+def _measured(context: Context, model: Path, *, place: str, whole: bool) -> Any:
+    from segtailor.api.timing import bench
+
+    if whole:  # size and stages are those of the file
+        (one,) = bench([model], [place], settings=SERIOUS)
+        return one
+    (one,) = context.time([model], settings=SERIOUS)
+    return one

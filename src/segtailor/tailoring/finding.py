@@ -1,0 +1,171 @@
+"""The stages that find a network: the data's doctor, the device pack, the fastest network, the search, the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from segtailor.api import searching
+from segtailor.api.calibration import pack_name
+from segtailor.api.networks import architectures, count
+from segtailor.core.errors import UserError
+from segtailor.costs.pack import Use, read_pack
+from segtailor.data.doctor import examine
+from segtailor.data.locate import locate
+from segtailor.recipes.calibrating import CalibrateRecipe
+from segtailor.recipes.choices import SearchChoices
+from segtailor.recipes.recipe import Place, recipe_document
+from segtailor.recipes.searching import SearchRecipe
+from segtailor.runs import Layout, execute
+from segtailor.tailoring.choosing import DIRECTIONS, expands
+from segtailor.tailoring.context import Context
+from segtailor.tailoring.facts import CHECKED
+
+FASTEST = 4  # networks measured to know what the target can do at all
+MEASURED = 8  # candidates of a search that are measured whole before one is chosen
+SLACK = 0.95  # of the budget that a chosen network may take before it is trained
+SUPERNET_STEP = 6  # a step of a supernet takes about as long as this many steps of a candidate
+BY_GRADIENTS = ("squeezenas", "autortnet", "fasterseg")
+
+
+def data(context: Context) -> dict[str, Any]:
+    """Examine the data as it was given."""
+    found = examine(lambda: locate(context.recipe.request.data), limit=CHECKED)
+    return {**found.document(), "used": context.recipe.data}
+
+
+def fastest(context: Context) -> dict[str, Any]:
+    """Measure the smallest ready networks: if none keeps the budget, no search can help."""
+    image = context.recipe.image
+    smallest = sorted(architectures(), key=lambda name: count(name, image=image).macs)[:FASTEST]
+    rows = [
+        {"network": name, "median_ms": one.median_ms, "p95_ms": one.p95_ms}
+        for name, one in zip(smallest, context.time(smallest), strict=True)
+    ]
+    best = min(rows, key=lambda row: row["p95_ms"])
+    return {"networks": rows, **best, "possible": best["p95_ms"] <= context.recipe.request.budget_ms}
+
+
+def pack(context: Context) -> dict[str, Any]:
+    """Take the device pack of an earlier tailoring on this machine, or make one."""
+    recipe, effort = context.recipe, context.recipe.effort
+    space = _search_recipe(context, pack=None).space
+    classes = locate(recipe.data).task.outputs
+    calibration = CalibrateRecipe(
+        space=space.kind,
+        target=recipe.request.target,
+        image=recipe.image,
+        classes=classes,
+        minutes=effort.pack_minutes,
+        fit_networks=4 if effort.pack_networks < 10 else 10,
+        trust_networks=effort.pack_networks,
+        settings=dict(space.settings),
+    )
+    kept = context.around.cache / "packs" / pack_name(calibration)
+    use = Use(space=space.kind, image=recipe.image, classes=classes, target=recipe.request.target)
+    if kept.is_file() and _fits(kept, use):
+        return {"pack": str(kept), "made": False, **read_pack(kept, use=use).summary()}
+    folder = context.run_folder("pack")
+    place = Place(folder=folder, cache=context.around.cache, device=context.around.device)
+    found = execute(
+        lambda: calibration.job(place),
+        folder,
+        recipe_document(calibration),
+        display=context.around.display,
+        policy=context.around.policy,
+    )
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    read_pack(Path(str(found["pack"]))).write(kept)
+    return {**found, "made": True}
+
+
+def search(context: Context) -> dict[str, Any]:
+    """Search networks that keep the budget."""
+    recipe = _search_recipe(context, pack=Path(context.outcomes["pack"]["pack"]))
+    found = searching.search(recipe, context.run_folder("search"), surroundings=context.around)
+    kept = {member["trial"]: member for member in [found, *_members(found)]}
+    return {
+        "run": str(context.run_folder("search")),
+        "found": [
+            {key: member.get(key) for key in ("trial", "fingerprint", "quality", "cost")}
+            for member in kept.values()
+            if member.get("quality") is not None
+        ],
+        "trials": len(found["trials"]),
+        "strategy": recipe.strategy.kind,
+        "unit": found["unit"],
+    }
+
+
+def choose(context: Context) -> dict[str, Any]:
+    """Measure what was found whole, best first, and take the first that keeps the budget with some slack."""
+    layout = Layout(Path(context.outcomes["search"]["run"]))
+    found = sorted(context.outcomes["search"]["found"], key=lambda row: -row["quality"])[:MEASURED]
+    rows = []
+    for row in found:
+        file = layout.architecture(row["fingerprint"])
+        (one,) = context.time([str(file)])
+        rows.append({**row, "architecture": str(file), "median_ms": one.median_ms, "p95_ms": one.p95_ms})
+        if one.p95_ms <= SLACK * context.recipe.request.budget_ms:
+            return {**rows[-1], "measured": rows, "kept": True}
+    if not rows:
+        raise UserError("the search found no network that works; see its journal, or give it more time.")
+    return {**min(rows, key=lambda row: row["p95_ms"]), "measured": rows, "kept": False}
+
+
+def _search_recipe(context: Context, *, pack: Path | None) -> SearchRecipe:
+    recipe, effort = context.recipe, context.recipe.effort
+    height, width = recipe.crop
+    gradients = recipe.system in BY_GRADIENTS
+    if gradients:
+        steps = context.paced(effort.candidates * effort.candidate_steps // SUPERNET_STEP)
+        changes = [f"strategy.settings.fit.steps={steps}"]
+        choices = SearchChoices(seed=recipe.request.seed)
+    else:
+        changes = [
+            f"training.fit.steps={context.paced(effort.candidate_steps)}",
+            f"training.fit.batch={recipe.batch}",
+            f"training.fit.lr={recipe.lr}",
+            f"training.fit.precision={recipe.precision}",
+            f"training.augment.crop=[{height},{width}]",
+        ]
+        choices = _trials(context)
+    if pack is not None:
+        limit = f"{recipe.search_limit_ms}ms"
+        choices = replace(choices, pack=pack, target=recipe.request.target, budget=limit)
+    return searching.search_recipe(
+        recipe.system,
+        recipe.data,
+        choices,
+        image=recipe.image,
+        changes=changes,
+        surroundings=context.around,
+    )
+
+
+def _trials(context: Context) -> SearchChoices:
+    """Expand step by step where there are enough candidates for it, evolve otherwise."""
+    recipe, effort = context.recipe, context.recipe.effort
+    workers = recipe.workers if recipe.workers > 1 else None
+    if recipe.system == "lpsnet" and not expands(effort):
+        return SearchChoices(
+            strategy="evolution", trials=effort.candidates, workers=workers, seed=recipe.request.seed
+        )
+    if recipe.system == "lpsnet":
+        return SearchChoices(steps=effort.candidates // DIRECTIONS, workers=workers, seed=recipe.request.seed)
+    return SearchChoices(trials=effort.candidates, workers=workers, seed=recipe.request.seed)
+
+
+def _members(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*found["front"], *found.get("family", [])]
+
+
+def _fits(file: Path, use: Use) -> bool:
+    try:
+        read_pack(file, use=use)
+    except UserError:
+        return False
+    return True
+

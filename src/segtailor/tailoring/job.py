@@ -1,0 +1,129 @@
+"""The job: stage after stage, each done once, each resumable, each kept in a file of its own."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from segtailor.api.training import Surroundings
+from segtailor.core.atomic import write_json
+from segtailor.core.codec import Json, read_json
+from segtailor.core.errors import Interrupted, RunProblem
+from segtailor.core.job import Step
+from segtailor.recipes.recipe import Place
+from segtailor.runs import Layout
+from segtailor.tailoring import delivering, finding, reporting, training
+from segtailor.tailoring.context import Context
+from segtailor.tailoring.settings import SHARES, TailorRecipe
+
+StageWork = Callable[[Context], dict[str, Any]]
+STAGES: tuple[tuple[str, StageWork], ...] = (
+    ("data", finding.data),
+    ("fastest", finding.fastest),
+    ("pack", finding.pack),
+    ("search", finding.search),
+    ("choose", finding.choose),
+    ("teacher", training.teacher),
+    ("train", training.train),
+    ("baselines", training.baselines),
+    ("recommend", delivering.recommend),
+    ("export", delivering.export),
+    ("int8", delivering.int8),
+    ("contract", delivering.contract),
+)
+ALWAYS = ("data", "fastest")  # done even if no network can keep the budget
+PACED = tuple(SHARES)  # stages whose length follows the time that is left
+CLOCK = "clock.json"
+SLOWEST, FASTEST_PACE = 0.25, 4.0
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Tailoring:
+    """Carries out the stages; what is done is never done again."""
+
+    recipe: TailorRecipe
+    place: Place
+    around: Surroundings = field(default_factory=Surroundings)
+    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def steps(self) -> Iterator[Step]:
+        """Work stage by stage."""
+        folder = Layout(self.place.folder).stages
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, (name, work) in enumerate(STAGES, start=1):
+            file = folder / f"{name}.json"
+            if self._impossible() and name not in ALWAYS:
+                continue
+            if file.exists():
+                self.outcomes[name] = dict(read_json(file, what=f"stage '{name}'", error=RunProblem))
+                message = f"{name}: done before"
+            else:
+                self._tell(f"stage {number} of {len(STAGES)}: {name}")
+                self.outcomes[name] = self._carried_out(name, work)
+                write_json(file, self.outcomes[name], what=f"outcome of stage '{name}'")
+                message = None
+            yield Step(phase="stages", done=number, total=len(STAGES), message=message)
+
+    def save(self, folder: Path) -> None:
+        """Nothing to write: every stage keeps its own outcome."""
+
+    def load(self, folder: Path) -> None:
+        """Nothing to read: outcomes are found where they lie."""
+
+    def result(self) -> Mapping[str, Json]:
+        """Write the report and return the figures."""
+        context = self._context("report")
+        return reporting.deliver(context, seconds=self._clock())
+
+    def _carried_out(self, name: str, work: StageWork) -> dict[str, Any]:
+        begin = time.monotonic()
+        try:
+            return work(self._context(name))
+        except Interrupted:
+            raise Interrupted(
+                f"stopped in stage '{name}' and saved; go on with: segtailor resume "
+                f"{shlex.quote(str(self.place.folder))}"
+            ) from None
+        finally:
+            clock = self._clock()
+            clock[name] = round(clock.get(name, 0.0) + time.monotonic() - begin, 2)
+            write_json(Layout(self.place.folder).stages / CLOCK, clock, what="clock of the stages")
+
+    def _context(self, name: str) -> Context:
+        return Context(
+            recipe=self.recipe,
+            folder=self.place.folder,
+            around=self.around,
+            pace=self._pace(name),
+            outcomes=self.outcomes,
+        )
+
+    def _pace(self, name: str) -> float:
+        """Return how much more (or less) of a stage fits into the time asked for than was planned."""
+        if self.recipe.request.seconds is None or name not in PACED:
+            return 1.0
+        ahead = PACED[PACED.index(name) :]
+        planned = sum(self.recipe.effort.stage_seconds(stage) for stage in ahead)
+        effort, spent = self.recipe.effort, self.recipe.planning_seconds + sum(self._clock().values())
+        left = self.recipe.request.seconds - spent - effort.closing_seconds
+        return min(max(left / planned, SLOWEST), FASTEST_PACE)
+
+    def _clock(self) -> dict[str, float]:
+        file = Layout(self.place.folder).stages / CLOCK
+        if not file.exists():
+            return {}
+        return {
+            str(name): float(value)
+            for name, value in dict(read_json(file, what="clock of the stages", error=RunProblem)).items()
+        }
+
+    def _impossible(self) -> bool:
+        return self.outcomes.get("fastest", {}).get("possible") is False
+
+    def _tell(self, text: str) -> None:
+        if self.around.display is not None:
+            self.around.display.message(text)

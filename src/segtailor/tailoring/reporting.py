@@ -1,0 +1,247 @@
+"""The end of a tailoring: what was found as figures, and as a report that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from segtailor.api.networks import count, plan
+from segtailor.api.reporting import report
+from segtailor.core.codec import Json
+from segtailor.core.errors import MissingCost
+from segtailor.core.plan import OpCall, Plan
+from segtailor.costs import LatencyTable
+from segtailor.costs.pack import read_pack
+from segtailor.nets.bundle import load_bundle
+from segtailor.report import document as page
+from segtailor.report.parts import save_parts
+from segtailor.spaces import baselines as handmade
+from segtailor.tailoring.context import Context
+from segtailor.tailoring.delivering import OWN
+from segtailor.tailoring.quality import quality_of
+from segtailor.tailoring.settings import TailorRecipe
+
+
+def deliver(context: Context, *, seconds: Mapping[str, float]) -> dict[str, Json]:
+    """Write the report and return what the command prints."""
+    if context.outcomes["fastest"]["possible"]:
+        figures = _figures(context)
+        parts = _parts(context, figures, seconds)
+    else:
+        figures = _impossible(context)
+        parts = page.Parts(
+            verdict=page.Verdict(sentence=str(figures["verdict"]), met=False),
+            choices=_choices(context.recipe),
+            data=_data(context),
+            stages=_stages(seconds),
+            commands=_commands(context.recipe),
+        )
+    save_parts(context.folder, parts)
+    written = report([context.folder])
+    return {**figures, "report": written["report"], "seconds": round(sum(seconds.values()), 1)}
+
+
+def _figures(context: Context) -> dict[str, Json]:
+    chosen, kept = context.outcomes["recommend"], context.outcomes["contract"]
+    int8 = context.outcomes["int8"]
+    return {
+        "run": str(context.folder),
+        "model": chosen["model"],
+        "file": kept["file"],
+        "network": chosen["network"],
+        "miou": int8["after"]["miou"] if int8.get("kept") else chosen["miou"],
+        "latency_ms": kept["median_ms"],
+        "p95_ms": kept["p95_ms"],
+        "budget_ms": kept["budget_ms"],
+        "met": kept["met"],
+        "target": kept["target"],
+        "includes": kept["includes"],
+        "search_worth_it": chosen["worth"],
+        "verdict": verdict(context),
+    }
+
+
+def verdict(context: Context) -> str:
+    """Say in one sentence what came of it."""
+    chosen, kept = context.outcomes["recommend"], context.outcomes["contract"]
+    whose = "the searched network" if chosen["worth"] else f"the ready network {chosen['network']}"
+    keeps = "keeps" if kept["met"] else "MISSES"
+    sentence = (
+        f"Use {whose}: {100 * chosen['miou']:.1f} % mIoU on unseen pictures, {kept['p95_ms']:.2f} ms (95 % of runs) on "
+        f"{kept['target']}, which {keeps} the budget of {kept['budget_ms']:g} ms"
+    )
+    rows = {row["network"]: row for row in chosen["networks"]}
+    rival = chosen["best_ready"] if chosen["worth"] else OWN
+    if rival is None:
+        return f"{sentence}; no ready network kept the budget."
+    who = f"the best ready network ({rival})" if chosen["worth"] else "the searched network"
+    return f"{sentence}; {who} reached {100 * rows[rival]['miou']:.1f} %."
+
+
+def _impossible(context: Context) -> dict[str, Json]:
+    best, asked = context.outcomes["fastest"], context.recipe.request
+    height, width = context.recipe.image
+    return {
+        "run": str(context.folder),
+        "model": None,
+        "network": best["network"],
+        "miou": None,
+        "latency_ms": best["median_ms"],
+        "p95_ms": best["p95_ms"],
+        "budget_ms": asked.budget_ms,
+        "met": False,
+        "target": asked.target,
+        "verdict": (
+            f"No network keeps {asked.budget_ms:g} ms on {asked.target} at {height}x{width}: the fastest one known, "
+            f"{best['network']}, takes {best['p95_ms']:.3g} ms (95 % of runs). Allow more time, or a smaller --image."
+        ),
+    }
+
+
+def _parts(context: Context, figures: Mapping[str, Any], seconds: Mapping[str, float]) -> page.Parts:
+    recipe, chosen, kept = context.recipe, context.outcomes["recommend"], context.outcomes["contract"]
+    facts = (
+        page.Fact(name="mIoU", value=f"{100 * chosen['miou']:.1f} %"),
+        page.Fact(name="95 % within", value=f"{kept['p95_ms']:.2f} ms"),
+        page.Fact(name="median", value=f"{kept['median_ms']:.2f} ms"),
+        page.Fact(name="budget", value=f"{kept['budget_ms']:g} ms"),
+    )
+    return page.Parts(
+        verdict=page.Verdict(sentence=str(figures["verdict"]), met=kept["met"], facts=facts),
+        front=_front(context),
+        layers=_layers(context),
+        quality=quality_of(Path(chosen["model"]), recipe.data, cache=context.around.cache),
+        int8=_int8(context.outcomes["int8"]),
+        data=_data(context),
+        choices=_choices(recipe),
+        stages=_stages(seconds),
+        commands=_commands(recipe),
+    )
+
+
+def _front(context: Context) -> page.Front:
+    """Every network that was trained to the end, and the candidates of the search that were measured whole."""
+    points = []
+    for row in context.outcomes["recommend"]["networks"]:
+        own = row["network"] == OWN
+        group = "winner" if own else "baseline" if row["network"] in handmade() else "published"
+        arch = load_bundle(Path(row["model"])).architecture
+        counted = count(arch, image=context.recipe.image)
+        points.append(
+            page.Point(
+                name=row["network"],
+                group=group,
+                quality=row["miou"],
+                cost=row["median_ms"],
+                p95=row["p95_ms"],
+                params=counted.params,
+                macs=counted.macs,
+                note="recommended" if row["network"] == context.outcomes["recommend"]["network"] else "",
+            )
+        )
+    for row in context.outcomes["choose"]["measured"]:
+        points.append(
+            page.Point(
+                name=f"trial {row['trial']}",
+                group="searched family",
+                quality=row["quality"],
+                cost=row["median_ms"],
+                p95=row["p95_ms"],
+                note="quality of the short training of the search, on held-out training pictures",
+            )
+        )
+    return page.Front(
+        points=tuple(points),
+        budget=context.recipe.request.budget_ms,
+        note=f"Latency includes everything from a normalised picture to labels of its size ({context.recipe.includes}).",
+    )
+
+
+def _layers(context: Context) -> page.LayerTimes:
+    """What the device pack says each layer takes, beside the network measured whole."""
+    model = load_bundle(Path(context.outcomes["recommend"]["model"]))
+    table = LatencyTable(pack=read_pack(Path(context.outcomes["pack"]["pack"])))
+    whole: Plan = plan(model.architecture, image=context.recipe.image, classes=model.task.outputs).deployed()
+    layers = []
+    for node in whole.nodes:
+        price = _price(table, whole.call(node.name))
+        layers.append(page.LayerTime(name=node.name, operator=type(node.op).__name__, estimated_ms=price))
+    (one,) = context.time([context.outcomes["recommend"]["model"]], includes="network")
+    return page.LayerTimes(
+        layers=tuple(layers),
+        estimated_ms=None if any(layer.estimated_ms is None for layer in layers) else table.of(whole),
+        measured_ms=one.median_ms,
+        note="Estimates come from the device pack; the measurement is the network alone, without enlarging labels.",
+    )
+
+
+def _price(table: LatencyTable, call: OpCall) -> float | None:
+    """Return what the pack says, or nothing: a ready network may have layers of another space."""
+    try:
+        return table.price(call)
+    except MissingCost:
+        return None
+
+
+def _int8(outcome: Mapping[str, Any]) -> page.Int8:
+    if not outcome["decided"]:
+        return page.Int8(decision=str(outcome["reason"]))
+    rows = tuple(
+        page.Precision(
+            name=name,
+            latency_ms=outcome[side]["median_ms"],
+            p95_ms=outcome[side]["p95_ms"],
+            quality=outcome[side]["miou"],
+        )
+        for name, side in (("fp32", "before"), ("int8", "after"))
+    )
+    return page.Int8(decision=str(outcome["reason"]), chosen="int8" if outcome["kept"] else "fp32", rows=rows)
+
+
+def _data(context: Context) -> page.DataFindings:
+    found = context.outcomes["data"]
+    return page.DataFindings(
+        name=context.recipe.request.data,
+        findings=tuple(
+            page.DataFinding(
+                severity=row["severity"],
+                kind=row["kind"],
+                message=row["message"],
+                fix=row["fix"],
+                file=row["file"],
+            )
+            for row in found["findings"]
+        ),
+        splits=tuple(
+            page.Split(name=name, images=facts["images"], shares=tuple(facts["shares"].items()))
+            for name, facts in found["splits"].items()
+        ),
+    )
+
+
+def _choices(recipe: TailorRecipe) -> tuple[page.Choice, ...]:
+    return tuple(
+        page.Choice(setting=one.setting, value=one.value, reason=one.reason) for one in recipe.choices
+    )
+
+
+def _stages(seconds: Mapping[str, float]) -> tuple[page.Stage, ...]:
+    return tuple(page.Stage(name=name, status="done", seconds=value) for name, value in seconds.items())
+
+
+def _commands(recipe: TailorRecipe) -> tuple[page.Command, ...]:
+    asked = recipe.request
+    again = [
+        "segtailor tailor",
+        f"--data {quote(asked.data)}",
+        f"--target {quote(asked.target)}",
+        f"--budget {asked.budget_ms:g}ms",
+        f"--recipe {asked.recipe}",
+        f"--seed {asked.seed}",
+    ]
+    if asked.seconds:
+        again.append(f"--time {asked.seconds / 60:g}m")
+    return (page.Command(text=" ".join(again), note="the whole of it, again"),)
+

@@ -1,0 +1,182 @@
+"""Plan a tailoring, show what it will do, and do it: the function behind `segtailor tailor`."""
+
+from __future__ import annotations
+
+import os
+import re
+import time as clock
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import segtailor.spaces  # noqa: F401 - registers the families
+from segtailor.api.training import Surroundings
+from segtailor.core.codec import Json, to_json
+from segtailor.core.errors import RunProblem, UserError
+from segtailor.core.job import Step
+from segtailor.core.target import parse_budget_ms, parse_target
+from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
+from segtailor.runs import Display, Layout, Quiet, execute, read_recipe
+from segtailor.tailoring.choosing import Machine, choose
+from segtailor.tailoring.facts import data_facts, on_accelerator, usable
+from segtailor.tailoring.job import Tailoring
+from segtailor.tailoring.settings import Request, TailorRecipe
+from segtailor.tailoring.speed import Speed, measure_speed
+from segtailor.targets.runtime import runtime_for
+
+DATA = "synthetic:size=128x256,train=240,val=40,seed=0"  # what there is without any argument
+TARGET, BUDGET, SECONDS = "cpu/onnxruntime/fp32", "10ms", 270.0
+UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def tailor(
+    data: str | None = None,
+    target: str = TARGET,
+    budget: str | float | None = None,
+    *,
+    out: str | Path,
+    recipe: str = "auto",
+    time: str | float | None = None,
+    image: tuple[int, int] | None = None,
+    seed: int = 0,
+    surroundings: Surroundings | None = None,
+) -> dict[str, Json]:
+    """Make a network for a dataset, a target and a budget (milliseconds or e.g. "60fps"), in the run directory `out`.
+
+    Without data the embedded street scenes are used. `time` (seconds or e.g. "2h") is how long it may take. The same
+    call in the same folder goes on where it stopped.
+    """
+    around = surroundings or Surroundings()
+    request = requested(data, target, budget, recipe=recipe, time=time, image=image, seed=seed)
+    return carry_out(planned(request, Path(out), around), Path(out), around)
+
+
+def requested(
+    data: str | None,
+    target: str,
+    budget: str | float | None,
+    *,
+    recipe: str = "auto",
+    time: str | float | None = None,
+    image: tuple[int, int] | None = None,
+    seed: int = 0,
+) -> Request:
+    """Turn what a user gives into a request; the embedded data brings its own budget and time."""
+    if data is not None and budget is None:
+        raise UserError("a budget is missing: how long may one picture take? Give for example --budget 30fps.")
+    seconds = parse_seconds(time) if isinstance(time, str) else time
+    if data is None and seconds is None:
+        seconds = SECONDS
+    asked = BUDGET if budget is None else budget
+    place = parse_target(target)
+    runtime_for(place)  # refuses what cannot run here before any work
+    return Request(
+        data=data or DATA,
+        target=str(place),
+        budget_ms=parse_budget_ms(asked) if isinstance(asked, str) else float(asked),
+        recipe=recipe,
+        seconds=seconds,
+        image=image,
+        seed=seed,
+    )
+
+
+def planned(request: Request, folder: Path, around: Surroundings) -> TailorRecipe:
+    """Return the recipe that is in the folder, if it is for this request; otherwise look, measure and choose."""
+    if Layout(folder).recipe.exists():
+        kept = stored(folder)
+        differing = [
+            f"{name}: {before} there, {now} asked"
+            for name, before, now in _differences(to_json(kept.request), to_json(request))
+        ]
+        if differing:
+            raise RunProblem(
+                f"{folder} holds another tailoring ({'; '.join(differing)}). Choose another folder, or resume that one."
+            )
+        return kept
+    begin = clock.monotonic()
+    found = usable(request.data)
+    facts = data_facts(found.data, around.cache)
+    recipe = choose(request, facts, machine(found.data, around), data=found.data)
+    return replace(recipe, planning_seconds=round(clock.monotonic() - begin, 1))
+
+
+def machine(data: str, around: Surroundings) -> Machine:
+    """Describe where training happens here."""
+    accelerator = on_accelerator(around.device)
+    precision = "bf16" if accelerator else "fp32"
+
+    def speed(crop: tuple[int, int], batch: int) -> Speed:
+        return measure_speed(data, crop=crop, batch=batch, precision=precision, around=around)
+
+    workers = 1 if accelerator else min(os.cpu_count() or 1, 4)
+    return Machine(accelerator=accelerator, workers=workers, precision=precision, speed=speed)
+
+
+def carry_out(recipe: TailorRecipe, folder: Path, around: Surroundings) -> dict[str, Json]:
+    """Do the stages that are not done yet; a finished tailoring just returns its result."""
+    place = Place(folder=folder, cache=around.cache, device=around.device)
+    return execute(
+        lambda: Tailoring(recipe=recipe, place=place, around=around),
+        folder,
+        recipe_document(recipe),
+        display=Outline(around.display or Quiet()),
+        policy=around.policy,
+    )
+
+
+def stored(folder: Path) -> TailorRecipe:
+    """Return the recipe of a tailoring's run directory."""
+    recipe = parse_recipe(read_recipe(folder), what=f"recipe of {folder}")
+    if not isinstance(recipe, TailorRecipe):
+        raise RunProblem(f"{folder} is a run of another kind; resume it, or choose another folder.")
+    return recipe
+
+
+def described(recipe: TailorRecipe) -> dict[str, Any]:
+    """Return what would be done: every choice with its reason, and the time it is expected to take."""
+    effort = recipe.effort
+    pack = 60 * effort.pack_minutes
+    estimate = recipe.planning_seconds + pack + effort.training_seconds + effort.closing_seconds
+    return {
+        "request": to_json(recipe.request),
+        "choices": [to_json(choice) for choice in recipe.choices],
+        "estimate_seconds": round(estimate, 1),
+    }
+
+
+def parse_seconds(text: str) -> float:
+    """Read a time such as `90s`, `30m` or `2h`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)\s*", text.lower())
+    if match is None:
+        raise UserError(f"time '{text}' is not understood; write for example 30m or 2h.")
+    return float(match[1]) * UNITS[match[2]]
+
+
+class Outline:
+    """Passes on what must be told; progress is shown by the stages themselves."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    def open(self, title: str) -> None:
+        """Begin."""
+        self._display.message(title)
+
+    def step(self, step: Step) -> None:
+        """Tell what a stage has to say."""
+        if step.message:
+            self._display.message(step.message)
+
+    def message(self, text: str) -> None:
+        """Say something."""
+        self._display.message(text)
+
+    def close(self) -> None:
+        """End."""
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    return [(name, before.get(name), now[name]) for name in now if before.get(name) != now[name]]
+

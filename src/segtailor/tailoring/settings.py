@@ -1,0 +1,96 @@
+"""What a tailoring is asked for, and everything decided about it: plain data that a run directory keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from segtailor.core.errors import UserError
+from segtailor.recipes.recipe import RECIPES, Place
+
+if TYPE_CHECKING:
+    from segtailor.tailoring.job import Tailoring
+
+SHARES = {"search": 0.36, "teacher": 0.14, "train": 0.30, "baselines": 0.20}  # of the time that is for training
+LABELS = "network+resize+argmax"  # what a user waits for: from a picture to labels of its size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for, as typed; what is left out is chosen for the data and the machine."""
+
+    data: str
+    target: str
+    budget_ms: float
+    recipe: str = "auto"
+    seconds: float | None = None
+    image: tuple[int, int] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.budget_ms > 0:
+            raise UserError(f"a budget of {self.budget_ms} ms cannot be kept; give for example 12ms or 60fps.")
+        if self.seconds is not None and self.seconds < 60:
+            raise UserError(f"--time: {self.seconds:g} seconds are too few for a search; give at least 1m.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One setting that was chosen, and why in one line."""
+
+    setting: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much is done: steps of each training, and candidates of the search. Zero leaves a stage out."""
+
+    candidates: int
+    candidate_steps: int
+    teacher_steps: int
+    train_steps: int
+    baselines: int
+    baseline_steps: int
+    pack_minutes: float
+    pack_networks: int
+    training_seconds: float
+    closing_seconds: float
+
+    def stage_seconds(self, stage: str) -> float:
+        """Return the time planned for a stage that trains."""
+        return SHARES[stage] * self.training_seconds
+
+
+@RECIPES.register("tailor")
+@dataclass(frozen=True, kw_only=True)
+class TailorRecipe:
+    """A request with every choice made; running it again is the reproduction.
+
+    `data` is the request's, less the samples that cannot be read. `image` is the size that the network is exported
+    and timed at. `search_limit_ms` is what the search may spend on the network alone, so that the whole keeps the
+    budget.
+    """
+
+    request: Request
+    data: str
+    system: str
+    image: tuple[int, int]
+    crop: tuple[int, int]
+    batch: int
+    lr: float
+    effort: Effort
+    search_limit_ms: float
+    workers: int = 1
+    precision: str = "fp32"
+    planning_seconds: float = 0.0
+    quantise: bool = True
+    includes: str = LABELS
+    choices: tuple[Choice, ...] = field(default_factory=tuple)
+
+    def job(self, place: Place) -> Tailoring:
+        """Return the work, ready to begin or to go on."""
+        from segtailor.tailoring.job import Tailoring
+
+        return Tailoring(recipe=self, place=place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ STAGES: tuple[tuple[str, StageWork], ...] = (
 ALWAYS = ("data", "fastest")  # done even if no network can keep the budget
 PACED = tuple(SHARES)  # stages whose length follows the time that is left
 CLOCK = "clock.json"
-SLOWEST, FASTEST_PACE = 0.25, 4.0
+PACES = (0.25, 4.0)  # the least and the most of what was planned
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -48,13 +48,14 @@ class Tailoring:
     recipe: TailorRecipe
     place: Place
     around: Surroundings = field(default_factory=Surroundings)
+    stages: Sequence[tuple[str, StageWork]] = STAGES
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def steps(self) -> Iterator[Step]:
         """Work stage by stage."""
         folder = Layout(self.place.folder).stages
         folder.mkdir(parents=True, exist_ok=True)
-        for number, (name, work) in enumerate(STAGES, start=1):
+        for number, (name, work) in enumerate(self.stages, start=1):
             file = folder / f"{name}.json"
             if self._impossible() and name not in ALWAYS:
                 continue
@@ -62,11 +63,11 @@ class Tailoring:
                 self.outcomes[name] = dict(read_json(file, what=f"stage '{name}'", error=RunProblem))
                 message = f"{name}: done before"
             else:
-                self._tell(f"stage {number} of {len(STAGES)}: {name}")
+                self._tell(f"stage {number} of {len(self.stages)}: {name}")
                 self.outcomes[name] = self._carried_out(name, work)
                 write_json(file, self.outcomes[name], what=f"outcome of stage '{name}'")
                 message = None
-            yield Step(phase="stages", done=number, total=len(STAGES), message=message)
+            yield Step(phase="stages", done=number, total=len(self.stages), message=message)
 
     def save(self, folder: Path) -> None:
         """Nothing to write: every stage keeps its own outcome."""
@@ -110,7 +111,7 @@ class Tailoring:
         planned = sum(self.recipe.effort.stage_seconds(stage) for stage in ahead)
         effort, spent = self.recipe.effort, self.recipe.planning_seconds + sum(self._clock().values())
         left = self.recipe.request.seconds - spent - effort.closing_seconds
-        return min(max(left / planned, SLOWEST), FASTEST_PACE)
+        return min(max(left / planned, PACES[0]), PACES[1])
 
     def _clock(self) -> dict[str, float]:
         file = Layout(self.place.folder).stages / CLOCK

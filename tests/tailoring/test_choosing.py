@@ -1,0 +1,130 @@
+"""Settings follow from facts, and each says why."""
+
+from dataclasses import replace
+
+import pytest
+
+from segtailor.core.errors import UnknownName, UserError
+from segtailor.tailoring.choosing import Machine, choose, expands, usual_batch, usual_crop, usual_effort
+from segtailor.tailoring.facts import DataFacts
+from segtailor.tailoring.run import parse_seconds, requested
+from segtailor.tailoring.settings import SHARES, Request, TailorRecipe
+from segtailor.tailoring.speed import Speed
+
+FACTS = DataFacts(
+    images=367, validation=101, classes=11, usual=(360, 480), smallest=(360, 480), largest=(360, 480)
+)
+REQUEST = Request(data="folder:x", target="cpu/onnxruntime/fp32", budget_ms=20.0)
+
+
+def machine(*, accelerator: bool = False, base: float = 0.05, per_gmac: float = 0.02) -> Machine:
+    speed = Speed(base=base, per_gmac=per_gmac)
+    precision = "bf16" if accelerator else "fp32"
+    return Machine(accelerator=accelerator, workers=2, precision=precision, speed=lambda crop, batch: speed)
+
+
+def chosen(request: Request = REQUEST, facts: DataFacts = FACTS, **kind: float) -> TailorRecipe:
+    return choose(request, facts, machine(**kind), data=request.data)  # type: ignore[arg-type]
+
+
+def test_every_choice_has_a_reason_in_one_line() -> None:
+    settings = chosen().choices
+    assert {choice.setting for choice in settings} >= {"image", "classes", "batch", "crop", "lr", "training"}
+    for choice in settings:
+        assert choice.reason
+        assert "\n" not in choice.reason
+        assert len(choice.reason) < 120
+
+
+def test_the_network_is_made_for_the_usual_size_unless_one_is_asked_for() -> None:
+    assert chosen().image == (360, 480)
+    assert chosen(replace(REQUEST, image=(96, 128))).image == (96, 128)
+
+
+@pytest.mark.parametrize("size", [(17, 23), (64, 64), (361, 479), (720, 960), (1080, 1920), (4000, 3000)])
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_a_crop_is_a_multiple_of_32_and_never_larger_than_the_machine_likes(
+    size: tuple[int, int], accelerator: bool
+) -> None:
+    facts = replace(FACTS, usual=size, smallest=size, largest=size)
+    height, width = usual_crop(facts, size, machine(accelerator=accelerator))
+    assert height % 32 == width % 32 == 0
+    assert height * width <= (768 * 1024 if accelerator else 128 * 256)
+    assert height <= max(32, size[0])
+    assert width <= max(32, size[1])
+
+
+@pytest.mark.parametrize("images", [1, 3, 8, 9, 40, 367, 100_000])
+def test_a_batch_leaves_four_steps_per_pass_where_it_can(images: int) -> None:
+    batch = usual_batch(replace(FACTS, images=images), machine())
+    assert 2 <= batch <= 8
+    assert batch == 2 or 4 * batch <= images
+
+
+@pytest.mark.parametrize("seconds", [60.0, 270.0, 1800.0, 7200.0, 86_400.0])
+def test_the_plan_fits_the_time(seconds: float) -> None:
+    speed = Speed(base=0.05, per_gmac=0.02)
+    effort = usual_effort(seconds, speed, 2e9)
+    step = speed.step(2e9)
+    spent = (
+        60 * effort.pack_minutes
+        + effort.candidates * (effort.candidate_steps * step + 1.5)
+        + 3 * step * effort.teacher_steps
+        + 1.35 * step * (effort.train_steps + effort.baselines * effort.baseline_steps)
+    )
+    assert spent <= 1.05 * seconds or seconds <= 270.0  # very short plans have their least
+    assert effort.train_steps >= 20
+
+
+def test_more_time_means_more_work_of_every_kind() -> None:
+    short, long = (usual_effort(seconds, Speed(base=0.05, per_gmac=0.02), 2e9) for seconds in (600, 6000))
+    for name in ("candidate_steps", "teacher_steps", "train_steps", "baseline_steps", "candidates"):
+        assert getattr(long, name) >= getattr(short, name)
+    assert expands(long)
+
+
+def test_the_search_keeps_slack_for_what_comes_after_the_network() -> None:
+    assert chosen().search_limit_ms < REQUEST.budget_ms
+
+
+def test_shares_of_the_time_add_up() -> None:
+    assert sum(SHARES.values()) == pytest.approx(1.0)
+
+
+def test_an_unknown_recipe_is_refused_with_near_names() -> None:
+    with pytest.raises(UnknownName, match="lpsnet"):
+        chosen(replace(REQUEST, recipe="lpsnets"))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("2h", 7200), ("1.5 h", 5400), ("10min", 600)]
+)
+def test_times_are_read(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "two hours", "5", "-3m", "3d"])
+def test_a_time_that_is_none_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UserError, match="30m"):
+        parse_seconds(text)
+
+
+def test_data_of_ones_own_needs_a_budget() -> None:
+    with pytest.raises(UserError, match="--budget"):
+        requested("folder:x", "cpu/onnxruntime/fp32", None)
+
+
+def test_a_minute_is_the_least_time() -> None:
+    with pytest.raises(UserError, match="1m"):
+        requested("folder:x", "cpu/onnxruntime/fp32", "20ms", time="5s")
+
+
+@pytest.mark.parametrize("budget", ["0ms", "-3ms", "fast", 0.0])
+def test_a_budget_that_is_none_is_refused(budget: str | float) -> None:
+    with pytest.raises(UserError, match="budget"):
+        requested("folder:x", "cpu/onnxruntime/fp32", budget)
+
+
+def test_a_runtime_that_is_not_here_is_refused_before_any_work() -> None:
+    with pytest.raises(UserError, match="nosuch"):
+        requested("folder:x", "cpu/nosuch/fp32", "20ms")

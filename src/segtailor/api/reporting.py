@@ -1,0 +1,119 @@
+"""Reports: the functions behind the verb. Only `look` imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segtailor.core.atomic import write_text
+from segtailor.core.codec import Json
+from segtailor.core.errors import UserError
+from segtailor.report.comparison import compare
+from segtailor.report.document import Quality, Report
+from segtailor.report.folder import open_run
+from segtailor.report.html import render, render_comparison
+from segtailor.report.inspecting import inspect
+from segtailor.report.parts import kept_parts, save_parts
+from segtailor.report.reading import report_of
+from segtailor.report.views import sections
+from segtailor.runs import Layout
+
+if TYPE_CHECKING:
+    from segtailor.api.training import Surroundings
+
+PAGE = "index.html"
+COMPARISON = "comparison.html"
+
+
+def page_of(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Return where the report of these runs goes: into the run, or for several beside where one works."""
+    if out is not None:
+        return Path(out)
+    return Layout(Path(runs[0])).report / PAGE if len(runs) == 1 else Path(COMPARISON)
+
+
+def report(runs: Sequence[str | Path], out: str | Path | None = None) -> dict[str, Json]:
+    """Write the report of one run, or the comparison of several, as one HTML file; return where and what it says."""
+    if not runs:
+        raise UserError("no run was given; name one or more run directories.")
+    folders = [Path(run) for run in runs]
+    page = page_of(runs, out)
+    if len(folders) == 1:
+        found = report_of(folders[0])
+        return {"runs": [str(folders[0])], **write_report(found, page)}
+    comparison = compare(folders)
+    best = comparison.best()
+    size = _write(page, render_comparison(comparison))
+    return {
+        "runs": [str(folder) for folder in folders],
+        "report": str(page),
+        "bytes": size,
+        "title": comparison.title,
+        "verdict": f"{best.name} has the highest quality" if best else None,
+        "sections": [place for place, _ in comparison.sections()],
+        "missing": [line for run in comparison.runs for line in run.report.missing],
+        "compared": [
+            {
+                "name": run.name,
+                "kind": run.kind,
+                "status": run.status,
+                "quality": run.quality,
+                "cost": run.cost,
+                "unit": run.unit,
+                "seconds": run.seconds,
+                "seed": run.seed,
+            }
+            for run in comparison.runs
+        ],
+        "differing": [setting.name for setting in comparison.settings("differs")],
+    }
+
+
+def look(run: str | Path, *, surroundings: Surroundings | None = None) -> Quality:
+    """Predict the validation split with what a run trained; keep confusion and pictures with the run."""
+    from segtailor.api.models import load
+    from segtailor.api.training import Surroundings
+    from segtailor.data.cache import open_pixels
+    from segtailor.data.locate import locate
+    from segtailor.training.device import pick_device
+
+    folder, around = Path(run), surroundings or Surroundings()
+    recipe = open_run(folder).recipe
+    if recipe.get("kind") != "train" or not recipe.get("val_split"):
+        raise UserError(
+            f"{folder} is no training with a validation split, so there are no pictures to look at; leave them out."
+        )
+    model = load(Layout(folder).weights)
+    model.network.to(pick_device(around.device))
+    split = str(recipe["val_split"])
+    pixels = open_pixels(locate(str(recipe["data"])), split, around.cache)
+    quality = inspect(
+        model.predict, pixels, task=model.task, names=pixels.names, note=f"Split '{split}', whole images."
+    )
+    save_parts(folder, replace(kept_parts(folder), quality=quality))
+    return quality
+
+
+def write_report(report: Report, page: Path) -> dict[str, Json]:
+    """Write a report as one HTML file; return where and what it says."""
+    return {
+        "report": str(page),
+        "bytes": _write(page, render(report)),
+        "title": report.title,
+        "verdict": report.verdict.sentence if report.verdict else None,
+        "sections": [place for place, _ in sections(report)],
+        "missing": list(report.missing),
+    }
+
+
+def _write(page: Path, text: str) -> int:
+    if page.is_dir():
+        raise UserError(f"{page} is a folder; give a file, e.g. --out {page / PAGE}.")
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise UserError(f"{page.parent} cannot be made ({problem.strerror}); choose another --out.") from None
+    write_text(page, text, what="report")
+    return len(text.encode())

@@ -8,18 +8,30 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from segtailor.api.exporting import export
     from segtailor.api.models import load
     from segtailor.api.networks import architectures, count, create, load_encoder, load_published
     from segtailor.api.searching import search
     from segtailor.api.timing import bench
 
-__all__ = ["architectures", "bench", "count", "create", "load", "load_encoder", "load_published", "search"]
+__all__ = [
+    "architectures",
+    "bench",
+    "count",
+    "create",
+    "export",
+    "load",
+    "load_encoder",
+    "load_published",
+    "search",
+]
 
 _HOMES = {
     "architectures": "networks",
     "bench": "timing",
     "count": "networks",
     "create": "networks",
+    "export": "exporting",
     "load": "models",
     "load_encoder": "networks",
     "load_published": "networks",

@@ -22,6 +22,7 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("train", "Train a network on a dataset."),
     ("eval", "Score a trained network on a split of a dataset."),
     ("report", "Write the report of a run as one HTML file, or compare several runs."),
+    ("export", "Write a trained network as a file for a runtime, and prove that it computes the same."),
     ("resume", "Go on with a run that was interrupted."),
 )
 DATA_VERBS: tuple[tuple[str, str], ...] = (

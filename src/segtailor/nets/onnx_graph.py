@@ -1,4 +1,4 @@
-"""A module as an ONNX graph of fixed size, and a session to run one: shared by exported files and by runtimes."""
+"""A module as an ONNX graph, and a session to run one: shared by exported files and by runtimes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,18 @@ from segtailor.core.errors import Unsupported, UserError
 OPSET = 18
 
 
-def onnx_bytes(module: nn.Module, inputs: Sequence[Tensor], *, names: Sequence[str], output: str) -> bytes:
-    """Return the serialised ONNX model of a module at the sizes and types of `inputs`, weights included."""
+def onnx_bytes(
+    module: nn.Module,
+    inputs: Sequence[Tensor],
+    *,
+    names: Sequence[str],
+    output: str,
+    dynamic: tuple[dict[int, Any], ...] | None = None,
+) -> bytes:
+    """Return the serialised ONNX model of a module at the sizes and types of `inputs`, weights included.
+
+    `dynamic` says for each input which sides are open; none by default.
+    """
     _need_exporter()
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
@@ -30,6 +40,7 @@ def onnx_bytes(module: nn.Module, inputs: Sequence[Tensor], *, names: Sequence[s
             opset_version=OPSET,
             input_names=list(names),
             output_names=[output],
+            dynamic_shapes=dynamic,
         )
     if program is None:
         raise RuntimeError("torch.onnx.export gave no program")
@@ -59,8 +70,38 @@ def onnx_session(
     source = model if isinstance(model, bytes) else str(model)
     try:
         return runtime.InferenceSession(source, options, providers=list(providers))
-    except _load_errors(runtime) as problem:
-        raise UserError(f"{what} cannot be loaded ({_first_line(problem)}). Export it again.") from None
+    except onnx_errors() as problem:
+        raise UserError(f"{what} cannot be loaded ({first_line(problem)}). Export it again.") from None
+
+
+def at_size(model: bytes, image: tuple[int, int]) -> bytes:
+    """Return a serialised model of open size fixed to one image of (height, width); what is fixed already stays."""
+    import onnx
+
+    proto = onnx.load_model_from_string(model)
+    tensor = proto.graph.input[0].type.tensor_type
+    first = 1 if tensor.elem_type == onnx.TensorProto.UINT8 else 2
+    for axis, side in ((0, 1), (first, image[0]), (first + 1, image[1])):
+        if not tensor.shape.dim[axis].HasField("dim_value"):
+            tensor.shape.dim[axis].dim_value = side
+    for value in (*proto.graph.output, *proto.graph.value_info):  # these follow from the input
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_param"):
+                dim.Clear()
+    data: bytes = proto.SerializeToString()
+    return data
+
+
+def onnx_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of ONNX Runtime, which share no base class."""
+    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NotImplemented")
+    state = _onnxruntime().capi.onnxruntime_pybind11_state
+    return tuple(getattr(state, name) for name in (*names, "NoSuchFile", "RuntimeException"))
+
+
+def first_line(problem: Exception) -> str:
+    """Return the first line of an error, at most 200 characters of it."""
+    return str(problem).strip().split("\n")[0][:200]
 
 
 def _onnxruntime() -> Any:
@@ -73,13 +114,6 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _load_errors(runtime: Any) -> tuple[type[Exception], ...]:
-    """Return the errors of ONNX Runtime, which share no base class."""
-    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NotImplemented")
-    state = runtime.capi.onnxruntime_pybind11_state
-    return tuple(getattr(state, name) for name in (*names, "NoSuchFile", "RuntimeException"))
-
-
 def _need_exporter() -> None:
     try:
         import onnx
@@ -89,10 +123,6 @@ def _need_exporter() -> None:
             f"ONNX needs the package '{problem.name}', which is not installed: `pip install onnx onnxscript`."
         ) from None
     del onnx, onnxscript
-
-
-def _first_line(problem: Exception) -> str:
-    return str(problem).strip().split("\n")[0][:200]
 
 
 @contextmanager

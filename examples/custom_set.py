@@ -13,7 +13,13 @@ from PIL import Image
 
 from segtailor.data.locate import locate
 
-SIZES = ((96, 160), (96, 160), (96, 160), (112, 144), (128, 128))  # most pictures have one size, some have not
+SIZES = (
+    (96, 160),
+    (96, 160),
+    (96, 160),
+    (112, 144),
+    (128, 128),
+)  # most pictures have one size, some have not
 
 
 def main() -> None:
@@ -39,7 +45,9 @@ def make(folder: Path, *, count: int) -> None:
         split = "val" if index % 5 == 4 else "train"
         if split == "val":  # one class never appears in val: the doctor should notice
             labels = np.where(labels == len(scenes.task.classes) - 1, 0, labels).astype(np.uint8)
-        colours = np.array([*scenes.task.palette, *[(0, 0, 0)] * (256 - len(scenes.task.palette))], dtype=np.uint8)
+        colours = np.array(
+            [*scenes.task.palette, *[(0, 0, 0)] * (256 - len(scenes.task.palette))], dtype=np.uint8
+        )
         Image.fromarray(pixels).save(folder / "images" / split / f"scene{index:03d}.jpg", quality=92)
         Image.fromarray(colours[labels]).save(folder / "masks" / split / f"scene{index:03d}.png")
     damaged = folder / "images" / "train" / "scene001.jpg"

@@ -20,7 +20,7 @@ REQUEST = Request(data="folder:x", target="cpu/onnxruntime/fp32", budget_ms=20.0
 def machine(*, accelerator: bool = False, base: float = 0.05, per_gmac: float = 0.02) -> Machine:
     speed = Speed(base=base, per_gmac=per_gmac)
     precision = "bf16" if accelerator else "fp32"
-    return Machine(accelerator=accelerator, workers=2, precision=precision, speed=lambda crop, batch: speed)
+    return Machine(accelerator=accelerator, workers=2, precision=precision, speed=lambda *_: speed)
 
 
 def chosen(request: Request = REQUEST, facts: DataFacts = FACTS, **kind: float) -> TailorRecipe:

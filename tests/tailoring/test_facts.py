@@ -72,5 +72,5 @@ def test_data_without_validation_is_refused_with_the_remedy(tmp_path: Path) -> N
     (tmp_path / "set" / "train").mkdir(parents=True)
     (root / "images").rename(tmp_path / "set" / "train" / "images")
     (root / "masks").rename(tmp_path / "set" / "train" / "masks")
-    with pytest.raises(DataProblem, match="val=0.2"):
+    with pytest.raises(DataProblem, match=r"val=0\.2"):
         data_facts(f"folder:{tmp_path / 'set'}", tmp_path / "cache")

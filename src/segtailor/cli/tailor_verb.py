@@ -61,7 +61,7 @@ def tailor_(
     facts = run.described(plan)
     _tell(facts)
     if dry_run:
-        emit({"run": str(out), **facts}, lambda console: None, json=json)
+        emit({"run": str(out), **facts}, lambda _: None, json=json)
         return 0
     result = run.carry_out(plan, out, around)
     emit(result, lambda console: console.print(summary(result), highlight=False), json=json)

@@ -13,7 +13,10 @@ from segtailor.tailoring.speed import Speed
 
 SYSTEMS = ("lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
 MULTIPLE = 32  # the deepest stride of the families
-CROP_PIXELS = {False: 128 * 256, True: 768 * 1024}  # most pixels of a training crop, by whether there is a GPU
+CROP_PIXELS = {
+    False: 128 * 256,
+    True: 768 * 1024,
+}  # most pixels of a training crop, by whether there is a GPU
 BATCH = {False: 8, True: 32}
 LR, LR_BATCH = 0.003, 16  # AdamW's rate is right at this batch, and grows with the root of it
 SEARCHED = 0.75  # of the budget: the rest is for enlarging labels and for slow runs
@@ -24,7 +27,10 @@ PACK_SHARE, PACK_MINUTES = 0.12, (0.3, 10.0)  # of the whole time; at least and 
 PACK_NETWORK_SECONDS = 2.5  # each of the networks that the pack is checked on
 TRIAL_SECONDS = 1.5  # per candidate besides its training: starting, judging
 CANDIDATE_STEPS = (30, 4000)
-DIRECTIONS, EXPANSIONS = 10, 6  # candidates of one step of LPS-Net's expansion; steps that make it worth while
+DIRECTIONS, EXPANSIONS = (
+    10,
+    6,
+)  # candidates of one step of LPS-Net's expansion; steps that make it worth while
 TYPICAL = "lpsnet-step4"  # what candidates cost to train
 DISTILLED = 1.35  # a step with a teacher, relative to one without
 FEWEST_STEPS = 20
@@ -52,14 +58,16 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
     told = [
         Choice(setting="recipe", value=system, reason=_why_system(request)),
         Choice(setting="image", value=_size(image), reason=_why_image(request, facts)),
-        Choice(
-            setting="classes", value=str(facts.classes), reason=f"found in {facts.images} training masks"
-        ),
+        Choice(setting="classes", value=str(facts.classes), reason=f"found in {facts.images} training masks"),
         Choice(setting="crop", value=_size(crop), reason=_why_crop(crop, image, machine)),
         Choice(
-            setting="batch", value=str(batch), reason=f"usual {_where(machine)}, at most a quarter of the images"
+            setting="batch",
+            value=str(batch),
+            reason=f"usual {_where(machine)}, at most a quarter of the images",
         ),
-        Choice(setting="lr", value=str(lr), reason=f"AdamW: {LR} at batch {LR_BATCH}, by the root of the batch"),
+        Choice(
+            setting="lr", value=str(lr), reason=f"AdamW: {LR} at batch {LR_BATCH}, by the root of the batch"
+        ),
         Choice(
             setting="precision",
             value=machine.precision,
@@ -123,7 +131,10 @@ def usual_effort(seconds: float, speed: Speed, macs: float) -> Effort:
     """Divide the time: pack, search, teacher, training, baselines; at least a little of each."""
     pack = min(max(PACK_SHARE * seconds / 60, PACK_MINUTES[0]), PACK_MINUTES[1])
     networks = 6 if seconds < 900 else 30
-    rest = max(seconds - FIXED_SECONDS - CLOSING_SECONDS - 60 * pack - PACK_NETWORK_SECONDS * (networks + 4), 0.3 * seconds)
+    rest = max(
+        seconds - FIXED_SECONDS - CLOSING_SECONDS - 60 * pack - PACK_NETWORK_SECONDS * (networks + 4),
+        0.3 * seconds,
+    )
     step = speed.step(macs)
     candidates, steps = _candidates(SHARES["search"] * rest, step)
     baselines = 1 if seconds < 240 else 2 if seconds < 3600 else 4
@@ -199,5 +210,5 @@ def _search(effort: Effort, system: str) -> str:
 
 def _why_search(effort: Effort) -> str:
     if expands(effort):
-        return f"about {SHARES['search']:.0%} of the training time, enough for {EXPANSIONS} steps of LPS-Net's expansion"
+        return f"{SHARES['search']:.0%} of the training time, enough for {EXPANSIONS} steps of LPS-Net's expansion"
     return f"about {SHARES['search']:.0%} of the training time, too little for an expansion step by step"

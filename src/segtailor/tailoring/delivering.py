@@ -47,10 +47,8 @@ def export(context: Context) -> dict[str, Any]:
     """Write the recommended network for its runtime, from normalised pixels to labels, and prove it equal."""
     recipe = context.recipe
     model = Path(context.outcomes["recommend"]["model"])
-    found = export_bundle(
-        model, to="onnx", image=recipe.image, output="labels", data=recipe.data, surroundings=context.around
-    )
-    return {**found}
+    found = export_bundle(model, to="onnx", image=recipe.image, output="labels", data=recipe.data)
+    return found.document()
 
 
 def int8(context: Context) -> dict[str, Any]:

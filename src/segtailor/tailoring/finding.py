@@ -40,7 +40,7 @@ def fastest(context: Context) -> dict[str, Any]:
     """Measure the smallest ready networks: if none keeps the budget, no search can help."""
     image = context.recipe.image
     smallest = sorted(architectures(), key=lambda name: count(name, image=image).macs)[:FASTEST]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"network": name, "median_ms": one.median_ms, "p95_ms": one.p95_ms}
         for name, one in zip(smallest, context.time(smallest), strict=True)
     ]
@@ -84,7 +84,9 @@ def pack(context: Context) -> dict[str, Any]:
 def search(context: Context) -> dict[str, Any]:
     """Search networks that keep the budget."""
     recipe = _search_recipe(context, pack=Path(context.outcomes["pack"]["pack"]))
-    found = searching.search(recipe, context.run_folder("search"), surroundings=context.around)
+    found: dict[str, Any] = searching.search(
+        recipe, context.run_folder("search"), surroundings=context.around
+    )
     kept = {member["trial"]: member for member in [found, *_members(found)]}
     return {
         "run": str(context.run_folder("search")),
@@ -168,4 +170,3 @@ def _fits(file: Path, use: Use) -> bool:
     except UserError:
         return False
     return True
-

@@ -14,13 +14,15 @@ from segtailor.core.errors import MissingCost
 from segtailor.core.plan import OpCall, Plan
 from segtailor.costs import LatencyTable
 from segtailor.costs.pack import read_pack
+from segtailor.data.cache import open_pixels
+from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
 from segtailor.report import document as page
+from segtailor.report.inspecting import inspect
 from segtailor.report.parts import save_parts
 from segtailor.spaces import baselines as handmade
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.delivering import OWN
-from segtailor.tailoring.quality import quality_of
 from segtailor.tailoring.settings import TailorRecipe
 
 
@@ -112,13 +114,20 @@ def _parts(context: Context, figures: Mapping[str, Any], seconds: Mapping[str, f
         verdict=page.Verdict(sentence=str(figures["verdict"]), met=kept["met"], facts=facts),
         front=_front(context),
         layers=_layers(context),
-        quality=quality_of(Path(chosen["model"]), recipe.data, cache=context.around.cache),
+        quality=_quality(context),
         int8=_int8(context.outcomes["int8"]),
         data=_data(context),
         choices=_choices(recipe),
         stages=_stages(seconds),
         commands=_commands(recipe),
     )
+
+
+def _quality(context: Context) -> page.Quality:
+    """Look at every validation picture with the recommended network."""
+    model, data = load_bundle(Path(context.outcomes["recommend"]["model"])), locate(context.recipe.data)
+    pixels = open_pixels(data, "val", context.around.cache)
+    return inspect(model.predict, pixels, task=data.task, names=pixels.names, note="Split 'val', whole images.")
 
 
 def _front(context: Context) -> page.Front:
@@ -155,7 +164,7 @@ def _front(context: Context) -> page.Front:
     return page.Front(
         points=tuple(points),
         budget=context.recipe.request.budget_ms,
-        note=f"Latency includes everything from a normalised picture to labels of its size ({context.recipe.includes}).",
+        note=f"Latency is that of the whole, from a normalised picture to labels ({context.recipe.includes}).",
     )
 
 
@@ -244,4 +253,3 @@ def _commands(recipe: TailorRecipe) -> tuple[page.Command, ...]:
     if asked.seconds:
         again.append(f"--time {asked.seconds / 60:g}m")
     return (page.Command(text=" ".join(again), note="the whole of it, again"),)
-

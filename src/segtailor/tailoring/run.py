@@ -30,7 +30,7 @@ TARGET, BUDGET, SECONDS = "cpu/onnxruntime/fp32", "10ms", 270.0
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
-def tailor(
+def tailor(  # noqa: PLR0913 - the one function that everybody calls: its arguments are the command's flags
     data: str | None = None,
     target: str = TARGET,
     budget: str | float | None = None,
@@ -64,7 +64,9 @@ def requested(
 ) -> Request:
     """Turn what a user gives into a request; the embedded data brings its own budget and time."""
     if data is not None and budget is None:
-        raise UserError("a budget is missing: how long may one picture take? Give for example --budget 30fps.")
+        raise UserError(
+            "a budget is missing: how long may one picture take? Give for example --budget 30fps."
+        )
     seconds = parse_seconds(time) if isinstance(time, str) else time
     if data is None and seconds is None:
         seconds = SECONDS
@@ -179,4 +181,3 @@ class Outline:
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     return [(name, before.get(name), now[name]) for name in now if before.get(name) != now[name]]
-

@@ -11,7 +11,12 @@ from segtailor.recipes.recipe import RECIPES, Place
 if TYPE_CHECKING:
     from segtailor.tailoring.job import Tailoring
 
-SHARES = {"search": 0.36, "teacher": 0.14, "train": 0.30, "baselines": 0.20}  # of the time that is for training
+SHARES = {
+    "search": 0.36,
+    "teacher": 0.14,
+    "train": 0.30,
+    "baselines": 0.20,
+}  # of the time that is for training
 LABELS = "network+resize+argmax"  # what a user waits for: from a picture to labels of its size
 
 
@@ -29,7 +34,9 @@ class Request:
 
     def __post_init__(self) -> None:
         if not self.budget_ms > 0:
-            raise UserError(f"a budget of {self.budget_ms} ms cannot be kept; give for example 12ms or 60fps.")
+            raise UserError(
+                f"a budget of {self.budget_ms} ms cannot be kept; give for example 12ms or 60fps."
+            )
         if self.seconds is not None and self.seconds < 60:
             raise UserError(f"--time: {self.seconds:g} seconds are too few for a search; give at least 1m.")
 

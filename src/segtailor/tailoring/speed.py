@@ -51,9 +51,7 @@ def measure_speed(
     return Speed(base=max(quick - slope * small, 1e-4), per_gmac=GIGA * slope)
 
 
-def _seconds(
-    name: str, data: str, crop: tuple[int, int], changes: list[str], around: Surroundings
-) -> float:
+def _seconds(name: str, data: str, crop: tuple[int, int], changes: list[str], around: Surroundings) -> float:
     recipe = train_recipe(name, data, crop=crop, changes=changes, surroundings=around)
     job = recipe.job(Place(folder=Path(), cache=around.cache, device=around.device))
     begin = time.perf_counter()

@@ -26,7 +26,11 @@ def teacher(context: Context) -> dict[str, Any]:
     """Train a larger published network of the same family, to learn from."""
     name = sibling(context.outcomes["choose"]["architecture"], image=context.recipe.crop)
     if name is None:
-        return {"network": None, "model": None, "reason": "the family has no published network of a fitting size"}
+        return {
+            "network": None,
+            "model": None,
+            "reason": "the family has no published network of a fitting size",
+        }
     folder = context.run_folder("teacher")
     recipe = _recipe(context, name, steps=context.recipe.effort.teacher_steps, teacher=None)
     return {"network": name, **_trained(context, recipe, folder)}
@@ -82,12 +86,17 @@ def ready(context: Context) -> list[tuple[str, dict[str, float]]]:
         return []
     classes = locate(recipe.data).task.outputs
     chosen = context.outcomes["choose"]
-    most = 3 * count(chosen["architecture"], image=recipe.image).macs * max(
-        1.0, recipe.request.budget_ms / chosen["p95_ms"]
+    most = (
+        3
+        * count(chosen["architecture"], image=recipe.image).macs
+        * max(1.0, recipe.request.budget_ms / chosen["p95_ms"])
     )
     rows = [row.name for row in ready_networks(Macs(), most, image=recipe.image, classes=classes) if row.fits]
     found: list[tuple[str, dict[str, float]]] = []
-    for group in ([name for name in rows if name in handmade()], [name for name in rows if name not in handmade()]):
+    for group in (
+        [name for name in rows if name in handmade()],
+        [name for name in rows if name not in handmade()],
+    ):
         found += _fitting(context, group, wanted - len(found) if found else max(1, wanted // 2))
     return found
 
@@ -137,4 +146,3 @@ def _trained(context: Context, recipe: TrainRecipe, folder: Path) -> dict[str, A
         "miou": scores["miou"],
         "params": count(load_bundle(Path(model)).architecture).params,
     }
-

@@ -104,7 +104,7 @@ def colours_of(raw: RawMask) -> NDArray[np.uint8] | None:
 
 
 def list_pictures(folder: Path, suffixes: Collection[str] = SUFFIXES) -> tuple[Path, ...]:
-    """Return every file below `folder` with one of the `suffixes`, sorted; linked folders are followed, each real folder once."""
+    """Return every file below `folder` with one of the suffixes, sorted; linked folders too, each real one once."""
     found: list[Path] = []
     seen: set[tuple[int, int]] = set()
     waiting = [folder]

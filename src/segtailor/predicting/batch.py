@@ -15,7 +15,7 @@ from segtailor.core.atomic import write_bytes, writing
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, Interrupted, UserError
 from segtailor.data.files import read_image
-from segtailor.predicting.inputs import Input
+from segtailor.predicting.inputs import Input, Kind
 from segtailor.predicting.labelling import Labelled, Predictor, label, shares
 from segtailor.predicting.painting import Look, paint, png
 from segtailor.predicting.video import Footage, frame_folder, movie, open_camera, open_video
@@ -35,6 +35,7 @@ class Result:
     """What was written for one input; `note` says what the user should know about it."""
 
     text: str
+    kind: Kind
     output: Path
     size: tuple[int, int]
     network_size: tuple[int, int]
@@ -47,6 +48,7 @@ class Result:
         """Return plain data."""
         return {
             "input": self.text,
+            "kind": self.kind,
             "output": str(self.output),
             "height": self.size[0],
             "width": self.size[1],
@@ -174,6 +176,7 @@ class _Tally:
             note = f"{item.text} is large: the network saw it at {seen[0]}x{seen[1]}."
         return Result(
             text=item.text,
+            kind=item.kind,
             output=path,
             size=own,
             network_size=seen,

@@ -6,7 +6,7 @@ import glob
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.data.files import SUFFIXES, list_pictures
@@ -16,13 +16,14 @@ VIDEOS = frozenset(
     {".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".ts", ".mts", ".wmv", ".flv", ".ogv", ".3gp"}
 )  # fmt: skip
 WILD = "*?["
+Kind: TypeAlias = Literal["image", "video", "camera"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
     """One picture, video or camera. `place` is its name below the output folder, without a suffix."""
 
-    kind: Literal["image", "video", "camera"]
+    kind: Kind
     path: Path
     place: PurePath
     camera: int = 0
@@ -71,8 +72,8 @@ def _inputs(text: str, out: Path) -> Iterator[Input]:
 
 
 def _matching(pattern: str, out: Path) -> Iterator[Input]:
-    matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]
-    found = []
+    matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 - patterns may be absolute
+    found: list[Input] = []
     for path in matches:
         if path.is_dir() and "**" not in pattern:  # "**" lists what is inside by itself
             found += _below(path, out)
@@ -94,7 +95,7 @@ def _inside(path: Path, out: Path) -> bool:
 
 
 def _file(path: Path, below: Path | None = None) -> Input:
-    kind: Literal["image", "video"] = "video" if path.suffix.lower() in VIDEOS else "image"
+    kind: Kind = "video" if path.suffix.lower() in VIDEOS else "image"
     return Input(
         kind=kind, path=path, place=PurePath(path.name if below is None else path.relative_to(below))
     )

@@ -23,7 +23,7 @@ def demonstrate(model: str | Path) -> Demo:
             predictor=predictor, name=name, runtime="ONNX Runtime", note=getattr(predictor, "note", None)
         )
     note = f"the bundle has no {EXPORTED}; `segtailor export {model}` makes it faster"
-    return Demo(predictor=predictor, name=name, runtime="PyTorch", note=note)
+    return Demo(predictor=predictor, name=name, runtime="PyTorch, not exported", note=note)
 
 
 def serve(model: str | Path, *, host: str = "127.0.0.1", port: int = 8000) -> Server:

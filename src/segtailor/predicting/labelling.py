@@ -74,7 +74,7 @@ def network_size(own: tuple[int, int], asked: tuple[int, int] | None = None) -> 
         return own
     scale = math.sqrt(NETWORK_PIXELS / (height * width))
     # A side that would vanish keeps one pixel, and the other then takes what is left.
-    reduced = max(1, math.floor(height * scale))
+    reduced = min(max(1, math.floor(height * scale)), NETWORK_PIXELS)
     return reduced, min(max(1, math.floor(width * scale)), NETWORK_PIXELS // reduced)
 
 

@@ -21,7 +21,7 @@ from segtailor.data.files import PIXEL_LIMIT
 
 USUAL_RATE = Fraction(25)  # frames per second where a file does not say
 TICKS = 90_000  # per second: the clock of results, fine enough for any rate
-GUESSED = 0.9  # of the frames that length and rate promise must come; a stated number must come whole
+SOUND = 1.0  # seconds that sound may go on after the last frame
 QUALITY = {"crf": "18", "preset": "veryfast"}
 Add: TypeAlias = Callable[[Image.Image, float], None]  # takes a picture and its time in seconds
 
@@ -37,6 +37,7 @@ class Footage:
     problem: str | None = field(default=None, init=False)
     decoded: int = field(default=0, init=False)
     damaged: int = field(default=0, init=False)
+    _end: float = field(default=0.0, init=False)
 
     @property
     def rate(self) -> Fraction:
@@ -46,13 +47,16 @@ class Footage:
     @property
     def total(self) -> int | None:
         """Number of frames, where the file says."""
-        return None if self.live else int(self.stream.frames) or self._guess()
+        return None if self.live else int(self.stream.frames) or round(self._seconds * self.rate) or None
 
     def __iter__(self) -> Iterator[tuple[NDArray[np.uint8], float]]:
         for frame in self._frames():
             time = float(frame.time) if frame.time is not None else float(self.decoded / self.rate)
             pixels = frame.to_ndarray(format="rgb24")
+            held = float((frame.duration or 0) * (frame.time_base or 0))
             self.decoded += 1
+            self.damaged += bool(frame.is_corrupt)
+            self._end = time + max(held, float(1 / self.rate))
             yield np.ascontiguousarray(np.rot90(pixels, round(frame.rotation / 90))), time
         self.problem = self._verdict()
 
@@ -70,20 +74,30 @@ class Footage:
             except av.FFmpegError:  # this packet is lost; later ones may be whole
                 self.damaged += 1
 
-    def _guess(self) -> int | None:
+    @property
+    def _seconds(self) -> float:
+        """Length that the file states, or zero."""
         import av
 
-        seconds = self.container.duration / av.time_base if self.container.duration else 0
-        return round(seconds * self.rate) or None
+        return float((self.container.duration or 0) / av.time_base)
+
+    def _short(self) -> bool:
+        """Tell whether fewer frames came than the file states, by number or else by length."""
+        import av
+
+        if self.stream.frames:
+            return self.decoded < int(self.stream.frames)
+        slack = 2 / float(self.rate) + (SOUND if self.container.streams.audio else 0)
+        start = float((self.container.start_time or 0) / av.time_base)
+        return self._end - start < self._seconds - slack
 
     def _verdict(self) -> str | None:
         """Say what is wrong with a video that was read to its end, if anything is."""
-        promised, exact = self.total, bool(self.stream.frames)
-        short = promised is not None and self.decoded < (promised if exact else GUESSED * promised)
+        short = self._short()
         if self.live or not (self.damaged or short):
             return None
-        what = "has damaged parts" if self.damaged and not short else "ends early"
-        of = f" of {promised}" if promised is not None and short else ""
+        what = "ends early" if short else "has damaged parts"
+        of = f" of {self.total}" if short and self.total else ""
         return (
             f"video {self.name} {what}: {self.decoded}{of} frames could be read, and those were labelled. "
             "Copy or record it again for the rest."

@@ -48,7 +48,7 @@ class Demo:
     def analyse(self, data: bytes) -> dict[str, Json]:
         """Label the picture in `data` (the content of an image file); the mask is a palette PNG in base 64."""
         marks = [time.perf_counter()]
-        image = decode_image(data, name="that was sent", limit=self.limits.pixels)
+        image = decode_image(data, name="you sent", limit=self.limits.pixels)
         marks.append(time.perf_counter())
         found = label(self.predictor, image)
         marks.append(time.perf_counter())

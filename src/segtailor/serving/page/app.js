@@ -73,7 +73,9 @@ async function draw(picture, facts, name) {
   shown = { name, mask: above.getImageData(0, 0, width, height), url: URL.createObjectURL(file) };
   $("welcome").hidden = true;
   $("view").hidden = false;
-  $("stage").classList.add("filled");
+  for (const part of [$("stage"), $("legend")]) part.classList.add("filled");
+  $("stage").style.setProperty("--aspect", width / height);
+  $("latency").hidden = false;
   fit();
   $("download").href = shown.url;
   $("download").download = `${name.replace(/\.[^.]*$/, "") || "picture"}-mask.png`;
@@ -87,7 +89,8 @@ async function draw(picture, facts, name) {
 function fit() {
   // Small pictures grow to fill the stage: canvases have no such rule of their own.
   const room = $("view").getBoundingClientRect(), canvas = $("mask");
-  const scale = Math.min((room.width - 20) / canvas.width, (room.height - 20) / canvas.height);
+  const edge = parseFloat(getComputedStyle($("view")).paddingLeft) * 2;
+  const scale = Math.min((room.width - edge) / canvas.width, (room.height - edge) / canvas.height);
   for (const each of [$("picture"), canvas]) {
     each.style.width = `${canvas.width * scale}px`;
     each.style.height = `${canvas.height * scale}px`;
@@ -163,7 +166,7 @@ function latency({ timings_ms: times, round_trip_ms: whole }) {
 const percent = (share) => (share && share < 0.001 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`);
 
 function say(text) {
-  $("message").textContent = text;
+  $("message").textContent = text.charAt(0).toUpperCase() + text.slice(1);
   $("message").hidden = !text;
 }
 

@@ -48,6 +48,12 @@ class Page:
                 assert "error" not in answer, answer
                 return dict(answer["result"])
 
+    def close(self) -> None:
+        """End the browser."""
+        self._session = ""
+        with suppress(AssertionError, OSError):
+            self.call("Browser.close")
+
     def look(self, width: int, height: int, *, dark: bool = False) -> None:
         """Set the size of the window and the colour scheme."""
         self.call(
@@ -129,10 +135,14 @@ def browser(profile: Path, *flags: str) -> Iterator[Page]:
         setpgroup=0,
     )
     os.close(commands), os.close(answers)
+    page = None
     try:
-        yield Page(reading, writing)
+        page = Page(reading, writing)
+        yield page
     finally:
-        os.close(writing), os.close(reading)  # the browser ends when its pipe does
+        if page is not None:
+            page.close()
+        os.close(writing), os.close(reading)
         end = time.monotonic() + 5
         while os.waitpid(process, os.WNOHANG) == (0, 0):
             if time.monotonic() > end:

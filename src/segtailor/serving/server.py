@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 AT_ONCE = 64  # connections; a browser opens six
+LARGEST_PORT = 65535
 LINGER = 2  # seconds that open requests may take after Ctrl-C
 
 
@@ -68,6 +69,8 @@ def open_server(demo: Demo, *, host: str, port: int) -> Server:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= LARGEST_PORT:
+        raise UserError(f"port {port} does not exist; check --port, which is 0 to {LARGEST_PORT}.")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, _, _, _, address = found[0]
@@ -80,5 +83,5 @@ def _listen(host: str, port: int) -> socket.socket:
         raise UserError(
             f"cannot listen on {host} port {port}: {problem.strerror}. Check --host, and give a --port above 1023."
         ) from None
-    except (OverflowError, UnicodeError) as problem:
-        raise UserError(f"{host} port {port} is no address ({problem}); check --host and --port.") from None
+    except UnicodeError as problem:
+        raise UserError(f"{host} port {port} is no address ({problem}); check --host.") from None

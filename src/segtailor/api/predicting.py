@@ -109,10 +109,11 @@ class _Watch:
         self._display.message(f"failed: {failure.problem}")
 
     def document(self) -> dict[str, Json]:
+        seconds = self._seconds
         return {
             "frames": self._frames,
-            "seconds": self._seconds,
-            "fps": self._frames / self._seconds,
+            "seconds": seconds,
+            "fps": self._frames / seconds,
             "results": [result.document() for result in self._results],
             "failures": [_failure(failure) for failure in self._failures],
         }

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from segtailor.cli.options import DryRun, Json, Size
 from segtailor.cli.output import emit
-from segtailor.core.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +60,6 @@ def predict_(
     from segtailor.predicting.painting import Look
     from segtailor.runs import display_for
 
-    if flags.frames is not None and flags.frames < 1:
-        raise UserError(f"--frames {flags.frames} leaves nothing to label; give 1 or more.")
     settings = Settings(
         look=Look(form=flags.form, opacity=flags.opacity), size=flags.size, frames=flags.frames
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import warnings
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -172,7 +173,10 @@ def _opened(path: Path, what: str) -> Iterator[Image.Image]:
 def _decoded(source: Path | BytesIO, subject: str, limit: int) -> Iterator[Image.Image]:
     smaller = "Make it smaller first."
     try:
-        with Image.open(source, formats=FORMATS) as picture:
+        with warnings.catch_warnings():  # of sizes well below our own limit
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = Image.open(source, formats=FORMATS)
+        with opened as picture:
             if picture.width * picture.height > limit:
                 size = f"{picture.width}x{picture.height}"
                 raise _unusable(subject, f"{size} is over the limit of {limit} pixels", smaller)

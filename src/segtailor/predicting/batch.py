@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from segtailor.core.atomic import write_bytes, writing
 from segtailor.core.codec import Json
-from segtailor.core.errors import DataProblem, Interrupted, UserError
+from segtailor.core.errors import DataProblem, Interrupted, Unsupported, UserError
 from segtailor.data.files import read_image
 from segtailor.predicting.inputs import Input, Kind
-from segtailor.predicting.labelling import Labelled, Predictor, label, shares
+from segtailor.predicting.labelling import Labelled, Predictor, label, network_size, shares
 from segtailor.predicting.painting import Look, paint, png
 from segtailor.predicting.video import Footage, frame_folder, movie, open_camera, open_video
 
@@ -78,6 +78,12 @@ class Settings:
     look: Look = field(default_factory=Look)
     size: tuple[int, int] | None = None
     frames: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            network_size(self.size, self.size)  # raises where it is too large
+        if self.frames is not None and self.frames < 1:
+            raise Unsupported(f"{self.frames} frames leave nothing to label; give 1 or more.")
 
 
 def predict_all(

@@ -1,6 +1,10 @@
 // The page: sends a picture or camera frames to the server, draws the mask that comes back, and says what it means.
 const $ = (id) => document.getElementById(id);
 const STAGES = { decode: "#e0a458", resize: "#c46d5e", network: "#2a9d8f", colour: "#5b8fd9", encode: "#9b7ec9" };
+const MEANING = {
+  decode: "from file to pixels", resize: "of pictures too large for memory", colour: "shares and palette", encode: "the mask as PNG",
+  network: "normalise, compute, take the best class; a file of fixed size also resizes here",
+};
 const LONGEST = 2048; // pixels of a side on the screen; larger pictures are drawn smaller
 const CAMERA_WIDTH = 960;
 
@@ -156,6 +160,7 @@ function latency({ timings_ms: times, round_trip_ms: whole }) {
     const spot = document.createElement("i"), term = document.createElement("dt"), value = document.createElement("dd");
     spot.style.background = colour || "none";
     term.textContent = name;
+    term.title = MEANING[name] ?? "";
     value.textContent = `${ms.toFixed(ms < 10 ? 1 : 0)} ms`;
     term.className = value.className = kind;
     return [spot, term, value];

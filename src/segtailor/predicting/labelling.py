@@ -80,8 +80,8 @@ def network_size(own: tuple[int, int], asked: tuple[int, int] | None = None) -> 
 
 def shares(labels: NDArray[np.uint8], task: Task) -> list[float]:
     """Return for every class the share of pixels that carry it."""
-    counts = np.bincount(labels.ravel(), minlength=256)[: task.outputs]
-    return [float(share) for share in counts / labels.size]
+    counts = Image.fromarray(labels).histogram()  # numpy would first make integers of eight bytes
+    return [count / labels.size for count in counts[: task.outputs]]
 
 
 def _resized(pixels: NDArray[np.uint8], size: tuple[int, int], method: Image.Resampling) -> NDArray[np.uint8]:

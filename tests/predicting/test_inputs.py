@@ -78,6 +78,13 @@ def test_results_of_an_earlier_call_are_no_inputs(tmp_path: Path) -> None:
     assert placed(tmp_path, str(tmp_path / "**" / "*")) == {"a.jpg": "a.png"}
 
 
+def test_the_folder_of_results_is_no_input(tmp_path: Path) -> None:
+    touch(tmp_path, "real/a.jpg")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    _, ((_, problem),) = expand([str(tmp_path / "link")], out=tmp_path / "real")
+    assert "is where the results go; choose another one with --out" in problem
+
+
 def test_a_result_never_replaces_an_input(tmp_path: Path) -> None:
     touch(tmp_path, "a.png")
     inputs, _ = expand([str(tmp_path / "a.png")], out=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import struct
 import sys
 from fractions import Fraction
@@ -14,6 +15,7 @@ from PIL import Image
 
 from segtailor.core.errors import DataProblem, Interrupted, Unsupported
 from segtailor.predicting import Event, Failure, Form, Look, Progress, Result, Settings, expand, predict_all
+from segtailor.predicting.batch import _wanted
 from segtailor.predicting.video import open_camera, open_video
 from tests.predicting.models import Threshold, halves
 
@@ -167,6 +169,34 @@ def test_a_wish_to_stop_leaves_no_half_video(tmp_path: Path) -> None:
             )
         )
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_live_source_ends_at_a_wish_and_keeps_what_it_has(tmp_path: Path) -> None:
+    with open_video(film(tmp_path / "a.mp4")) as footage:
+        footage.live = True
+        asked = iter([False, False, True])
+        assert len(list(_wanted(footage, None, lambda: next(asked)))) == 3
+
+
+def test_a_video_on_a_full_disk_is_named_and_leaves_no_remains(tmp_path: Path) -> None:
+    source = film(tmp_path / "a.mp4", frames=60)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))  # fails as a full disk does
+    try:
+        events = labelled(source, tmp_path / "out" / "a.mp4", form="overlay")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert isinstance(events[-1], Failure)
+    assert "Free some disk space" in events[-1].problem
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_lists_of_addresses_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_text(
+        "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n"
+    )
+    (failure,) = labelled(tmp_path / "a.mp4", tmp_path / "out.mp4")
+    assert isinstance(failure, Failure)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="cameras are read on Linux only")

@@ -73,6 +73,8 @@ def predict(
     shown.open(f"{len(plan.work)} input(s) to {plan.out}")
     watch = _Watch(shown, total=len(plan.work))
     try:
+        if note := getattr(predictor, "note", None):
+            shown.message(f"note: {note}.")
         for failure in plan.failures:
             watch.failed(failure)
         with stoppable(lambda: shown.message("stopping after this frame")) as stop:

@@ -152,9 +152,11 @@ def _wanted(
 ) -> Iterator[tuple[NDArray[np.uint8], float]]:
     for count, frame in enumerate(footage, start=1):
         yield frame
-        if count == most or (footage.live and stop()):
+        if count == most:
             return
         if stop():
+            if footage.live:
+                return  # the usual way to end a camera
             raise Interrupted(
                 f"interrupted in {footage.name}, of which nothing was kept. Run the same command again."
             )

@@ -43,7 +43,7 @@ def expand(texts: Sequence[str], *, out: Path) -> tuple[list[Input], list[tuple[
     problems: list[tuple[str, str]] = []
     for text in texts:
         try:
-            for found in _inputs(text, out.absolute()):
+            for found in _inputs(text, out.resolve()):
                 key = found.camera if found.kind == "camera" else found.path.resolve()
                 inputs.setdefault(key, found)
         except (UserError, OSError, RuntimeError, ValueError) as problem:  # a path can be wrong in many ways
@@ -54,6 +54,8 @@ def expand(texts: Sequence[str], *, out: Path) -> tuple[list[Input], list[tuple[
 def _inputs(text: str, out: Path) -> Iterator[Input]:
     path = Path(text).expanduser()
     if path.is_dir():
+        if path.resolve().is_relative_to(out):
+            raise UserError(f"folder {path} is where the results go; choose another one with --out.")
         found = list(_below(path, out))
         if not found:
             raise DataProblem(f"folder {path} holds no pictures or videos; name another one, or the files.")
@@ -91,7 +93,7 @@ def _below(folder: Path, out: Path) -> Iterator[Input]:
 
 
 def _inside(path: Path, out: Path) -> bool:
-    return path.absolute().is_relative_to(out)
+    return path.parent.resolve().is_relative_to(out)  # not the file: it may be a link to elsewhere
 
 
 def _file(path: Path, below: Path | None = None) -> Input:

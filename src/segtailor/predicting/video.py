@@ -22,6 +22,7 @@ from segtailor.data.files import PIXEL_LIMIT
 USUAL_RATE = Fraction(25)  # frames per second where a file does not say
 TICKS = 90_000  # per second: the clock of results, fine enough for any rate
 SOUND = 1.0  # seconds that sound may go on after the last frame
+LOCAL = {"protocol_whitelist": "file"}  # a file may be a list of addresses to fetch from
 QUALITY = {"crf": "18", "preset": "veryfast"}
 Add: TypeAlias = Callable[[Image.Image, float], None]  # takes a picture and its time in seconds
 
@@ -106,7 +107,9 @@ class Footage:
 
 def open_video(path: Path) -> AbstractContextManager[Footage]:
     """Open a video file."""
-    return _opened(str(path), f"video {path}", name=str(path))
+    if path.exists() and not path.is_file():
+        raise DataProblem(f"video {path} cannot be read: it is not a regular file. Name another one.")
+    return _opened(str(path.absolute()), f"video {path}", name=str(path), options=LOCAL)
 
 
 def open_camera(index: int) -> AbstractContextManager[Footage]:
@@ -178,10 +181,10 @@ class _Writer:
 
 
 @contextmanager
-def _opened(source: str, subject: str, *, name: str, format: str | None = None) -> Iterator[Footage]:  # noqa: A002
+def _opened(source: str, subject: str, *, name: str, **how: Any) -> Iterator[Footage]:
     av = _package()
     try:
-        container = av.open(source, format=format)
+        container = av.open(source, **how)
     except (av.FFmpegError, OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
         raise DataProblem(f"{subject} cannot be read: {reason}. Restore, convert or remove it.") from None
@@ -195,7 +198,7 @@ def _opened(source: str, subject: str, *, name: str, format: str | None = None) 
                 f"of {PIXEL_LIMIT} pixels. Make it smaller first."
             )
         stream.thread_type = "AUTO"
-        yield Footage(container, stream, name=name, live=format is not None)
+        yield Footage(container, stream, name=name, live="format" in how)
 
 
 def _package() -> Any:

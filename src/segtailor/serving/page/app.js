@@ -12,6 +12,7 @@ let model = { classes: [], upload_bytes: Infinity };
 let shown = null; // { name, mask: ImageData, url } of the last answer
 let isolated = null; // class that is shown alone
 let camera = null; // MediaStream while it runs
+let sorted = null; // the stream for which classes were put in order
 let turn = 0; // rises with every new wish, so that late answers to old ones are dropped
 
 // ---- talking to the server
@@ -111,8 +112,9 @@ function legend(shares) {
     row.classList.toggle("absent", !share);
     row.querySelector(".share").textContent = shares.length ? percent(share) : "";
     row.querySelector("u").style.transform = `scaleX(${share / most})`;
-    if (!camera) list.append(row.parentElement); // a live list that jumps about cannot be read
+    if (!camera || camera !== sorted) list.append(row.parentElement); // a live list that jumps about cannot be read
   }
+  sorted = camera;
   if (focused !== undefined) list.querySelector(`[data-index="${focused}"]`)?.focus();
 }
 

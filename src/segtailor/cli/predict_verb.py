@@ -79,6 +79,7 @@ def _print(console: Console, facts: dict[str, Any]) -> None:
     console.print(
         f"wrote {done} result{'s' * (done != 1)} to {facts['out']}: {facts['frames']} frames, "
         f"{facts['fps']:.1f} fps from reading to writing",
+        markup=False,
         highlight=False,
     )
     if failed:

@@ -46,7 +46,7 @@ def serve_(
     emit(
         facts,
         lambda console: console.print(
-            f"{verb} {demo.name} ({demo.runtime}) at {server.url}", highlight=False
+            f"{verb} {demo.name} ({demo.runtime}) at {server.url}", markup=False, highlight=False
         ),
         json=json,
     )

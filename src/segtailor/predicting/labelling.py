@@ -63,10 +63,10 @@ def label(
 def network_size(own: tuple[int, int], asked: tuple[int, int] | None = None) -> tuple[int, int]:
     """Return the (height, width) at which the network sees a picture."""
     if asked is not None:
-        if asked[0] * asked[1] > NETWORK_PIXELS:
+        if min(asked) < 1 or asked[0] * asked[1] > NETWORK_PIXELS:
             raise Unsupported(
-                f"size {asked[0]}x{asked[1]} needs too much memory; give at most {NETWORK_PIXELS} pixels, "
-                "for example 4096x4096."
+                f"size {asked[0]}x{asked[1]} is empty or needs too much memory; "
+                f"give 1 to {NETWORK_PIXELS} pixels, for example 512x1024."
             )
         return asked
     height, width = own

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from segtailor.api.networks import architectures, baselines, count, create, load_encoder, load_published
     from segtailor.api.searching import search
     from segtailor.api.timing import bench
+    from segtailor.api.training import evaluate, train
+    from segtailor.tailoring.run import tailor
 
 __all__ = [
     "architectures",
@@ -20,24 +22,30 @@ __all__ = [
     "bench",
     "count",
     "create",
+    "evaluate",
     "export",
     "load",
     "load_encoder",
     "load_published",
     "search",
+    "tailor",
+    "train",
 ]
 
 _HOMES = {
-    "architectures": "networks",
-    "baselines": "networks",
-    "bench": "timing",
-    "count": "networks",
-    "create": "networks",
-    "export": "exporting",
-    "load": "models",
-    "load_encoder": "networks",
-    "load_published": "networks",
-    "search": "searching",
+    "architectures": "api.networks",
+    "baselines": "api.networks",
+    "bench": "api.timing",
+    "count": "api.networks",
+    "create": "api.networks",
+    "evaluate": "api.training",
+    "export": "api.exporting",
+    "load": "api.models",
+    "load_encoder": "api.networks",
+    "load_published": "api.networks",
+    "search": "api.searching",
+    "tailor": "tailoring.run",
+    "train": "api.training",
 }
 
 
@@ -45,4 +53,4 @@ def __getattr__(name: str) -> Any:
     """Import the interface on first use, so that `import segtailor` stays instant."""
     if name not in _HOMES:
         raise AttributeError(f"module 'segtailor' has no attribute '{name}'")
-    return getattr(import_module(f"segtailor.api.{_HOMES[name]}"), name)
+    return getattr(import_module(f"segtailor.{_HOMES[name]}"), name)

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from segtailor.core.errors import DataProblem
-from segtailor.data.files import PIXEL_LIMIT, file_stamp, list_pictures, read_image, read_mask
+from segtailor.data.files import PIXEL_LIMIT, decode_image, file_stamp, list_pictures, read_image, read_mask
 from tests.data.trees import write, write_image, write_mask, write_palette_mask
 
 
@@ -143,3 +143,21 @@ def test_stamp_changes_with_the_file(tmp_path: Path) -> None:
     before = file_stamp(path)
     os.utime(path, ns=(1, 1))
     assert file_stamp(path) != before
+
+
+def test_bytes_are_decoded_like_files(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.png", np.array([[0, 257, 65535]], dtype=np.uint16))
+    assert np.array_equal(decode_image(path.read_bytes(), name="sent"), read_image(path))
+    for content, reason in ((b"", "empty"), (b"words", "no picture"), (path.read_bytes()[:40], "")):
+        with pytest.raises(DataProblem, match=f"image sent cannot be read: .*{reason}"):
+            decode_image(content, name="sent")
+    with pytest.raises(DataProblem, match=r"3x1 is over the limit of 2 pixels\. Make it smaller"):
+        decode_image(path.read_bytes(), name="sent", limit=2)
+
+
+def test_formats_that_start_outside_programs_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text(
+        "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
+    )
+    with pytest.raises(DataProblem, match="no picture of a known format"):
+        read_image(tmp_path / "a.png")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segtailor.core.atomic import new_folder, sweep, write_json, write_text, writing
+from segtailor.core.atomic import new_file, new_folder, sweep, write_json, write_text, writing
 from segtailor.core.errors import RunProblem
 from segtailor.runs import Journal, entries
 from segtailor.runs.checkpoint import MANIFEST, Checkpoints
@@ -191,3 +191,21 @@ def test_a_stale_lock_file_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text('{"pid": 1, "host": "gone", "long": "so that the new content is shorter"}')
     with hold(tmp_path / "lock"):
         assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+
+
+def test_a_new_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "film.mp4"
+    path.write_text("old")
+
+    def broken() -> None:
+        with new_file(path, what="film") as temporary:
+            temporary.write_text("half")
+            assert path.read_text() == "old"
+            raise KeyError("a fault of the writer")
+
+    with pytest.raises(KeyError):
+        broken()
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("film.mp4", "old")]
+    with new_file(path, what="film") as temporary:
+        temporary.write_text("new")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("film.mp4", "new")]

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from segtailor.api.networks import create, load_published, published_classes
 from segtailor.core.errors import UserError, unknown
 from segtailor.core.task import Preprocessing, Task
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from PIL import Image
-
     from segtailor.nets.bundle import Model
     from segtailor.nets.onnx_model import OnnxModel
 
 SHIPPED = Path(__file__).parents[1] / "weights"  # bundles that come with the package, one folder each
-
-
-class Predictor(Protocol):
-    """What every opened model can do, whatever it was stored as."""
-
-    @property
-    def task(self) -> Task:
-        """Classes and colours."""
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """From uint8 RGB to what the network reads."""
-
-    def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Label a PIL image or a (height, width, 3) uint8 array at its own size."""
 
 
 def load(model: str | Path) -> Model | OnnxModel:
@@ -44,7 +25,7 @@ def load(model: str | Path) -> Model | OnnxModel:
 
 
 def open_model(model: str | Path) -> Model | OnnxModel:
-    """Open what a user calls MODEL; both results are a `Predictor`."""
+    """Open what a user calls MODEL; both results are a `segtailor.predicting.Predictor`."""
     import segtailor.spaces  # noqa: F401 - registers the families that a bundle may name
     from segtailor.nets.bundle import load_bundle
     from segtailor.nets.onnx_model import open_onnx_model

@@ -15,7 +15,7 @@ import segtailor.spaces  # noqa: F401 - registers the families that recipes and 
 from segtailor.api.models import open_model
 from segtailor.api.networks import resolve
 from segtailor.core.codec import Json
-from segtailor.core.errors import DataProblem
+from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.space import Architecture, architecture_document
 from segtailor.data import doctor
 from segtailor.data.augment import Augment
@@ -70,9 +70,22 @@ def train_recipe(
 
 
 def train(
-    recipe: TrainRecipe, out: str | Path, *, check: bool = True, surroundings: Surroundings | None = None
+    recipe: TrainRecipe | str | Path | Architecture,
+    out: str | Path,
+    *,
+    data: str | None = None,
+    changes: Iterable[str] = (),
+    check: bool = True,
+    surroundings: Surroundings | None = None,
 ) -> dict[str, Json]:
-    """Train in the run directory `out`, or go on with what is there; errors of the data stop it before it starts."""
+    """Train in the run directory `out`, or go on with what is there; errors of the data stop it before it starts.
+
+    `recipe` is a recipe, or a network (name, architecture or its file) with `data` and `changes` (`field=value`).
+    """
+    if not isinstance(recipe, TrainRecipe):
+        if data is None:
+            raise UserError(f"training '{recipe}' needs data; give for example data='synthetic'.")
+        recipe = train_recipe(recipe, data, changes=changes, surroundings=surroundings)
     if check and not Layout(Path(out)).recipe.exists():
         doctor.examine(lambda: locate(recipe.data), limit=CHECKED).raise_for_errors()
     return run(recipe, out, surroundings=surroundings)

@@ -23,6 +23,8 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("eval", "Score a trained network on a split of a dataset."),
     ("report", "Write the report of a run as one HTML file, or compare several runs."),
     ("export", "Write a trained network as a file for a runtime, and prove that it computes the same."),
+    ("predict", "Label pictures, folders, videos or cameras with a trained network."),
+    ("serve", "Show a trained network at work in a local page: pictures, camera, overlay, latency."),
     ("resume", "Go on with a run that was interrupted."),
 )
 DATA_VERBS: tuple[tuple[str, str], ...] = (

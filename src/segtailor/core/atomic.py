@@ -23,13 +23,18 @@ NEARLY_NOTHING = 2**20  # bytes: with less than this free, a failed write failed
 
 def write_bytes(path: Path, data: bytes, *, what: str) -> None:
     """Replace the file `path`; `what` names it in the error."""
+    with new_file(path, what=what) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def new_file(path: Path, *, what: str) -> Iterator[Path]:
+    """Yield the name of a file to write, which becomes `path`, replacing what was there, when the block ends well."""
     temporary = _temporary(path)
     with writing(path, what=what):
         try:
-            with temporary.open("xb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
+            yield temporary
+            _sync_file(temporary)
             temporary.replace(path)
             sync_folder(path.parent)
         finally:
@@ -109,8 +114,7 @@ def sync_tree(folder: Path) -> None:
         if path.is_dir():
             sync_folder(path)
         else:
-            with path.open("rb") as stream:
-                os.fsync(stream.fileno())
+            _sync_file(path)
     sync_folder(folder)
 
 
@@ -138,6 +142,11 @@ def _replace_folder(path: Path, new: Path) -> None:
         old.rename(path)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
 
 
 def _temporary(path: Path) -> Path:

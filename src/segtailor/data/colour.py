@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from segtailor.core.task import Colour
 
 UNLABELLED: Colour = (0, 0, 0)  # how ignored pixels look
+STRIP = 128  # rows mixed at a time: single precision of a whole large picture would take gigabytes
 
 
 def colourise(labels: NDArray[np.uint8], palette: Sequence[Colour]) -> NDArray[np.uint8]:
@@ -24,9 +25,12 @@ def overlay(
     """Lay the colours of the labels over an image; ignored pixels show the bare image."""
     weight = np.zeros(256, np.float32)
     weight[: len(palette)] = opacity
-    share = weight[labels][..., None]
-    mixed = image * (1 - share) + colourise(labels, palette) * share
-    return np.asarray(mixed + 0.5, np.uint8)
+    mixed = np.empty_like(image)
+    for top in range(0, len(image), STRIP):
+        rows = slice(top, top + STRIP)
+        share = weight[labels[rows]][..., None]
+        mixed[rows] = image[rows] * (1 - share) + colourise(labels[rows], palette) * share + 0.5
+    return mixed
 
 
 def _table(palette: Sequence[Colour]) -> NDArray[np.uint8]:

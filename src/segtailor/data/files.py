@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from segtailor.core.errors import DataProblem
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
 PIXEL_LIMIT = 2**27  # 16k x 8k; a larger picture is a mistake or a decompression bomb
+# Tried in this order. Others are left out on purpose: some of PIL's readers start outside programs.
+FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "PPM")
 FOLDER_LIMIT = 1_000_000  # folders walked below one root
 
 # What PIL's decoders raise on damaged input, found by feeding them cut and scrambled files.
@@ -33,7 +37,6 @@ _DAMAGE = (
     AttributeError,
     struct.error,
     zlib.error,
-    Image.DecompressionBombError,
 )
 
 
@@ -58,17 +61,16 @@ def read_image(path: Path) -> NDArray[np.uint8]:
     16-bit greyscale is scaled from its full range; transparency is dropped.
     """
     with _opened(path, "image") as picture:
-        upright = ImageOps.exif_transpose(picture)
-        if upright.mode == "F":
-            raise _unusable(path, "image", "it holds floating-point values")
-        if upright.mode.startswith("I"):
-            grey = np.asarray(upright).astype(np.int64)
-            if grey.min() < 0 or grey.max() > 65535:
-                raise _unusable(path, "image", "its values exceed 16 bits")
-            return np.repeat((grey // 257).astype(np.uint8)[:, :, None], 3, axis=2)
-        if upright.mode == "P" and "transparency" in upright.info:
-            upright = upright.convert("RGBA")
-        return np.array(upright.convert("RGB"), dtype=np.uint8)
+        return _upright_rgb(picture, f"image {path}")
+
+
+def decode_image(data: bytes, *, name: str, limit: int = PIXEL_LIMIT) -> NDArray[np.uint8]:
+    """Decode an image that arrived as bytes, just as `read_image` would; `limit` bounds its pixels."""
+    subject = f"image {name}"
+    if not data:
+        raise _unusable(subject, "it is empty (zero bytes)")
+    with _decoded(BytesIO(data), subject, limit) as picture:
+        return _upright_rgb(picture, subject)
 
 
 def read_mask(path: Path) -> RawMask:
@@ -77,7 +79,7 @@ def read_mask(path: Path) -> RawMask:
         upright = ImageOps.exif_transpose(picture)
         mode = upright.mode
         if mode == "F":
-            raise _unusable(path, "mask", "it holds floating-point values")
+            raise _unusable(f"mask {path}", "it holds floating-point values")
         if mode in ("P", "PA"):
             flat = upright.getpalette("RGB") or []
             indices = np.array(upright if mode == "P" else upright.getchannel(0), dtype=np.uint8)
@@ -102,8 +104,8 @@ def colours_of(raw: RawMask) -> NDArray[np.uint8] | None:
     return colours
 
 
-def list_pictures(folder: Path) -> tuple[Path, ...]:
-    """Return every image file below `folder`, sorted; linked folders are followed, each real folder once."""
+def list_pictures(folder: Path, suffixes: Collection[str] = SUFFIXES) -> tuple[Path, ...]:
+    """Return every file below `folder` with one of the suffixes, sorted; linked folders too, each real one once."""
     found: list[Path] = []
     seen: set[tuple[int, int]] = set()
     waiting = [folder]
@@ -128,7 +130,7 @@ def list_pictures(folder: Path) -> tuple[Path, ...]:
                 continue
             if _is_folder(entry):
                 waiting.append(Path(entry.path))
-            elif Path(entry.name).suffix.lower() in SUFFIXES:
+            elif Path(entry.name).suffix.lower() in suffixes:
                 found.append(Path(entry.path))  # broken links too: reading one then names it
     return tuple(sorted(found))
 
@@ -154,24 +156,61 @@ def file_stamp(path: Path) -> str:
 @contextmanager
 def _opened(path: Path, what: str) -> Iterator[Image.Image]:
     """Open and fully decode a picture, turning every kind of damage into one clear error."""
+    subject = f"{what} {path}"
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise _unusable(path, what, "it is not a regular file")
-        if status.st_size == 0:
-            raise _unusable(path, what, "it is empty (zero bytes)")
-        with Image.open(path) as picture:
-            if picture.width * picture.height > PIXEL_LIMIT:
-                raise _unusable(path, what, f"{picture.width}x{picture.height} is over {PIXEL_LIMIT} pixels")
+    except (OSError, ValueError) as problem:
+        raise _unusable(subject, _reason(problem)) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise _unusable(subject, "it is not a regular file")
+    if status.st_size == 0:
+        raise _unusable(subject, "it is empty (zero bytes)")
+    with _decoded(path, subject, PIXEL_LIMIT) as picture:
+        yield picture
+
+
+@contextmanager
+def _decoded(source: Path | BytesIO, subject: str, limit: int) -> Iterator[Image.Image]:
+    smaller = "Make it smaller first."
+    try:
+        with warnings.catch_warnings():  # of sizes well below our own limit
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = Image.open(source, formats=FORMATS)
+        with opened as picture:
+            if picture.width * picture.height > limit:
+                size = f"{picture.width}x{picture.height}"
+                raise _unusable(subject, f"{size} is over the limit of {limit} pixels", smaller)
             picture.load()
             yield picture
+    except Image.DecompressionBombError:
+        raise _unusable(subject, f"it is over the limit of {limit} pixels", smaller) from None
+    except UnidentifiedImageError:
+        raise _unusable(subject, "its content is no picture of a known format") from None
     except _DAMAGE as problem:
-        reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
-        raise _unusable(path, what, reason.rstrip(".")) from None
+        raise _unusable(subject, _reason(problem)) from None
 
 
-def _unusable(path: Path, what: str, reason: str) -> DataProblem:
-    return DataProblem(f"{what} {path} cannot be read: {reason}. Restore, convert or remove it.")
+def _upright_rgb(picture: Image.Image, subject: str) -> NDArray[np.uint8]:
+    upright = ImageOps.exif_transpose(picture)
+    if upright.mode == "F":
+        raise _unusable(subject, "it holds floating-point values")
+    if upright.mode.startswith("I"):
+        grey = np.asarray(upright).astype(np.int64)
+        if grey.min() < 0 or grey.max() > 65535:
+            raise _unusable(subject, "its values exceed 16 bits")
+        return np.repeat((grey // 257).astype(np.uint8)[:, :, None], 3, axis=2)
+    if upright.mode == "P" and "transparency" in upright.info:
+        upright = upright.convert("RGBA")
+    return np.array(upright.convert("RGB"), dtype=np.uint8)
+
+
+def _reason(problem: Exception) -> str:
+    reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+    return str(reason).rstrip(".")
+
+
+def _unusable(subject: str, reason: str, remedy: str = "Restore, convert or remove it.") -> DataProblem:
+    return DataProblem(f"{subject} cannot be read: {reason}. {remedy}")
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

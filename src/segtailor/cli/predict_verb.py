@@ -1,0 +1,93 @@
+"""`segtailor predict`: label pictures, videos and cameras."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from segtailor.cli.options import DryRun, Json, Size
+from segtailor.cli.output import emit
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictFlags:
+    """What is written, and how."""
+
+    form: Annotated[Literal["colour", "overlay", "ids"], Parameter(name="--as")] = "colour"
+    """colour: a palette picture, which shows colours and whose values are the class ids; overlay: colours laid over
+    the picture; ids: a greyscale picture of the class ids. Videos become MP4 files, with ids folders of PNG files."""
+    opacity: float = 0.55
+    """Of the colours in overlays, 0 to 1."""
+    size: Size | None = None
+    """HEIGHTxWIDTH at which the network sees the pictures; their own by default. Results always have their own."""
+    frames: int | None = None
+    """At most so many frames of a video or camera. A camera runs until Ctrl-C otherwise."""
+    device: str | None = None
+    """cpu, cuda, cuda:1, ...; the best one here by default."""
+
+
+def predict_(
+    model: str,
+    /,
+    *inputs: str,
+    out: Path = Path("predictions"),
+    flags: Annotated[PredictFlags, Parameter(name="*")] = PredictFlags(),
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Label pictures, folders, videos or cameras; one PNG per picture, of its own size and upright.
+
+    Transparency is ignored and 16-bit pictures are scaled from their full range, as in training. Inputs that cannot
+    be read are reported, the others are done; the exit code is then 1.
+
+    Parameters
+    ----------
+    model:
+        A bundle, an ONNX file, or the name of shipped weights.
+    inputs:
+        Pictures, videos, folders (with all below), quoted patterns such as '*.jpg', or camera numbers.
+    out:
+        Folder for the results, which are named like the inputs.
+    """
+    from segtailor.api.models import model_place
+    from segtailor.api.predicting import outline, predict
+    from segtailor.predicting.batch import Settings
+    from segtailor.predicting.painting import Look
+    from segtailor.runs import display_for
+
+    settings = Settings(
+        look=Look(form=flags.form, opacity=flags.opacity), size=flags.size, frames=flags.frames
+    )
+    if dry_run:
+        model_place(model)
+        facts = outline(inputs, out, settings).document()
+        emit(facts, lambda console: _print_outline(console, facts), json=json)
+    else:
+        shown = display_for(sys.stderr, json=json)
+        facts = predict(model, inputs, out, settings=settings, device=flags.device, display=shown)
+        emit(facts, lambda console: _print(console, facts), json=json)
+    return 1 if facts["failures"] else 0
+
+
+def _print(console: Console, facts: dict[str, Any]) -> None:
+    done, failed = len(facts["results"]), len(facts["failures"])
+    console.print(
+        f"wrote {done} result{'s' * (done != 1)} to {facts['out']}: {facts['frames']} frames, "
+        f"{facts['fps']:.1f} fps from reading to writing",
+        markup=False,
+        highlight=False,
+    )
+    if failed:
+        console.print(f"{failed} failed, named above", highlight=False)
+
+
+def _print_outline(console: Console, facts: dict[str, Any]) -> None:
+    for row in facts["results"]:
+        console.print(f"would write {row['output']} from {row['input']}", markup=False, highlight=False)
+    for row in facts["failures"]:
+        console.print(f"failed: {row['problem']}", markup=False, highlight=False)

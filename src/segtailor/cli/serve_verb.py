@@ -1,0 +1,58 @@
+"""`segtailor serve`: a trained network at work in a local page."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+from segtailor.cli.options import DryRun, Json
+from segtailor.cli.output import emit, note
+
+
+def serve_(
+    model: str,
+    /,
+    *,
+    port: int = 8000,
+    host: str = "127.0.0.1",
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Show a trained network at work in a local page: drop a picture or use the camera. Ctrl-C ends it.
+
+    The exported file of a bundle is used where there is one.
+
+    Parameters
+    ----------
+    model:
+        A bundle, an ONNX file, or the name of shipped weights.
+    port:
+        Where the page is; 0 takes any free one.
+    host:
+        Address to listen on; other machines can reach the page if it is not a local one.
+    """
+    from segtailor.api.serving import serve
+
+    server = serve(model, host=host, port=port)
+    demo = server.demo
+    facts = {"url": server.url, "model": demo.name, "runtime": demo.runtime, "note": demo.note}
+    if demo.note:
+        note(f"note: {demo.note}.")
+    if not server.local:
+        note(
+            f"warning: everyone who can reach {host} can use this page; it has no password and no encryption."
+        )
+    verb = "would show" if dry_run else "showing"
+    emit(
+        facts,
+        lambda console: console.print(
+            f"{verb} {demo.name} ({demo.runtime}) at {server.url}", markup=False, highlight=False
+        ),
+        json=json,
+    )
+    sys.stdout.flush()
+    if dry_run:
+        server.listening.close()
+        return
+    with suppress(KeyboardInterrupt):  # the usual way to end it
+        server.run()

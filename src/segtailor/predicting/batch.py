@@ -1,0 +1,195 @@
+"""The loop over inputs. One that fails is a record, not an end: the others are still done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segtailor.core.atomic import write_bytes, writing
+from segtailor.core.codec import Json
+from segtailor.core.errors import DataProblem, Interrupted, Unsupported, UserError
+from segtailor.data.files import read_image
+from segtailor.predicting.inputs import Input, Kind
+from segtailor.predicting.labelling import Labelled, Predictor, label, network_size, shares
+from segtailor.predicting.painting import Look, paint, png
+from segtailor.predicting.video import Footage, frame_folder, movie, open_camera, open_video
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """One frame of a moving input is done; `total` where it is known."""
+
+    text: str
+    done: int
+    total: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What was written for one input; `note` says what the user should know about it."""
+
+    text: str
+    kind: Kind
+    output: Path
+    size: tuple[int, int]
+    network_size: tuple[int, int]
+    frames: int
+    seconds: float
+    shares: Mapping[str, float]
+    note: str | None = None
+
+    def document(self) -> dict[str, Json]:
+        """Return plain data."""
+        return {
+            "input": self.text,
+            "kind": self.kind,
+            "output": str(self.output),
+            "height": self.size[0],
+            "width": self.size[1],
+            "network_size": list(self.network_size),
+            "frames": self.frames,
+            "seconds": self.seconds,
+            "shares": dict(self.shares),
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why an input could not be labelled, or not whole."""
+
+    text: str
+    problem: str
+
+
+Event: TypeAlias = Progress | Result | Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How inputs are labelled; `frames` is the most that is taken of a moving one."""
+
+    look: Look = field(default_factory=Look)
+    size: tuple[int, int] | None = None
+    frames: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            network_size(self.size, self.size)  # raises where it is too large
+        if self.frames is not None and self.frames < 1:
+            raise Unsupported(f"{self.frames} frames leave nothing to label; give 1 or more.")
+
+
+def predict_all(
+    predictor: Predictor,
+    work: Sequence[tuple[Input, Path]],
+    settings: Settings,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Event]:
+    """Label every input and write its result; `stop` ends a camera, and interrupts everything else."""
+    for item, path in work:
+        if stop():
+            raise Interrupted(
+                "interrupted; what was finished is complete. Run the same command again for the rest."
+            )
+        try:
+            with writing(path, what="folder"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            if item.kind == "image":
+                yield _picture(predictor, item, path, settings)
+            else:
+                yield from _moving(predictor, item, path, settings, stop)
+        except UserError as problem:
+            yield Failure(text=item.text, problem=str(problem))
+        except MemoryError:
+            yield Failure(
+                text=item.text, problem=f"{item.text} does not fit in memory. Give --size, e.g. 512x1024."
+            )
+
+
+def _picture(predictor: Predictor, item: Input, path: Path, settings: Settings) -> Result:
+    start = time.perf_counter()
+    image = read_image(item.path)
+    found = label(predictor, image, size=settings.size)
+    picture = paint(image, found.labels, predictor.task, settings.look)
+    write_bytes(path, png(picture), what="labels")
+    tally = _Tally(predictor)
+    tally.add(image, found)
+    return tally.result(item, path, start, reduced=settings.size is None)
+
+
+def _moving(
+    predictor: Predictor, item: Input, path: Path, settings: Settings, stop: Callable[[], bool]
+) -> Iterator[Event]:
+    start, tally = time.perf_counter(), _Tally(predictor)
+    with open_camera(item.camera) if item.kind == "camera" else open_video(item.path) as footage:
+        total = min((count for count in (footage.total, settings.frames) if count), default=None)
+        writer = frame_folder(path) if settings.look.form == "ids" else movie(path, footage.rate)
+        with writer as add:
+            for image, moment in _wanted(footage, settings.frames, stop):
+                found = label(predictor, image, size=settings.size)
+                add(paint(image, found.labels, predictor.task, settings.look), moment)
+                tally.add(image, found)
+                yield Progress(text=item.text, done=tally.frames, total=total)
+            if not tally.frames:
+                raise DataProblem(
+                    f"{item.text} holds no frame that can be read. Restore, convert or remove it."
+                )
+        yield tally.result(item, path, start, reduced=settings.size is None)
+        if footage.problem:
+            yield Failure(text=item.text, problem=footage.problem)
+
+
+def _wanted(
+    footage: Footage, most: int | None, stop: Callable[[], bool]
+) -> Iterator[tuple[NDArray[np.uint8], float]]:
+    for count, frame in enumerate(footage, start=1):
+        yield frame
+        if count == most:
+            return
+        if stop():
+            if footage.live:
+                return  # the usual way to end a camera
+            raise Interrupted(
+                f"interrupted in {footage.name}, of which nothing was kept. Run the same command again."
+            )
+
+
+class _Tally:
+    """Counts frames and classes."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.frames = 0
+        self._task = predictor.task
+        self._sum = np.zeros(self._task.outputs)
+        self._sizes = ((0, 0), (0, 0))
+
+    def add(self, image: NDArray[np.uint8], found: Labelled) -> None:
+        self.frames += 1
+        self._sum += shares(found.labels, self._task)
+        self._sizes = ((image.shape[0], image.shape[1]), found.network_size)
+
+    def result(self, item: Input, path: Path, start: float, *, reduced: bool) -> Result:
+        own, seen = self._sizes
+        found = zip(self._task.classes, (self._sum / self.frames).tolist(), strict=True)
+        note = None
+        if reduced and own != seen:
+            note = f"{item.text} is large: the network saw it at {seen[0]}x{seen[1]}."
+        return Result(
+            text=item.text,
+            kind=item.kind,
+            output=path,
+            size=own,
+            network_size=seen,
+            frames=self.frames,
+            seconds=time.perf_counter() - start,
+            shares={name: share for name, share in found if share > 0},
+            note=note,
+        )

@@ -1,0 +1,88 @@
+"""One picture through a network, at a size that fits in memory; the labels always have the picture's own size."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from segtailor.core.errors import Unsupported
+from segtailor.core.task import Task
+
+NETWORK_PIXELS = 2**24  # 4096x4096: beyond this the logits of 19 classes alone take more than 1.2 GB
+
+
+class Predictor(Protocol):
+    """A trained network ready to use, whatever runs it."""
+
+    @property
+    def task(self) -> Task:
+        """Classes and colours."""
+
+    def predict(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Label an image (height, width, 3) at its own size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """The labels (height, width) of a picture, the size the network saw, and how long it took."""
+
+    labels: NDArray[np.uint8]
+    network_size: tuple[int, int]
+    resize_ms: float
+    network_ms: float
+
+
+def label(
+    predictor: Predictor,
+    image: NDArray[np.uint8],
+    *,
+    size: tuple[int, int] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Labelled:
+    """Label a picture; the network sees it at `size`, else at its own, reduced only where memory demands it."""
+    own = (image.shape[0], image.shape[1])
+    seen = network_size(own, size)
+    start = clock()
+    shown = image if seen == own else _resized(image, seen, Image.Resampling.BILINEAR)
+    ready = clock()
+    labels = predictor.predict(shown)
+    done = clock()
+    if seen != own:
+        labels = _resized(labels, own, Image.Resampling.NEAREST)
+    resize_ms = 1e3 * (ready - start + clock() - done)
+    return Labelled(labels=labels, network_size=seen, resize_ms=resize_ms, network_ms=1e3 * (done - ready))
+
+
+def network_size(own: tuple[int, int], asked: tuple[int, int] | None = None) -> tuple[int, int]:
+    """Return the (height, width) at which the network sees a picture."""
+    if asked is not None:
+        if min(asked) < 1 or asked[0] * asked[1] > NETWORK_PIXELS:
+            raise Unsupported(
+                f"size {asked[0]}x{asked[1]} is empty or needs too much memory; "
+                f"give 1 to {NETWORK_PIXELS} pixels, for example 512x1024."
+            )
+        return asked
+    height, width = own
+    if height * width <= NETWORK_PIXELS:
+        return own
+    scale = math.sqrt(NETWORK_PIXELS / (height * width))
+    # A side that would vanish keeps one pixel, and the other then takes what is left.
+    reduced = min(max(1, math.floor(height * scale)), NETWORK_PIXELS)
+    return reduced, min(max(1, math.floor(width * scale)), NETWORK_PIXELS // reduced)
+
+
+def shares(labels: NDArray[np.uint8], task: Task) -> list[float]:
+    """Return for every class the share of pixels that carry it."""
+    counts = Image.fromarray(labels).histogram()  # numpy would first make integers of eight bytes
+    return [count / labels.size for count in counts[: task.outputs]]
+
+
+def _resized(pixels: NDArray[np.uint8], size: tuple[int, int], method: Image.Resampling) -> NDArray[np.uint8]:
+    return np.asarray(Image.fromarray(pixels).resize((size[1], size[0]), method), np.uint8)

@@ -1,0 +1,1 @@
+"""The local demo page: a small web application around one trained network."""

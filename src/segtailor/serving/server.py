@@ -1,0 +1,87 @@
+"""The application on an address of this machine."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from segtailor.core.errors import Unsupported, UserError
+from segtailor.serving.demo import Demo
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+AT_ONCE = 64  # connections; a browser opens six
+LARGEST_PORT = 65535
+LINGER = 2  # seconds that open requests may take after Ctrl-C
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """An application with its listening socket."""
+
+    demo: Demo
+    app: Starlette
+    listening: socket.socket
+    url: str
+    local: bool
+
+    def run(self) -> None:
+        """Serve until interrupted."""
+        import uvicorn
+
+        settings = uvicorn.Config(
+            self.app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            limit_concurrency=AT_ONCE,
+            timeout_graceful_shutdown=LINGER,
+        )
+        uvicorn.Server(settings).run(sockets=[self.listening])
+
+
+def open_server(demo: Demo, *, host: str, port: int) -> Server:
+    """Take the address and prepare the application; port 0 stands for any free one."""
+    try:
+        import uvicorn  # noqa: F401 - only to find out now, not when everything else is ready
+
+        from segtailor.serving.app import build_app
+        from segtailor.serving.guard import is_local
+    except ImportError as problem:
+        raise Unsupported(
+            f"the page needs the package {problem.name}, which is not installed: `pip install 'segtailor[demo]'`."
+        ) from None
+    listening = _listen(host, port)
+    number = listening.getsockname()[1]
+    local = is_local(host)
+    shown = f"[{host}]" if ":" in host else host
+    return Server(
+        demo=demo,
+        app=build_app(demo, anyone=not local),
+        listening=listening,
+        url=f"http://{shown}:{number}/",
+        local=local,
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= LARGEST_PORT:
+        raise UserError(f"port {port} does not exist; check --port, which is 0 to {LARGEST_PORT}.")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address[:2], family=family)
+    except OSError as problem:
+        if problem.errno == errno.EADDRINUSE:
+            raise UserError(
+                f"port {port} on {host} is taken; choose another with --port, or 0 for any."
+            ) from None
+        raise UserError(
+            f"cannot listen on {host} port {port}: {problem.strerror}. Check --host, and give a --port above 1023."
+        ) from None
+    except UnicodeError as problem:
+        raise UserError(f"{host} port {port} is no address ({problem}); check --host.") from None

@@ -127,7 +127,9 @@ def _quality(context: Context) -> page.Quality:
     """Look at every validation picture with the recommended network."""
     model, data = load_bundle(Path(context.outcomes["recommend"]["model"])), locate(context.recipe.data)
     pixels = open_pixels(data, "val", context.around.cache)
-    return inspect(model.predict, pixels, task=data.task, names=pixels.names, note="Split 'val', whole images.")
+    return inspect(
+        model.predict, pixels, task=data.task, names=pixels.names, note="Split 'val', whole images."
+    )
 
 
 def _front(context: Context) -> page.Front:

@@ -20,6 +20,7 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("search", "Search networks for a dataset, a device and a budget."),
     ("train", "Train a network on a dataset."),
     ("eval", "Score a trained network on a split of a dataset."),
+    ("report", "Write the report of a run as one HTML file, or compare several runs."),
     ("resume", "Go on with a run that was interrupted."),
 )
 DATA_VERBS: tuple[tuple[str, str], ...] = (

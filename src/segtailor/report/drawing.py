@@ -37,8 +37,11 @@ STYLE = """
 """
 
 
-def draw_plan(plan: Plan, *, title: str) -> str:
-    """Return an SVG document of the whole plan; nodes that only training needs are faded."""
+def draw_plan(plan: Plan, *, title: str, embedded: bool = False) -> str:
+    """Return an SVG document of the whole plan; nodes that only training needs are faded.
+
+    `embedded` leaves out what a page around it provides: style, background and heading.
+    """
     places = arrange(plan)
     tops = _band_tops(places)
     colours = _colours(plan)
@@ -46,12 +49,15 @@ def draw_plan(plan: Plan, *, title: str) -> str:
     width = max(width, 560)
     bottom = max(tops.values()) + LANE * lanes_per_band(places)[max(tops)] + BAND_GAP
     legend, legend_height = _legend(colours, top=bottom + 10, width=width)
+    top, height = (
+        (TOP - 8, bottom + legend_height + 20 - TOP + 8) if embedded else (0, bottom + legend_height + 20)
+    )
+    name = "" if embedded else 'xmlns="http://www.w3.org/2000/svg" '
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + legend_height + 20}" '
-        f'width="{width}" height="{bottom + legend_height + 20}" role="img" aria-label="{escape(title)}">',
-        f"<style>{STYLE}</style>",
-        '<rect class="page" width="100%" height="100%"/>',
-        *_heading(plan, title),
+        f'<svg {name}viewBox="0 {top} {width} {height}" '
+        f'width="{width}" height="{height}" role="img" aria-label="{escape(title)}">',
+        *([] if embedded else [f"<style>{STYLE}</style>", '<rect class="page" width="100%" height="100%"/>']),
+        *([] if embedded else _heading(plan, title)),
         *_bands(places, tops, width),
         *_edges(plan, places, tops),
         *_nodes(plan, places, tops, colours),

@@ -100,13 +100,13 @@ def _axes(marks: Sequence[Mark]) -> tuple[Axis, Axis]:
     if logarithmic:
         low, high = min(costs) / 1.15, max(costs) * 1.15
     else:
-        low, high = _padded(min(costs), max(costs))
+        low, high = padded(min(costs), max(costs))
     x = Axis(low=low, high=high, start=LEFT, end=WIDTH - RIGHT, logarithmic=logarithmic)
-    bottom, top = _padded(min(qualities), max(qualities))
+    bottom, top = padded(min(qualities), max(qualities))
     return x, Axis(low=bottom, high=top, start=HEIGHT - BOTTOM, end=TOP)
 
 
-def _padded(low: float, high: float) -> tuple[float, float]:
+def padded(low: float, high: float) -> tuple[float, float]:
     """Return a range around values that is never empty, and starts at 0 rather than below it."""
     space = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
     return (max(0.0, low - space) if low >= 0 else low - space), high + space

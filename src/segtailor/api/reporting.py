@@ -1,0 +1,87 @@
+"""Reports: the functions behind the verb. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from segtailor.core.atomic import write_text
+from segtailor.core.codec import Json
+from segtailor.core.errors import UserError
+from segtailor.report.comparison import compare
+from segtailor.report.document import Report
+from segtailor.report.html import render, render_comparison
+from segtailor.report.reading import report_of
+from segtailor.runs import Layout
+
+PAGE = "index.html"
+COMPARISON = "comparison.html"
+
+
+def page_of(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Return where the report of these runs goes: into the run, or for several beside where one works."""
+    if out is not None:
+        return Path(out)
+    return Layout(Path(runs[0])).report / PAGE if len(runs) == 1 else Path(COMPARISON)
+
+
+def report(runs: Sequence[str | Path], out: str | Path | None = None) -> dict[str, Json]:
+    """Write the report of one run, or the comparison of several, as one HTML file; return where and what it says."""
+    if not runs:
+        raise UserError("no run was given; name one or more run directories.")
+    folders = [Path(run) for run in runs]
+    page = page_of(runs, out)
+    if len(folders) == 1:
+        found = report_of(folders[0])
+        return {"runs": [str(folders[0])], **write_report(found, page)}
+    comparison = compare(folders)
+    best = comparison.best()
+    size = _write(page, render_comparison(comparison))
+    return {
+        "runs": [str(folder) for folder in folders],
+        "report": str(page),
+        "bytes": size,
+        "title": comparison.title,
+        "verdict": f"{best.name} has the highest quality" if best else None,
+        "sections": [place for place, _ in comparison.sections()],
+        "missing": [line for run in comparison.runs for line in run.report.missing],
+        "compared": [
+            {
+                "name": run.name,
+                "kind": run.kind,
+                "status": run.status,
+                "quality": run.quality,
+                "cost": run.cost,
+                "unit": run.unit,
+                "seconds": run.seconds,
+                "seed": run.seed,
+            }
+            for run in comparison.runs
+        ],
+        "differing": [setting.name for setting in comparison.settings(differing=True)],
+    }
+
+
+def write_report(report: Report, page: Path) -> dict[str, Json]:
+    """Write a report as one HTML file; return where and what it says."""
+    from segtailor.report.views import sections
+
+    return {
+        "report": str(page),
+        "bytes": _write(page, render(report)),
+        "title": report.title,
+        "verdict": report.verdict.sentence if report.verdict else None,
+        "sections": [place for place, _ in sections(report)],
+        "missing": list(report.missing),
+    }
+
+
+def _write(page: Path, text: str) -> int:
+    if page.is_dir():
+        raise UserError(f"{page} is a folder; give a file, e.g. --out {page / PAGE}.")
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise UserError(f"{page.parent} cannot be made ({problem.strerror}); choose another --out.") from None
+    write_text(page, text, what="report")
+    return len(text.encode())

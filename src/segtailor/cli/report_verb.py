@@ -1,0 +1,68 @@
+"""`segtailor report`: write the page of a run, or compare several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from segtailor.cli.options import DryRun, Json
+from segtailor.cli.output import emit, table
+
+
+def report_(
+    *runs: Path,
+    out: Annotated[
+        Path | None, Parameter(help="The HTML file; RUN/report/index.html, or comparison.html, by default.")
+    ] = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Write the report of a run as one HTML file that needs nothing else; several runs are compared.
+
+    Parameters
+    ----------
+    runs:
+        Run directories, finished or not.
+    """
+    from segtailor.api import reporting
+    from segtailor.core.errors import UserError
+
+    if not runs:
+        raise UserError("report needs a run directory, e.g. segtailor report runs/street.")
+    if dry_run:
+        result: dict[str, Any] = {
+            "runs": [str(run) for run in runs],
+            "report": str(reporting.page_of(runs, out)),
+        }
+    else:
+        result = reporting.report(runs, out)
+    emit(result, lambda console: _print(console, result), json=json)
+
+
+def _print(console: Console, result: dict[str, Any]) -> None:
+    if result.get("verdict"):
+        console.print(result["verdict"], markup=False, highlight=False)
+    if "compared" in result:
+        rows = [
+            [run["name"], run["kind"], run["status"], _percent(run["quality"]), _cost(run), run["seed"]]
+            for run in result["compared"]
+        ]
+        console.print(table(None, ["run", "kind", "status", ">mIoU", ">cost", ">seed"], rows), markup=False)
+        console.print(f"{len(result['differing'])} settings differ", markup=False, highlight=False)
+    for line in result.get("missing", ()):
+        console.print(f"missing: {line}", markup=False, highlight=False)
+    size = f" ({result['bytes'] / 2**20:.2f} MiB)" if "bytes" in result else ""
+    console.print(f"report {result['report']}{size}", markup=False, highlight=False)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.2f} %"
+
+
+def _cost(run: dict[str, Any]) -> str:
+    from segtailor.report.numbers import amount
+
+    return amount(run["cost"], run["unit"])

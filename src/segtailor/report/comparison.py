@@ -1,0 +1,165 @@
+"""Several runs side by side: figures, settings that differ, curves and fronts laid over one another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from segtailor.core.errors import UserError
+from segtailor.core.plan import count
+from segtailor.report.document import Chart, Front, Report, Series
+from segtailor.report.fields import at, flat, number
+from segtailor.report.folder import open_run
+from segtailor.report.of_search import unit_of
+from segtailor.report.reading import report_of
+
+FEWEST, MOST = 2, 24
+QUALITIES = (("miou",), ("quality",))  # where results of different kinds keep it
+COSTS = (("latency_ms",), ("cost",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One run in short."""
+
+    name: str
+    kind: str
+    status: str
+    report: Report
+    settings: dict[str, str]
+    quality: float | None = None
+    cost: float | None = None
+    unit: str = ""
+    params: int | None = None
+    seconds: float | None = None
+    seed: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One setting in all runs; empty where a run has no such setting."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the runs disagree."""
+        return len(set(self.values)) > 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A page about several runs."""
+
+    title: str
+    subtitle: str
+    runs: tuple[Compared, ...]
+
+    def settings(self, *, differing: bool) -> list[Setting]:
+        """Return the settings that differ, or those that do not."""
+        names = dict.fromkeys(name for run in self.runs for name in run.settings)
+        found = [
+            Setting(name=name, values=tuple(run.settings.get(name, "") for run in self.runs))
+            for name in names
+        ]
+        return [setting for setting in found if setting.differs == differing]
+
+    def best(self) -> Compared | None:
+        """Return the run of the highest quality, where at least two have one."""
+        known = [run for run in self.runs if run.quality is not None]
+        return max(known, key=lambda run: run.quality or 0.0) if len(known) > 1 else None
+
+    def charts(self) -> list[Chart]:
+        """Return the curves that runs have in common by title, one series per run."""
+        found: dict[str, list[tuple[str, Chart]]] = {}
+        for run in self.runs:
+            charts = (*run.report.training, *(run.report.search.charts if run.report.search else ()))
+            for chart in charts:
+                found.setdefault(chart.title, []).append((run.name, chart))
+        return [_overlaid(charts) for charts in found.values() if len(charts) > 1]
+
+    def fronts(self) -> list[Front]:
+        """Return the fronts, those of one unit laid over one another."""
+        found: dict[tuple[str, str], list[tuple[str, Front]]] = {}
+        for run in self.runs:
+            front = run.report.front
+            if front is not None:
+                found.setdefault((front.unit, front.cost_name), []).append((run.name, front))
+        return [_merged(fronts) for fronts in found.values()]
+
+    def sections(self) -> list[tuple[str, str]]:
+        """Return id and name of the sections of the page."""
+        parts = [("runs", "Runs", True), ("settings", "Settings", True), ("front", "Quality against cost", bool(self.fronts())),
+                 ("curves", "Curves", bool(self.charts()))]  # fmt: skip
+        return [(place, name) for place, name, there in parts if there]
+
+
+def compare(folders: Sequence[Path]) -> Comparison:
+    """Read several runs; each must be a run directory, finished or not."""
+    if not FEWEST <= len(folders) <= MOST:
+        raise UserError(
+            f"{len(folders)} runs cannot be compared on one page; give {FEWEST} to {MOST} run directories."
+        )
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise UserError("the same run was given twice; give each once.")
+    names = short_names(folders)
+    runs = tuple(_compared(folder, name) for folder, name in zip(folders, names, strict=True))
+    kinds = ", ".join(dict.fromkeys(run.kind for run in runs))
+    return Comparison(title=f"{len(runs)} runs compared", subtitle=kinds, runs=runs)
+
+
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """Return the ends of the paths, as long as needed to tell them apart."""
+    parts = [folder.resolve().parts for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]
+
+
+def _compared(folder: Path, name: str) -> Compared:
+    run, report = open_run(folder), report_of(folder)
+    cost = next((value for path in COSTS if (value := number(run.result, *path)) is not None), None)
+    quality = next((value for path in QUALITIES if (value := number(run.result, *path)) is not None), None)
+    seed = at(run.recipe, "seed") if "seed" in run.recipe else at(run.recipe, "fit", "seed")
+    return Compared(
+        name=name,
+        kind=run.kind,
+        status="done" if run.finished else "failed" if run.ended.startswith("error") else "unfinished",
+        report=report,
+        settings=dict(flat({key: value for key, value in run.recipe.items() if key != "kind"})),
+        quality=quality,
+        cost=cost,
+        unit=unit_of(run) if "cost" in run.result else "ms",
+        params=count(report.networks[0].plan).params if report.networks else None,
+        seconds=run.seconds,
+        seed="" if seed is None else str(seed),
+    )
+
+
+def _overlaid(charts: Sequence[tuple[str, Chart]]) -> Chart:
+    """Return one chart with the series of all; a chart of one series gives it the name of its run."""
+    series: list[Series] = []
+    for name, chart in charts:
+        for one in chart.series:
+            series.append(replace(one, name=name if len(chart.series) == 1 else f"{name}: {one.name}"))
+    return replace(charts[0][1], series=tuple(series))
+
+
+def _merged(fronts: Sequence[tuple[str, Front]]) -> Front:
+    """Return one plot whose groups are the runs; single trials are left out where a run has better known points."""
+    points = []
+    for name, front in fronts:
+        known = [point for point in front.points if point.group != "trial"] or list(front.points)
+        points += [replace(point, name=f"{name}: {point.name}", group=name) for point in known]
+    budgets = {front.budget for _, front in fronts}
+    return replace(
+        fronts[0][1],
+        points=tuple(points),
+        path=(),
+        budget=budgets.pop() if len(budgets) == 1 else None,
+        note="",
+    )

@@ -1,0 +1,336 @@
+"""What a report says, as plain data: every part may be missing. Drawing it is the business of `html.py`.
+
+All but the drawn networks can be written as JSON and read again (`parts.py`). Shares and mIoU are fractions.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from segtailor.core.errors import UserError
+from segtailor.core.plan import Plan
+
+Group: TypeAlias = (
+    str  # of points: "winner", "searched family", "teacher", "published", "baseline", or any other
+)
+PNG = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """One figure with its name, ready to be shown; `note` is small print."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The outcome in one sentence; `met` tells whether the budget is kept, if there is one."""
+
+    sentence: str
+    met: bool | None = None
+    facts: tuple[Fact, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One network: quality against cost. Of latencies `cost` is the median and `p95` the slow end."""
+
+    name: str
+    group: Group
+    quality: float
+    cost: float
+    p95: float | None = None
+    params: int | None = None
+    macs: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Front:
+    """Networks compared; `path` names points to join in this order, `budget` is in the unit of the cost."""
+
+    points: tuple[Point, ...]
+    unit: str = "ms"
+    cost_name: str = "measured latency"
+    quality_name: str = "mIoU on the validation split"
+    budget: float | None = None
+    path: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnNetwork:
+    """A network to draw."""
+
+    name: str
+    plan: Plan
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line of a chart: places and heights, of equal number."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ValueError(f"series '{self.name}' has {len(self.x)} places and {len(self.y)} heights")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Lines over a common axis; `dots` shows values that follow no order as points."""
+
+    title: str
+    x_name: str
+    y_name: str
+    series: tuple[Series, ...]
+    dots: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionStory:
+    """How the probabilities of one decision moved: one row of `shares` per place in `at`, one column per option."""
+
+    name: str
+    options: tuple[str, ...]
+    at: tuple[float, ...]
+    shares: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expansion:
+    """One step of an expansion path: what grew, and what that brought."""
+
+    step: int
+    direction: str
+    quality: float
+    cost: float
+    gain: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchStory:
+    """What a search did over time, whichever parts apply."""
+
+    summary: str
+    charts: tuple[Chart, ...] = ()
+    decisions: tuple[DecisionStory, ...] = ()
+    path: tuple[Expansion, ...] = ()
+    unit: str = "ms"
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTime:
+    """One layer: estimated by a table, measured in the network, or both."""
+
+    name: str
+    operator: str
+    estimated_ms: float | None = None
+    measured_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTimes:
+    """Where the time goes. The totals are those of the whole network, not sums of the rows."""
+
+    layers: tuple[LayerTime, ...]
+    estimated_ms: float | None = None
+    measured_ms: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassQuality:
+    """How well one class is found; `share` of the labelled pixels, `colour` red, green, blue."""
+
+    name: str
+    iou: float | None
+    accuracy: float | None = None
+    share: float | None = None
+    colour: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One example as data URIs (see `pictures.picture`), all of one size."""
+
+    name: str
+    kind: Literal["worst", "best"]
+    quality: float
+    image: str
+    truth: str
+    prediction: str
+    error: str
+
+    def __post_init__(self) -> None:
+        for uri in (self.image, self.truth, self.prediction, self.error):
+            if not PNG.fullmatch(uri):
+                raise UserError(
+                    f"picture '{self.name}' holds {uri[:40]!r}, which is no PNG or JPEG data URI; make it with "
+                    "`segtailor.report.pictures.picture`."
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """How well a network predicts. Rows of `confusion` are the truth, columns the prediction, values pixels."""
+
+    classes: tuple[ClassQuality, ...]
+    miou: float | None = None
+    facts: tuple[Fact, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        size = len(self.classes)
+        if self.confusion and [len(row) for row in self.confusion] != [size] * size:
+            raise UserError(
+                f"the confusion matrix is not {size} x {size}, one row and column per class; count it again."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustPoint:
+    """One network measured whole, against its price in the table."""
+
+    name: str
+    predicted_ms: float
+    measured_ms: float
+    disturbed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trust:
+    """How far the latency table can be trusted; `mape` is a fraction."""
+
+    points: tuple[TrustPoint, ...]
+    pearson: float
+    spearman: float
+    mape: float
+    facts: tuple[Fact, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """One number format, measured."""
+
+    name: str
+    latency_ms: float | None = None
+    p95_ms: float | None = None
+    quality: float | None = None
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8:
+    """Whether eight bits pay: the decision in one sentence, and the figures it rests on."""
+
+    decision: str
+    chosen: str = ""
+    rows: tuple[Precision, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFinding:
+    """One thing worth knowing about the data."""
+
+    severity: Literal["error", "warning", "info"]
+    kind: str
+    message: str
+    fix: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """One split of the data; `shares` are fractions of the labelled pixels by class."""
+
+    name: str
+    images: int
+    shares: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFindings:
+    """What the doctor found."""
+
+    name: str
+    findings: tuple[DataFinding, ...] = ()
+    splits: tuple[Split, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A setting that was chosen, and why, in one line."""
+
+    setting: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A part of the work: how long it took and how it ended (`done`, `skipped`, `unfinished`, `failed`)."""
+
+    name: str
+    status: str
+    seconds: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Facts that belong together: a machine, versions, settings."""
+
+    title: str
+    facts: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command to type, and what it does."""
+
+    text: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a page may say and JSON can hold. `missing` tells the reader what could not be read, and why."""
+
+    verdict: Verdict | None = None
+    front: Front | None = None
+    search: SearchStory | None = None
+    training: tuple[Chart, ...] = ()
+    layers: LayerTimes | None = None
+    quality: Quality | None = None
+    trust: Trust | None = None
+    int8: Int8 | None = None
+    data: DataFindings | None = None
+    choices: tuple[Choice, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    conditions: tuple[Conditions, ...] = ()
+    commands: tuple[Command, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Parts):
+    """Everything one page says."""
+
+    title: str
+    subtitle: str = ""
+    networks: tuple[DrawnNetwork, ...] = ()

@@ -1,0 +1,57 @@
+"""Read plain JSON that anyone may have written: a field of the wrong type counts as absent."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+LONGEST = 200  # characters of a setting that are shown
+
+
+def number(data: Any, *path: str) -> float | None:
+    """Return the finite number at a path of keys."""
+    value = at(data, *path)
+    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if fits and math.isfinite(value) else None
+
+
+def whole(data: Any, *path: str) -> int | None:
+    """Return the integer at a path of keys."""
+    value = at(data, *path)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def text(data: Any, *path: str) -> str:
+    """Return the text at a path of keys, or an empty one."""
+    value = at(data, *path)
+    return value if isinstance(value, str) else ""
+
+
+def table(data: Any, *path: str) -> dict[str, Any]:
+    """Return the object at a path of keys, or an empty one."""
+    value = at(data, *path)
+    return value if isinstance(value, dict) else {}
+
+
+def rows(data: Any, *path: str) -> list[dict[str, Any]]:
+    """Return the objects of the list at a path of keys."""
+    value = at(data, *path)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def at(data: Any, *path: str) -> Any:
+    """Return what is at a path of keys, or nothing."""
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def flat(data: Any, name: str = "") -> list[tuple[str, str]]:
+    """Return the leaves of nested objects by dotted name, values as short text."""
+    if isinstance(data, dict) and data:
+        return [
+            leaf for key, value in data.items() for leaf in flat(value, f"{name}.{key}" if name else str(key))
+        ]
+    written = data if isinstance(data, str) else json.dumps(data)
+    return [(name, written if len(written) <= LONGEST else written[: LONGEST - 1] + "…")]

@@ -1,0 +1,145 @@
+"""The report of a training run."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from segtailor.core.codec import read_json
+from segtailor.core.errors import UserError
+from segtailor.core.plan import Plan, Shape, count
+from segtailor.core.space import Architecture, identity, parse_architecture, plan_of
+from segtailor.report.document import ClassQuality, Command, DrawnNetwork, Fact, Quality, Report, Verdict
+from segtailor.report.fields import at, number, table, text, whole
+from segtailor.report.folder import RunFolder, present
+from segtailor.report.numbers import amount, duration, percent
+from segtailor.report.surroundings import commands, conditions
+from segtailor.spaces import architectures, published
+
+FIGURES = (
+    ("miou", "mIoU"),
+    ("pixel_accuracy", "pixel accuracy"),
+    ("mean_accuracy", "mean accuracy"),
+    ("fwiou", "fwIoU"),
+)
+
+
+def training_report(run: RunFolder) -> Report:
+    """Return what a training run shows: curves, quality by class, the network."""
+    plan, name, problem = _network(run)
+    data = text(run.recipe, "data")
+    found = text(run.recipe, "val_split") or "val"
+    return Report(
+        title=f"Training of {name}",
+        subtitle=f"on {data}, seed {at(run.recipe, 'fit', 'seed')}",
+        verdict=_verdict(run, name, f"'{found}' of {data}", plan),
+        networks=(DrawnNetwork(name=name, plan=plan),) if plan else (),
+        training=_curves(run),
+        quality=_quality(run),
+        conditions=conditions(run),
+        commands=commands(run, *_next(run, data)),
+        missing=(*run.missing, *([problem] if problem else [])),
+    )
+
+
+def known_name(arch: Architecture) -> str:
+    """Return the published name of an architecture, or its fingerprint."""
+    print_ = identity(arch)
+    return next((name for name in architectures() if identity(published(name)) == print_), print_)
+
+
+def _network(run: RunFolder) -> tuple[Plan | None, str, str]:
+    """Return plan and name of the network, and what prevented that."""
+    crop = at(run.recipe, "augment", "crop")
+    try:
+        arch = parse_architecture(run.recipe.get("architecture"), what="architecture of the recipe")
+        name = known_name(arch)
+        size = [int(side) for side in crop] if isinstance(crop, list) and len(crop) == 2 else [512, 1024]
+        return plan_of(arch, Shape(3, *size), max(1, len(_classes(run)))), name, ""
+    except (UserError, ValueError, TypeError) as problem:
+        return None, "a network", f"the network cannot be drawn: {problem}"
+
+
+def _verdict(run: RunFolder, name: str, data: str, plan: Plan | None) -> Verdict:
+    best = number(run.result, "miou")
+    steps = whole(run.result, "steps")
+    if run.finished and best is not None:
+        sentence = f"{name} reaches {percent(best)} mIoU on {data} after {steps} steps."
+    elif run.finished:
+        sentence = f"{name} was trained for {steps} steps; it was not validated."
+    else:
+        seen = [row.step.metrics["miou"] for row in run.steps if "miou" in row.step.metrics]
+        far = f"; the best so far is {percent(max(seen))} mIoU" if seen else ""
+        sentence = f"The training of {name} is not finished: {run.progress}{far}."
+    facts = [
+        Fact(name=shown, value=percent(number(run.result, field)))
+        for field, shown in FIGURES
+        if number(run.result, field) is not None
+    ]
+    if plan is not None:
+        sizes = count(plan)
+        facts.append(Fact(name="parameters", value=amount(sizes.params)))
+    facts.append(Fact(name="time", value=duration(run.seconds)))
+    return Verdict(sentence=sentence, facts=tuple(facts))
+
+
+def _curves(run: RunFolder) -> tuple[Any, ...]:
+    return present(
+        [
+            run.curve("Loss", [("loss", "loss")], x="step", y="loss"),
+            run.curve(
+                "Quality on the validation split",
+                [("miou", "mIoU"), ("pixel_accuracy", "pixel accuracy")],
+                x="step",
+                y="%",
+                factor=100,
+            ),
+            run.curve("Learning rate", [("lr", "learning rate")], x="step", y="rate"),
+            run.curve("Speed", [("images_per_s", "images per second")], x="step", y="images per second"),
+        ]
+    )
+
+
+def _quality(run: RunFolder) -> Quality | None:
+    found = table(run.result, "per_class")
+    if not found:
+        return None
+    palette = _palette(run)
+    classes = tuple(
+        ClassQuality(
+            name=name, iou=number(row, "iou"), accuracy=number(row, "accuracy"), colour=palette.get(name)
+        )
+        for name, row in found.items()
+    )
+    return Quality(classes=classes, miou=number(run.result, "miou"))
+
+
+def _palette(run: RunFolder) -> dict[str, tuple[int, int, int]]:
+    """Return the colours of the classes from the bundle, where there is one."""
+    try:
+        task = table(read_json(run.layout.weights / "model.json", what="bundle"), "task")
+    except UserError:
+        return {}
+    names, colours = at(task, "classes"), at(task, "palette")
+    if not isinstance(names, list) or not isinstance(colours, list):
+        return {}
+    fit = [
+        isinstance(colour, list) and len(colour) == 3 and all(isinstance(part, int) for part in colour)
+        for colour in colours
+    ]
+    return (
+        {str(name): tuple(colour) for name, colour in zip(names, colours, strict=False)} if all(fit) else {}
+    )
+
+
+def _classes(run: RunFolder) -> list[str]:
+    return list(table(run.result, "per_class"))
+
+
+def _next(run: RunFolder, data: str) -> list[Command]:
+    if not run.finished:
+        return []
+    bundle = shlex.quote(str(run.layout.weights))
+    return [
+        Command(text=f"segtailor eval {bundle} --data {shlex.quote(data)}", note="Score the trained network:")
+    ]

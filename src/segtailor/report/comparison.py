@@ -91,8 +91,12 @@ class Comparison:
 
     def sections(self) -> list[tuple[str, str]]:
         """Return id and name of the sections of the page."""
-        parts = [("runs", "Runs", True), ("settings", "Settings", True), ("front", "Quality against cost", bool(self.fronts())),
-                 ("curves", "Curves", bool(self.charts()))]  # fmt: skip
+        parts = (
+            ("runs", "Runs", True),
+            ("settings", "Settings", True),
+            ("front", "Quality against cost", bool(self.fronts())),
+            ("curves", "Curves", bool(self.charts())),
+        )
         return [(place, name) for place, name, there in parts if there]
 
 

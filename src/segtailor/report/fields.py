@@ -53,5 +53,5 @@ def flat(data: Any, name: str = "") -> list[tuple[str, str]]:
         return [
             leaf for key, value in data.items() for leaf in flat(value, f"{name}.{key}" if name else str(key))
         ]
-    written = data if isinstance(data, str) else json.dumps(data)
+    written = data if isinstance(data, str) else "none" if data is None else json.dumps(data)
     return [(name, written if len(written) <= LONGEST else written[: LONGEST - 1] + "…")]

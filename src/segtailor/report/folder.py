@@ -9,13 +9,12 @@ from typing import Any
 
 from segtailor.core.codec import read_json
 from segtailor.core.errors import RunProblem, UserError
-from segtailor.report.fields import number, text
 from segtailor.report.document import Chart, Series
+from segtailor.report.fields import number, text
 from segtailor.runs import Layout, Logged, entries, read_recipe, read_result
 from segtailor.runs.reading import read_history
 
 SHOWN = 3  # notes about damaged lines
-PAUSE = {"start"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,23 +56,25 @@ class RunFolder:
         return f"it is at {step.phase} {step.done}{total}"
 
     def curve(
-        self, title: str, metrics: Sequence[tuple[str, str]], *, x: str, y: str, factor: float = 1.0
+        self, title: str, metrics: Sequence[tuple[str, str]], *, y: str, factor: float = 1.0
     ) -> Chart | None:
-        """Return a chart of (metric, name shown) over the steps done; nothing where no step has them."""
+        """Return a chart of (metric, name shown) over the steps of the main phase; nothing where there is no curve."""
         series = []
         for metric, name in metrics:
-            points = [
-                (row.step.done, row.step.metrics[metric]) for row in self.steps if metric in row.step.metrics
-            ]
-            if points:
-                series.append(
-                    Series(
-                        name=name,
-                        x=tuple(float(p[0]) for p in points),
-                        y=tuple(factor * p[1] for p in points),
-                    )
-                )
-        return Chart(title=title, x_name=x, y_name=y, series=tuple(series)) if series else None
+            points = {
+                row.step.done: factor * row.step.metrics[metric]
+                for row in self.steps
+                if metric in row.step.metrics and row.step.phase == self.main_phase
+            }
+            if len(points) > 1:
+                series.append(Series(name=name, x=tuple(map(float, points)), y=tuple(points.values())))
+        return Chart(title=title, x_name="step", y_name=y, series=tuple(series)) if series else None
+
+    @property
+    def main_phase(self) -> str:
+        """The phase that has most steps: others, such as a final choice, count their own."""
+        phases = [row.step.phase for row in self.steps]
+        return max(dict.fromkeys(phases), key=phases.count, default="")
 
 
 def open_run(folder: Path) -> RunFolder:

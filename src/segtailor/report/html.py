@@ -20,6 +20,7 @@ from segtailor.report.drawing import draw_plan
 LEGIBLE = 0.55  # a drawing is never shown smaller than this share of its natural size; it scrolls instead
 NARROW = 900  # pixels below which a drawing is not shrunk at all on a desk
 MOST_STRIPS = 60
+LONG_GROUP = 12  # facts that are set in two columns
 
 
 def render(report: Report) -> str:
@@ -96,13 +97,13 @@ def _environment() -> Environment:
         made.globals[draw.__name__] = _marked(draw)
     for view in (
         views.network_facts, views.trust_facts, views.layer_facts, views.layer_rows, views.table_points,
-        views.confusion_rows, views.largest_confusions, views.class_names, views.has_others,
-        strips.option_colours, strips.means, numbers.share_of,
+        views.confusion_rows, views.largest_confusions, views.class_names,         strips.alike, numbers.share_of,
     ):  # fmt: skip
         made.globals[view.__name__] = view
     made.globals |= {
         "drawing": _drawing,
         "most_strips": MOST_STRIPS,
+        "long_group": LONG_GROUP,
         "most_rows": views.MOST_ROWS,
         "most_classes": views.MOST_CLASSES,
     }

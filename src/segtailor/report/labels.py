@@ -11,7 +11,7 @@ from segtailor.report.plotting import Frame, label
 WIDTH, HEIGHT = 640, 340  # pixels of a usual plot; on a phone only the winner is named
 LETTER, LINE = 6.6, 14  # pixels
 LONGEST = 26  # letters of a name
-SIDES = (("start", (11, 4)), ("end", (-11, 4)), ("middle", (0, -12)), ("middle", (0, 20)))
+SIDES = (("start", (8, 15)), ("end", (-8, -7)), ("start", (11, 4)), ("end", (-11, 4)), ("middle", (0, -12)))
 
 
 class Box(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from segtailor.report.pareto import short
+from segtailor.report.pareto import PREFIXES
 
 NOTHING = "–"
 
@@ -24,9 +24,8 @@ def amount(value: float | None, unit: str = "") -> str:
     """Write a cost or count with a prefix: `12.5 ms`, `3.37 M`, `10.4 G MACs`."""
 
     def written(number: float) -> str:
-        text = short(float(f"{number:.3g}"))
-        head, prefix = (text[:-1], text[-1]) if text[-1].isalpha() and text[-1] != "f" else (text, "")
-        return " ".join(part for part in (head, prefix + unit if prefix else unit) if part)
+        scale, prefix = next(((size, sign) for size, sign in PREFIXES if abs(number) >= size), (1.0, ""))
+        return " ".join(part for part in (significant(number / scale), prefix, unit) if part)
 
     return _known(value, written)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 
+from segtailor.core.codec import read_json
 from segtailor.core.errors import UserError
 from segtailor.core.plan import OPERATORS, Plan, Shape, count
 from segtailor.core.space import plan_of, read_architecture
@@ -28,6 +30,7 @@ from segtailor.report.surroundings import commands, conditions
 
 UNITS = {"macs": "MACs", "params": "params", "memory": "bytes", "latency": "ms"}
 NAMES = {"macs": "multiply-accumulates", "params": "parameters", "memory": "activation memory"}
+FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 ORIGINS = ("entrant", "direction", "k")  # of a trial, in its name
 
 
@@ -43,7 +46,7 @@ def search_report(run: RunFolder) -> Report:
         subtitle=f"{text(run.recipe, 'strategy', 'kind')} in {text(run.recipe, 'space', 'kind')} "
         f"on {text(run.recipe, 'data')}, seed {at(run.recipe, 'seed')}",
         verdict=_verdict(run, best, plan),
-        front=_front(run, best, missing),
+        front=_front(run, best),
         networks=(DrawnNetwork(name=f"the chosen network, {_trial_name(run, best)}", plan=plan),)
         if plan and best
         else (),
@@ -94,7 +97,10 @@ def _verdict(run: RunFolder, best: dict[str, Any] | None, plan: Plan | None) -> 
     budget = "" if limit is None else f", {'within' if met else 'above'} the budget of {amount(limit, unit)}"
     so_far = "" if run.finished else f" so far ({run.progress})"
     among = f"the chosen one of {judged} networks" if judged > 1 else "the one network judged"
-    sentence = f"{among[0].upper()}{among[1:]}{so_far} reaches {percent(quality)} mIoU on the judging half at {amount(cost, unit)}{budget}."
+    sentence = (
+        f"{among[0].upper()}{among[1:]}{so_far} reaches {percent(quality)} mIoU on the judging half "
+        f"at {amount(cost, unit)}{budget}."
+    )
     facts = [
         Fact(name="mIoU, short training", value=percent(quality)),
         Fact(name=_cost_name(run), value=amount(cost, unit)),
@@ -105,7 +111,7 @@ def _verdict(run: RunFolder, best: dict[str, Any] | None, plan: Plan | None) -> 
     return Verdict(sentence=sentence, met=met, facts=(*facts, Fact(name="time", value=duration(run.seconds))))
 
 
-def _front(run: RunFolder, best: dict[str, Any] | None, missing: list[str]) -> Front | None:
+def _front(run: RunFolder, best: dict[str, Any] | None) -> Front | None:
     judged = trials(run)
     if not judged:
         return None
@@ -141,12 +147,15 @@ def _front(run: RunFolder, best: dict[str, Any] | None, missing: list[str]) -> F
 
 def _plan(run: RunFolder, fingerprint: str, missing: list[str]) -> Plan | None:
     """Return the plan of a kept architecture at the size it was priced at."""
-    file = run.layout.architecture(fingerprint)
     image = at(run.recipe, "image")
-    if not file.exists() or "/" in fingerprint:
+    if not FINGERPRINT.fullmatch(fingerprint) or not run.layout.architecture(fingerprint).exists():
         return None
     try:
-        return plan_of(read_architecture(file), Shape(3, int(image[0]), int(image[1])), _classes(run))
+        return plan_of(
+            read_architecture(run.layout.architecture(fingerprint)),
+            Shape(3, int(image[0]), int(image[1])),
+            _classes(run),
+        )
     except (UserError, TypeError, ValueError, IndexError) as problem:
         missing.append(f"the network {fingerprint} cannot be drawn: {problem}")
         return None
@@ -154,8 +163,6 @@ def _plan(run: RunFolder, fingerprint: str, missing: list[str]) -> Plan | None:
 
 def _classes(run: RunFolder) -> int:
     """Return the channels of the main output, as the kept plan or price table has it."""
-    from segtailor.core.codec import read_json
-
     for file in sorted(run.layout.architectures.glob("*.plan.json"))[:1]:
         document = read_json(file, what="plan")
         last = next(

@@ -86,16 +86,15 @@ def _verdict(run: RunFolder, name: str, data: str, plan: Plan | None) -> Verdict
 def _curves(run: RunFolder) -> tuple[Any, ...]:
     return present(
         [
-            run.curve("Loss", [("loss", "loss")], x="step", y="loss"),
+            run.curve("Loss", [("loss", "loss")], y="loss"),
             run.curve(
                 "Quality on the validation split",
                 [("miou", "mIoU"), ("pixel_accuracy", "pixel accuracy")],
-                x="step",
                 y="%",
                 factor=100,
             ),
-            run.curve("Learning rate", [("lr", "learning rate")], x="step", y="rate"),
-            run.curve("Speed", [("images_per_s", "images per second")], x="step", y="images per second"),
+            run.curve("Learning rate", [("lr", "learning rate")], y="rate"),
+            run.curve("Speed", [("images_per_s", "images per second")], y="images per second"),
         ]
     )
 

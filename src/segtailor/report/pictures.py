@@ -61,7 +61,7 @@ def coloured(labels: Labels, palette: Sequence[Colour]) -> Image.Image:
 def error_map(image: NDArray[np.uint8], labels: Labels, predicted: Labels) -> Image.Image:
     """Return the image in pale grey with wrong pixels marked; ignored pixels are left pale."""
     grey = np.asarray(Image.fromarray(image).convert("L")).astype(np.float32)
-    levels = (150 + grey * 0.35).astype(np.uint8) // 8  # 32 levels: it is only a backdrop, and packs well
+    levels = (186 + grey * 0.25).astype(np.uint8) // 8  # 32 levels: it is only a backdrop, and packs well
     wrong = (labels != predicted) & (labels != IGNORE)
     found = Image.fromarray(np.where(wrong, np.uint8(IGNORE), levels).astype(np.uint8), mode="P")
     steps = [min(8 * level, 255) for level in range(IGNORE) for _ in range(3)]

@@ -35,7 +35,7 @@ def plain_report(run: RunFolder) -> Report:
         title=f"Run {run.name}",
         subtitle=run.kind,
         verdict=Verdict(sentence=f"The run {run.name} ({run.kind}) {state}."),
-        training=present(run.curve(name, [(name, name)], x="step", y=name) for name in names[:OFTEN]),
+        training=present(run.curve(name, [(name, name)], y=name) for name in names[:OFTEN]),
         conditions=conditions(run),
         commands=commands(run),
         missing=run.missing,

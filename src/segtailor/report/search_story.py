@@ -15,9 +15,9 @@ from segtailor.report.numbers import duration
 SEARCHES = {
     "random": "Networks drawn at random were judged one by one.",
     "evolution": "The best networks were changed and crossed, generation by generation.",
-    "expansion": "A small network was grown step by step, each time in the direction that gained most quality per cost.",
+    "expansion": "A small network was grown step by step, each time where that gained most quality per cost.",
     "study": "A given list of networks was judged side by side.",
-    "gradient": "All candidates were trained together in one supernet, and gradients moved the probabilities of each choice.",
+    "gradient": "All candidates were trained in one supernet, and gradients moved the probability of each choice.",
 }
 
 
@@ -72,19 +72,16 @@ def _gradient_charts(run: RunFolder, unit: str) -> tuple[Chart, ...]:
 
     return present(
         [
-            run.curve("Expected depth", starting("expected_"), x="step", y="blocks"),
+            run.curve("Expected depth", starting("expected_"), y="blocks"),
             run.curve(
                 "Indecision: entropy of the choices",
                 starting("entropy_"),
-                x="step",
                 y="1 undecided, 0 decided",
             ),
-            run.curve("Expected cost", [("cost", "expected cost")], x="step", y=unit),
-            run.curve("Loss of the supernet", [("loss", "loss")], x="step", y="loss"),
-            run.curve(
-                "Quality of the likeliest network", [("quality", "mIoU")], x="step", y="mIoU in %", factor=100
-            ),
-            run.curve("Candidates left", [("candidates", "candidates")], x="step", y="operators"),
+            run.curve("Expected cost", [("cost", "expected cost")], y=unit),
+            run.curve("Loss of the supernet", [("loss", "loss")], y="loss"),
+            run.curve("Quality of the likeliest network", [("quality", "mIoU")], y="mIoU in %", factor=100),
+            run.curve("Candidates left", [("candidates", "candidates")], y="operators"),
         ]
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
 from segtailor.report.document import DecisionStory
 from segtailor.report.numbers import percent
@@ -12,14 +13,27 @@ from segtailor.report.plotting import path, stretched
 STRIPS = 6  # options that get a colour of their own; the others share one
 
 
-def option_colours(stories: Sequence[DecisionStory]) -> dict[str, str]:
-    """Give the options that ended likeliest a colour each; an option has one colour in all decisions."""
-    last: dict[str, float] = {}
+class Alike(NamedTuple):
+    """Decisions that offer the same options: their mean, each of them, and the colours of their options."""
+
+    mean: DecisionStory
+    members: list[DecisionStory]
+    colours: dict[str, str]
+
+    @property
+    def others(self) -> bool:
+        """Whether some options have no colour of their own."""
+        return len(self.colours) < len(self.mean.options)
+
+
+def alike(stories: Sequence[DecisionStory]) -> list[Alike]:
+    """Group decisions by their options."""
+    groups: dict[tuple[tuple[str, ...], tuple[float, ...]], list[DecisionStory]] = {}
     for story in stories:
-        for option, share in zip(story.options, story.shares[-1] if story.shares else (), strict=False):
-            last[option] = last.get(option, 0.0) + share
-    ranked = sorted(last, key=lambda option: (-last[option], option))
-    return {option: f"s{index}" for index, option in enumerate(ranked[:STRIPS])}
+        groups.setdefault((story.options, story.at), []).append(story)
+    return [
+        Alike(mean, members, _colours(mean)) for members in groups.values() if (mean := _mean(members)).at
+    ]
 
 
 def strip(story: DecisionStory, colours: dict[str, str]) -> str:
@@ -42,23 +56,24 @@ def strip(story: DecisionStory, colours: dict[str, str]) -> str:
     return f'<svg class="strip" role="img" aria-label="{escape(alt)}">{stretched(bands)}</svg>'
 
 
-def means(stories: Sequence[DecisionStory]) -> list[DecisionStory]:
-    """Average the decisions that offer the same options."""
-    alike: dict[tuple[tuple[str, ...], tuple[float, ...]], list[DecisionStory]] = {}
-    for story in stories:
-        alike.setdefault((story.options, story.at), []).append(story)
-    found = []
-    for (options, at), group in alike.items():
-        rows = tuple(
-            tuple(
-                sum(story.shares[time][option] for story in group) / len(group)
-                for option in range(len(options))
-            )
-            for time in range(len(at))
-        )
-        name = f"mean of {len(group)} decisions" if len(group) > 1 else group[0].name
-        found.append(DecisionStory(name=name, options=options, at=at, shares=rows))
-    return found
+def _mean(stories: Sequence[DecisionStory]) -> DecisionStory:
+    first = stories[0]
+    rows = tuple(
+        tuple(sum(values) / len(stories) for values in zip(*shares, strict=True))
+        for shares in zip(*(story.shares for story in stories), strict=True)
+    )
+    name = f"mean of {len(stories)} decisions" if len(stories) > 1 else first.name
+    return DecisionStory(name=name, options=first.options, at=first.at, shares=rows)
+
+
+def _colours(mean: DecisionStory) -> dict[str, str]:
+    """Give the options that ended likeliest a colour each, in their own order."""
+    last = dict(zip(mean.options, mean.shares[-1], strict=True)) if mean.shares else {}
+    likeliest = sorted(last, key=lambda option: -last[option])[:STRIPS]
+    return {
+        option: f"s{index}"
+        for index, option in enumerate(option for option in mean.options if option in likeliest)
+    }
 
 
 def _band(outline: Sequence[tuple[float, float]], kind: str, tip: str) -> str:

@@ -25,15 +25,16 @@ def conditions(run: RunFolder) -> tuple[Conditions, ...]:
         for name, value in flat(_without(run.recipe, *HIDDEN))
         if name and not name.startswith(("strategy.settings.entrants", "strategy.settings.match"))
     ]
-    groups = (("Machine", machine), ("Versions", versions), (f"Settings of {run.kind}", settings))
+    seeds = [fact for fact in settings if fact.name.rpartition(".")[2] == "seed"]
+    groups = (("Machine", machine), ("Versions", versions), ("Seeds", seeds), (f"Settings of {run.kind}", settings))
     return tuple(Conditions(title=title, facts=tuple(facts)) for title, facts in groups if facts)
 
 
 def commands(run: RunFolder, *more: Command) -> tuple[Command, ...]:
     """Return the commands that repeat a run exactly, go on with it, and make this page."""
-    folder = shlex.quote(str(run.layout.root))
+    folder, recipe = shlex.quote(str(run.layout.root)), shlex.quote(str(run.layout.recipe))
     again = Command(
-        text=f"mkdir {ELSEWHERE} && cp {shlex.quote(str(run.layout.recipe))} {ELSEWHERE}/\nsegtailor resume {ELSEWHERE}",
+        text=f"mkdir {ELSEWHERE} && cp {recipe} {ELSEWHERE}/\nsegtailor resume {ELSEWHERE}",
         note="The same work once more, with every setting and seed, in another folder:",
     )
     on = () if run.finished else (Command(text=f"segtailor resume {folder}", note="Go on where it stopped:"),)

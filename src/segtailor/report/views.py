@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from segtailor.core.plan import count
 from segtailor.report.document import (
     ClassQuality,
-    DecisionStory,
     DrawnNetwork,
     Fact,
     LayerTime,
@@ -20,7 +19,7 @@ from segtailor.report.document import (
 )
 from segtailor.report.numbers import amount, milliseconds, percent
 
-MOST_LAYERS = 40  # rows of the table of layers; the others share one
+MOST_LAYERS = 28  # rows of the table of layers; the others share one
 MOST_ROWS = 40  # of the table of networks
 MOST_CLASSES = 40  # of a printed confusion matrix, and of columns of class shares
 MISTAKES = 5
@@ -135,11 +134,6 @@ def class_names(splits: Sequence[Split]) -> list[str]:
     """Return the classes of all splits in order; none where there are too many to print."""
     names = list(dict.fromkeys(name for split in splits for name, _ in split.shares))
     return names if len(names) <= MOST_CLASSES else []
-
-
-def has_others(stories: Sequence[DecisionStory], colours: dict[str, str]) -> bool:
-    """Tell whether some options have no colour of their own."""
-    return any(option not in colours for story in stories for option in story.options)
 
 
 def _there(report: Report, field: str) -> bool:

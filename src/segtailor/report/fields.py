@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
+LARGEST = 1e24  # a larger number is a mistake
+WIDEST = 65_536  # pixels
 LONGEST = 200  # characters of a setting that are shown
 
 
@@ -13,7 +14,7 @@ def number(data: Any, *path: str) -> float | None:
     """Return the finite number at a path of keys."""
     value = at(data, *path)
     fits = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if fits and math.isfinite(value) else None
+    return float(value) if fits and abs(value) <= LARGEST else None
 
 
 def whole(data: Any, *path: str) -> int | None:
@@ -45,6 +46,17 @@ def at(data: Any, *path: str) -> Any:
     for key in path:
         data = data.get(key) if isinstance(data, dict) else None
     return data
+
+
+def size(data: Any, *path: str) -> tuple[int, int] | None:
+    """Return the height and width at a path of keys."""
+    value = at(data, *path)
+    fits = (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(side) is int and 0 < side <= WIDEST for side in value)
+    )
+    return (value[0], value[1]) if fits else None
 
 
 def flat(data: Any, name: str = "") -> list[tuple[str, str]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from segtailor.report.document import Chart, Front, Point, Series, Trust
 from segtailor.report.labels import labelled
 from segtailor.report.numbers import amount, milliseconds, percent, significant
-from segtailor.report.plotting import SERIES, Frame, axis, label, legend, mark, path, stretched
+from segtailor.report.plotting import SERIES, Frame, axis, drawable, label, legend, mark, path, stretched
 
 T = TypeVar("T")
 GROUPS = {
@@ -25,7 +24,7 @@ MOST_MARKS = 400  # drawn of one group or series: more would only hide one anoth
 
 def front_plot(front: Front) -> str:
     """Draw quality over cost, the groups in their shapes, the budget as a line."""
-    points = [point for point in front.points if math.isfinite(point.cost) and math.isfinite(point.quality)]
+    points = [point for point in front.points if drawable(point.cost, point.quality)]
     costs = [point.cost for point in points] + ([front.budget] if front.budget is not None else [])
     scale = axis(costs, spread=True)
     frame = Frame(
@@ -99,7 +98,8 @@ def line_chart(chart: Chart) -> str:
 
 def trust_plot(trust: Trust) -> str:
     """Draw predicted over measured milliseconds; on the diagonal they agree."""
-    values = [value for point in trust.points for value in (point.predicted_ms, point.measured_ms)]
+    points = [point for point in trust.points if drawable(point.predicted_ms, point.measured_ms)]
+    values = [value for point in points for value in (point.predicted_ms, point.measured_ms)]
     frame = Frame(
         x=axis(values),
         y=axis(values, upwards=True),
@@ -115,7 +115,7 @@ def trust_plot(trust: Trust) -> str:
             f"{milliseconds(point.measured_ms)}"
             + ("\ndisturbed by other programs" if point.disturbed else ""),
         )
-        for point in trust.points
+        for point in points
     ]
     diagonal = stretched([path([(0, 100), (100, 0)], kind="line guide")])
     keys = [("undisturbed", "circle", "s0")]
@@ -168,5 +168,5 @@ def _lines(front: Front, points: Sequence[Point], frame: Frame) -> Iterator[str]
 
 
 def _finite(series: Series) -> Series:
-    pairs = [(x, y) for x, y in zip(series.x, series.y, strict=True) if math.isfinite(x) and math.isfinite(y)]
+    pairs = [(x, y) for x, y in zip(series.x, series.y, strict=True) if drawable(x, y)]
     return Series(name=series.name, x=tuple(x for x, _ in pairs), y=tuple(y for _, y in pairs))

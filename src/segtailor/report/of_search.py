@@ -22,7 +22,7 @@ from segtailor.report.document import (
     Report,
     Verdict,
 )
-from segtailor.report.fields import at, number, rows, text, whole
+from segtailor.report.fields import at, number, rows, size, table, text, whole
 from segtailor.report.folder import RunFolder
 from segtailor.report.numbers import amount, duration, percent
 from segtailor.report.search_story import search_story
@@ -119,7 +119,8 @@ def _front(run: RunFolder, best: dict[str, Any] | None) -> Front | None:
     points = []
     for row in judged:
         chosen = best is not None and row["id"] == best["id"]
-        named = chosen or row["id"] in joined or "entrant" in (row.get("origin") or {})
+        origin = table(row, "origin")
+        named = chosen or row["id"] in joined or "entrant" in origin
         plan = _plan(run, text(row, "fingerprint"), []) if named else None
         points.append(
             Point(
@@ -129,7 +130,7 @@ def _front(run: RunFolder, best: dict[str, Any] | None) -> Front | None:
                 cost=row["result"]["cost"],
                 params=count(plan).params if plan else None,
                 macs=count(plan).macs if plan else None,
-                note=" ".join(str(row["origin"][key]) for key in ORIGINS if key in (row.get("origin") or {})),
+                note=" ".join(str(origin[key]) for key in ORIGINS if key in origin),
             )
         )
     names = {row["id"]: _trial_name(run, row) for row in judged}
@@ -147,16 +148,20 @@ def _front(run: RunFolder, best: dict[str, Any] | None) -> Front | None:
 
 def _plan(run: RunFolder, fingerprint: str, missing: list[str]) -> Plan | None:
     """Return the plan of a kept architecture at the size it was priced at."""
-    image = at(run.recipe, "image")
-    if not FINGERPRINT.fullmatch(fingerprint) or not run.layout.architecture(fingerprint).exists():
+    image = size(run.recipe, "image")
+    if (
+        image is None
+        or not FINGERPRINT.fullmatch(fingerprint)
+        or not run.layout.architecture(fingerprint).exists()
+    ):
         return None
     try:
         return plan_of(
             read_architecture(run.layout.architecture(fingerprint)),
-            Shape(3, int(image[0]), int(image[1])),
+            Shape(3, *image),
             _classes(run),
         )
-    except (UserError, TypeError, ValueError, IndexError) as problem:
+    except UserError as problem:
         missing.append(f"the network {fingerprint} cannot be drawn: {problem}")
         return None
 
@@ -179,12 +184,12 @@ def _layers(run: RunFolder, plan: Plan, missing: list[str]) -> LayerTimes | None
     if not run.layout.cost_table.exists():
         return None
     try:
-        table = LatencyTable(pack=read_pack(run.layout.cost_table))
+        prices = LatencyTable(pack=read_pack(run.layout.cost_table))
         times = [
             LayerTime(
                 name=node.name,
                 operator=OPERATORS.name_of(type(node.op)).replace("_", " "),
-                estimated_ms=table.price(plan.call(node.name)),
+                estimated_ms=prices.price(plan.call(node.name)),
             )
             for node in plan.deployed().nodes
         ]
@@ -193,8 +198,8 @@ def _layers(run: RunFolder, plan: Plan, missing: list[str]) -> LayerTimes | None
         return None
     return LayerTimes(
         layers=tuple(times),
-        estimated_ms=table.of(plan),
-        note=f"Prices of the device pack for {table.pack.target}.",
+        estimated_ms=prices.of(plan),
+        note=f"Prices of the device pack for {prices.pack.target}.",
     )
 
 

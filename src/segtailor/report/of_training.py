@@ -10,12 +10,13 @@ from segtailor.core.errors import UserError
 from segtailor.core.plan import Plan, Shape, count
 from segtailor.core.space import Architecture, identity, parse_architecture, plan_of
 from segtailor.report.document import ClassQuality, Command, DrawnNetwork, Fact, Quality, Report, Verdict
-from segtailor.report.fields import at, number, table, text, whole
+from segtailor.report.fields import at, number, size, table, text, whole
 from segtailor.report.folder import RunFolder, present
 from segtailor.report.numbers import amount, duration, percent
 from segtailor.report.surroundings import commands, conditions
 from segtailor.spaces import architectures, published
 
+USUAL = (512, 1024)  # the size to draw at where the recipe has no crop
 FIGURES = (
     ("miou", "mIoU"),
     ("pixel_accuracy", "pixel accuracy"),
@@ -50,13 +51,15 @@ def known_name(arch: Architecture) -> str:
 
 def _network(run: RunFolder) -> tuple[Plan | None, str, str]:
     """Return plan and name of the network, and what prevented that."""
-    crop = at(run.recipe, "augment", "crop")
+    image = size(run.recipe, "augment", "crop") or USUAL
     try:
         arch = parse_architecture(run.recipe.get("architecture"), what="architecture of the recipe")
-        name = known_name(arch)
-        size = [int(side) for side in crop] if isinstance(crop, list) and len(crop) == 2 else [512, 1024]
-        return plan_of(arch, Shape(3, *size), max(1, len(_classes(run)))), name, ""
-    except (UserError, ValueError, TypeError) as problem:
+        return (
+            plan_of(arch, Shape(3, *image), max(1, len(table(run.result, "per_class")))),
+            known_name(arch),
+            "",
+        )
+    except UserError as problem:
         return None, "a network", f"the network cannot be drawn: {problem}"
 
 
@@ -129,10 +132,6 @@ def _palette(run: RunFolder) -> dict[str, tuple[int, int, int]]:
     return (
         {str(name): tuple(colour) for name, colour in zip(names, colours, strict=False)} if all(fit) else {}
     )
-
-
-def _classes(run: RunFolder) -> list[str]:
-    return list(table(run.result, "per_class"))
 
 
 def _next(run: RunFolder, data: str) -> list[Command]:

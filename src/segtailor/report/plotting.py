@@ -11,6 +11,8 @@ from html import escape
 
 from segtailor.report.pareto import LOGARITHMIC, Axis, padded, short
 
+LARGEST = 1e24  # values beyond are mistakes, and would break the arithmetic of axes
+SMALLEST = 1e-12  # on a logarithmic axis
 SERIES = 7  # colours of series in the style sheet: s0 ... s6
 SHAPES = {
     "circle": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z",
@@ -60,10 +62,15 @@ class Frame:
         return rows
 
 
+def drawable(*values: float) -> bool:
+    """Tell whether all values are numbers that an axis can hold."""
+    return all(abs(value) <= LARGEST for value in values)
+
+
 def axis(values: Sequence[float], *, upwards: bool = False, zero: bool = False, spread: bool = False) -> Axis:
     """Return an axis around values: to the right, or `upwards`; from `zero`; logarithmic where `spread` is allowed."""
     low, high = min(values, default=0.0), max(values, default=1.0)
-    logarithmic = spread and low > 0 and high / low > LOGARITHMIC
+    logarithmic = spread and low > SMALLEST and high / low > LOGARITHMIC
     if logarithmic:
         low, high = low / 1.15, high * 1.15
     else:

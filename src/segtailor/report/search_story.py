@@ -34,8 +34,13 @@ def search_story(run: RunFolder, *, trials: list[dict[str, Any]], unit: str) -> 
         decisions=_decisions(run),
         path=_path(run),
         unit=unit,
-        warnings=tuple(str(line) for line in at(run.result, "warnings") or () if isinstance(line, str)),
+        warnings=_warnings(run),
     )
+
+
+def _warnings(run: RunFolder) -> tuple[str, ...]:
+    found = at(run.result, "warnings")
+    return tuple(line for line in found if isinstance(line, str)) if isinstance(found, list) else ()
 
 
 def _trial_charts(trials: list[dict[str, Any]], unit: str) -> tuple[Chart, ...]:

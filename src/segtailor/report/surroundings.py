@@ -26,7 +26,12 @@ def conditions(run: RunFolder) -> tuple[Conditions, ...]:
         if name and not name.startswith(("strategy.settings.entrants", "strategy.settings.match"))
     ]
     seeds = [fact for fact in settings if fact.name.rpartition(".")[2] == "seed"]
-    groups = (("Machine", machine), ("Versions", versions), ("Seeds", seeds), (f"Settings of {run.kind}", settings))
+    groups = (
+        ("Machine", machine),
+        ("Versions", versions),
+        ("Seeds", seeds),
+        (f"Settings of {run.kind}", settings),
+    )
     return tuple(Conditions(title=title, facts=tuple(facts)) for title, facts in groups if facts)
 
 

@@ -1,0 +1,83 @@
+"""The page in a real browser: it is quiet, fits any width, shows details under the pointer, and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from segtailor.report.comparison import compare
+from segtailor.report.html import render, render_comparison
+from tests.report.browser import Browser, browser
+from tests.report.folders import search_run, train_run
+from tests.report.sample import full_report
+
+pytestmark = pytest.mark.slow
+WIDTHS = (390, 768, 1280)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / "full.html").write_text(render(full_report()))
+    runs = [train_run(folder / "a"), search_run(folder / "b")]
+    (folder / "comparison.html").write_text(render_comparison(compare(runs)))
+    return [folder / "full.html", folder / "comparison.html"]
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_pages_are_quiet_and_never_scroll_sideways(chrome: Browser, pages: list[Path], dark: bool) -> None:
+    for page in pages:
+        for width in WIDTHS:
+            chrome.open(page, width=width, dark=dark)
+            assert chrome.evaluate("innerWidth") == width
+            assert chrome.evaluate("document.documentElement.scrollWidth") <= width, (page.name, width)
+    assert chrome.complaints == []
+    assert [url for url in chrome.requests if not url.startswith(("file:", "data:image/"))] == []
+
+
+def test_dark_and_light_differ(chrome: Browser, pages: list[Path]) -> None:
+    seen = set()
+    for dark in (False, True):
+        chrome.open(pages[0], width=1280, dark=dark)
+        seen.add(chrome.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert len(seen) == 2
+
+
+def test_the_pointer_shows_details_and_leaves(chrome: Browser, pages: list[Path]) -> None:
+    chrome.open(pages[0], width=1280)
+    assert chrome.evaluate("document.getElementById('tip').hidden")
+    chrome.point("#front .plot .mark.g-winner path")
+    tip = chrome.evaluate("document.getElementById('tip').textContent")
+    assert "winner" in tip
+    assert "parameters" in tip
+    chrome.point("h1")
+    assert chrome.evaluate("document.getElementById('tip').hidden")
+    chrome.point("#network .drawing svg g rect")
+    assert "MMACs" in chrome.evaluate("document.getElementById('tip').textContent")
+
+
+def test_a_hostile_name_runs_nothing(chrome: Browser, pages: list[Path]) -> None:
+    chrome.open(pages[0], width=1280)
+    assert chrome.evaluate("document.querySelectorAll('img[src=x]').length") == 0
+
+
+def test_it_prints_with_everything_unfolded(chrome: Browser, pages: list[Path]) -> None:
+    chrome.open(pages[0], width=1280, dark=True)
+    document = chrome.pdf()
+    assert document.startswith(b"%PDF")
+    assert (
+        4
+        <= document.count(b"/Type /Page\n")
+        + document.count(b"/Type /Page ")
+        + document.count(b"/Type /Page/")
+        <= 30
+    )
+    assert chrome.evaluate("[...document.querySelectorAll('details')].every(part => part.open)")

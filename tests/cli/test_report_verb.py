@@ -80,6 +80,7 @@ def test_mistakes_are_explained(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         assert says in err
 
 
+@pytest.mark.slow
 def test_a_report_needs_no_torch(tmp_path: Path) -> None:
     folder = search_run(tmp_path / "run")
     program = (

@@ -73,6 +73,14 @@ def test_pictures_are_small_and_of_one_size() -> None:
     assert sizes == {(LARGEST, LARGEST // 2)}
 
 
+def test_even_noise_stays_small() -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (720, 720, 3)).astype(np.uint8)
+    labels, guess = (rng.integers(0, 20, (720, 720)).astype(np.uint8) for _ in range(2))
+    found = picture("a", "worst", image=noise, labels=labels, predicted=guess, palette=PALETTE)
+    assert sum(map(len, (found.image, found.truth, found.prediction, found.error))) < 400_000
+
+
 def test_arrays_of_different_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="sizes differ"):
         picture(

@@ -1,18 +1,27 @@
-"""Reports: the functions behind the verb. Nothing here imports torch."""
+"""Reports: the functions behind the verb. Only `look` imports torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from segtailor.core.atomic import write_text
 from segtailor.core.codec import Json
 from segtailor.core.errors import UserError
 from segtailor.report.comparison import compare
-from segtailor.report.document import Report
+from segtailor.report.document import Quality, Report
+from segtailor.report.folder import open_run
 from segtailor.report.html import render, render_comparison
+from segtailor.report.inspecting import inspect
+from segtailor.report.parts import kept_parts, save_parts
 from segtailor.report.reading import report_of
+from segtailor.report.views import sections
 from segtailor.runs import Layout
+
+if TYPE_CHECKING:
+    from segtailor.api.training import Surroundings
 
 PAGE = "index.html"
 COMPARISON = "comparison.html"
@@ -62,10 +71,33 @@ def report(runs: Sequence[str | Path], out: str | Path | None = None) -> dict[st
     }
 
 
+def look(run: str | Path, *, surroundings: Surroundings | None = None) -> Quality:
+    """Predict the validation split with what a run trained; keep confusion and pictures with the run."""
+    from segtailor.api.models import load
+    from segtailor.api.training import Surroundings
+    from segtailor.data.cache import open_pixels
+    from segtailor.data.locate import locate
+    from segtailor.training.device import pick_device
+
+    folder, around = Path(run), surroundings or Surroundings()
+    recipe = open_run(folder).recipe
+    if recipe.get("kind") != "train" or not recipe.get("val_split"):
+        raise UserError(
+            f"{folder} is no training with a validation split, so there are no pictures to look at; leave them out."
+        )
+    model = load(Layout(folder).weights)
+    model.network.to(pick_device(around.device))
+    split = str(recipe["val_split"])
+    pixels = open_pixels(locate(str(recipe["data"])), split, around.cache)
+    quality = inspect(
+        model.predict, pixels, task=model.task, names=pixels.names, note=f"Split '{split}', whole images."
+    )
+    save_parts(folder, replace(kept_parts(folder), quality=quality))
+    return quality
+
+
 def write_report(report: Report, page: Path) -> dict[str, Json]:
     """Write a report as one HTML file; return where and what it says."""
-    from segtailor.report.views import sections
-
     return {
         "report": str(page),
         "bytes": _write(page, render(report)),

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from segtailor.cli.options import DryRun, Json
 from segtailor.cli.output import emit, table
+from segtailor.cli.surroundings import Where
 
 
 def report_(
@@ -17,6 +18,14 @@ def report_(
     out: Annotated[
         Path | None, Parameter(help="The HTML file; RUN/report/index.html, or comparison.html, by default.")
     ] = None,
+    pictures: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            help="Predict the validation split of trainings again: confusion, worst and best pictures.",
+        ),
+    ] = False,
+    where: Annotated[Where, Parameter(name="*")] = Where(),
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
@@ -38,6 +47,8 @@ def report_(
             "report": str(reporting.page_of(runs, out)),
         }
     else:
+        for run in runs if pictures else ():
+            reporting.look(run, surroundings=where.surroundings(json=json))
         result = reporting.report(runs, out)
     emit(result, lambda console: _print(console, result), json=json)
 

@@ -20,6 +20,7 @@ from segtailor.report.drawing import draw_plan
 LEGIBLE = 0.55  # a drawing is never shown smaller than this share of its natural size; it scrolls instead
 NARROW = 900  # pixels below which a drawing is not shrunk at all on a desk
 MOST_STRIPS = 60
+MOST_PICTURES = 4  # of a kind: the file stays below 2 MB
 LONG_GROUP = 12  # facts that are set in two columns
 
 
@@ -103,6 +104,7 @@ def _environment() -> Environment:
     made.globals |= {
         "drawing": _drawing,
         "most_strips": MOST_STRIPS,
+        "most_pictures": MOST_PICTURES,
         "long_group": LONG_GROUP,
         "most_rows": views.MOST_ROWS,
         "most_classes": views.MOST_CLASSES,

@@ -8,7 +8,7 @@ from typing import Any
 
 from segtailor.core.codec import read_json
 from segtailor.core.errors import UserError
-from segtailor.core.plan import OPERATORS, Plan, Shape, count
+from segtailor.core.plan import Plan, Shape, count
 from segtailor.core.space import plan_of, read_architecture
 from segtailor.costs import LatencyTable, read_pack
 from segtailor.report.document import (
@@ -16,7 +16,6 @@ from segtailor.report.document import (
     DrawnNetwork,
     Fact,
     Front,
-    LayerTime,
     LayerTimes,
     Point,
     Report,
@@ -24,6 +23,7 @@ from segtailor.report.document import (
 )
 from segtailor.report.fields import at, number, rows, size, table, text, whole
 from segtailor.report.folder import RunFolder
+from segtailor.report.layers import layer_times
 from segtailor.report.numbers import amount, duration, percent
 from segtailor.report.search_story import search_story
 from segtailor.report.surroundings import commands, conditions
@@ -185,22 +185,12 @@ def _layers(run: RunFolder, plan: Plan, missing: list[str]) -> LayerTimes | None
         return None
     try:
         prices = LatencyTable(pack=read_pack(run.layout.cost_table))
-        times = [
-            LayerTime(
-                name=node.name,
-                operator=OPERATORS.name_of(type(node.op)).replace("_", " "),
-                estimated_ms=prices.price(plan.call(node.name)),
-            )
-            for node in plan.deployed().nodes
-        ]
+        return layer_times(
+            plan, price=prices.price, note=f"Prices of the device pack for {prices.pack.target}."
+        )
     except UserError as problem:
         missing.append(f"the layers cannot be priced: {problem}")
         return None
-    return LayerTimes(
-        layers=tuple(times),
-        estimated_ms=prices.of(plan),
-        note=f"Prices of the device pack for {prices.pack.target}.",
-    )
 
 
 def _cost_name(run: RunFolder) -> str:

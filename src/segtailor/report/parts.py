@@ -35,12 +35,20 @@ def save_parts(folder: Path, parts: Parts) -> Path:
     return file
 
 
-def with_parts(report: Report, folder: Path) -> Report:
-    """Return the report with the parts kept in the folder, if there are any; notes on what is missing add up."""
+def kept_parts(folder: Path) -> Parts:
+    """Return the parts kept in a folder, none where there are none; a damaged file raises."""
     file = parts_file(folder)
     if not file.exists():
-        return report
+        return Parts()
     kept = read_json(file, what="parts of the report", error=RunProblem, limit=LIMIT)
-    found = from_json(Parts, kept, what=f"parts of the report {file}", error=RunProblem)
-    given = {name: getattr(found, name) for name in kept if name != "missing"}
-    return replace(report, **given, missing=(*report.missing, *found.missing))
+    return from_json(Parts, kept, what=f"parts of the report {file}", error=RunProblem)
+
+
+def with_parts(report: Report, folder: Path) -> Report:
+    """Return the report with the parts kept in the folder, if there are any; notes on what is missing add up."""
+    found, empty = kept_parts(folder), Parts()
+    given = {field.name: getattr(found, field.name) for field in fields(Parts)}
+    there = {
+        name: value for name, value in given.items() if value != getattr(empty, name) and name != "missing"
+    }
+    return replace(report, **there, missing=(*report.missing, *found.missing))

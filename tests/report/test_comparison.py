@@ -19,10 +19,10 @@ def test_figures_settings_and_curves_stand_side_by_side(tmp_path: Path) -> None:
     best = found.best()
     assert best is not None
     assert (best.name, best.quality, best.seed) == ("b", 0.6, "1")
-    assert [(setting.name, setting.values) for setting in found.settings(differing=True)] == [
+    assert [(setting.name, setting.values) for setting in found.settings("differs")] == [
         ("fit.seed", ("0", "1"))
     ]
-    assert "fit.lr" in [setting.name for setting in found.settings(differing=False)]
+    assert "fit.lr" in [setting.name for setting in found.settings("same")]
     charts = {chart.title: chart for chart in found.charts()}
     assert [series.name for series in charts["Loss"].series] == ["a", "b"]
     page = Page(render_comparison(found))
@@ -48,6 +48,7 @@ def test_runs_of_different_kinds_and_states_can_be_compared(tmp_path: Path) -> N
     found = compare(runs)
     assert [run.status for run in found.runs] == ["unfinished", "done", "done", "done"]
     assert [run.unit for run in found.runs if run.cost is not None] == ["MACs", "ms"]
+    assert {"fit.seed", "strategy.kind"} <= {setting.name for setting in found.settings("partial")}
     assert "unfinished" in render_comparison(found)
 
 

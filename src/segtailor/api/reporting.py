@@ -67,7 +67,7 @@ def report(runs: Sequence[str | Path], out: str | Path | None = None) -> dict[st
             }
             for run in comparison.runs
         ],
-        "differing": [setting.name for setting in comparison.settings(differing=True)],
+        "differing": [setting.name for setting in comparison.settings("differs")],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from segtailor.core.errors import UserError
 from segtailor.core.plan import count
@@ -14,6 +15,7 @@ from segtailor.report.folder import open_run
 from segtailor.report.of_search import unit_of
 from segtailor.report.reading import report_of
 
+State: TypeAlias = Literal["differs", "same", "partial"]
 FEWEST, MOST = 2, 24
 QUALITIES = (("miou",), ("quality",))  # where results of different kinds keep it
 COSTS = (("latency_ms",), ("cost",))
@@ -38,15 +40,17 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting in all runs; empty where a run has no such setting."""
+    """One setting in all runs; nothing where a run has no such setting."""
 
     name: str
-    values: tuple[str, ...]
+    values: tuple[str | None, ...]
 
     @property
-    def differs(self) -> bool:
-        """Whether the runs disagree."""
-        return len(set(self.values)) > 1
+    def state(self) -> State:
+        """Whether the runs agree, or some do not even have it."""
+        if None in self.values:
+            return "partial"
+        return "same" if len(set(self.values)) == 1 else "differs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +61,13 @@ class Comparison:
     subtitle: str
     runs: tuple[Compared, ...]
 
-    def settings(self, *, differing: bool) -> list[Setting]:
-        """Return the settings that differ, or those that do not."""
+    def settings(self, state: State) -> list[Setting]:
+        """Return the settings that differ, are the same, or exist in some runs only."""
         names = dict.fromkeys(name for run in self.runs for name in run.settings)
         found = [
-            Setting(name=name, values=tuple(run.settings.get(name, "") for run in self.runs))
-            for name in names
+            Setting(name=name, values=tuple(run.settings.get(name) for run in self.runs)) for name in names
         ]
-        return [setting for setting in found if setting.differs == differing]
+        return [setting for setting in found if setting.state == state]
 
     def best(self) -> Compared | None:
         """Return the run of the highest quality, where at least two have one."""

@@ -13,8 +13,10 @@ import pytest
 from segtailor.core.errors import RunProblem, UserError
 from segtailor.report.folder import open_run
 from segtailor.report.html import render
+from segtailor.report.of_training import known_name
 from segtailor.report.reading import report_of
 from segtailor.report.views import sections
+from segtailor.spaces import published
 from tests.report.folders import (
     calibrate_run,
     gradient_run,
@@ -85,6 +87,11 @@ def test_a_training_tells_quality_network_and_curves(tmp_path: Path) -> None:
     assert ("fit.seed", "5") in [
         (fact.name, fact.value) for group in report.conditions for fact in group.facts
     ]
+
+
+@pytest.mark.parametrize("name", ["lpsnet-s", "fast-scnn"])
+def test_published_networks_are_known_by_name(name: str) -> None:
+    assert known_name(published(name)) == name
 
 
 def test_a_search_tells_winner_family_and_path(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from segtailor.report.fields import at, number, size, table, text, whole
 from segtailor.report.folder import RunFolder, present
 from segtailor.report.numbers import amount, duration, percent
 from segtailor.report.surroundings import commands, conditions
-from segtailor.spaces import architectures, published
+from segtailor.spaces import architectures, baselines, published
 
 USUAL = (512, 1024)  # the size to draw at where the recipe has no crop
 FIGURES = (
@@ -44,9 +44,11 @@ def training_report(run: RunFolder) -> Report:
 
 
 def known_name(arch: Architecture) -> str:
-    """Return the published name of an architecture, or its fingerprint."""
+    """Return the published name of an architecture or baseline, or its fingerprint."""
     print_ = identity(arch)
-    return next((name for name in architectures() if identity(published(name)) == print_), print_)
+    return next(
+        (name for name in (*architectures(), *baselines()) if identity(published(name)) == print_), print_
+    )
 
 
 def _network(run: RunFolder) -> tuple[Plan | None, str, str]:

@@ -73,10 +73,10 @@ def report(runs: Sequence[str | Path], out: str | Path | None = None) -> dict[st
 
 def look(run: str | Path, *, surroundings: Surroundings | None = None) -> Quality:
     """Predict the validation split with what a run trained; keep confusion and pictures with the run."""
-    from segtailor.api.models import load
     from segtailor.api.training import Surroundings
     from segtailor.data.cache import open_pixels
     from segtailor.data.locate import locate
+    from segtailor.nets.bundle import load_bundle
     from segtailor.training.device import pick_device
 
     folder, around = Path(run), surroundings or Surroundings()
@@ -85,7 +85,7 @@ def look(run: str | Path, *, surroundings: Surroundings | None = None) -> Qualit
         raise UserError(
             f"{folder} is no training with a validation split, so there are no pictures to look at; leave them out."
         )
-    model = load(Layout(folder).weights)
+    model = load_bundle(Layout(folder).weights)
     model.network.to(pick_device(around.device))
     split = str(recipe["val_split"])
     pixels = open_pixels(locate(str(recipe["data"])), split, around.cache)

@@ -10,15 +10,15 @@ from typing import Any
 from segtailor.api.networks import count, plan
 from segtailor.api.reporting import report
 from segtailor.core.codec import Json
-from segtailor.core.errors import MissingCost
-from segtailor.core.plan import OpCall, Plan
 from segtailor.costs import LatencyTable
 from segtailor.costs.pack import read_pack
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
 from segtailor.report import document as page
+from segtailor.report.findings import findings_of
 from segtailor.report.inspecting import inspect
+from segtailor.report.layers import layer_times
 from segtailor.report.parts import save_parts
 from segtailor.spaces import baselines as handmade
 from segtailor.tailoring.context import Context
@@ -172,28 +172,16 @@ def _front(context: Context) -> page.Front:
 
 def _layers(context: Context) -> page.LayerTimes:
     """What the device pack says each layer takes, beside the network measured whole."""
-    model = load_bundle(Path(context.outcomes["recommend"]["model"]))
+    chosen = context.outcomes["recommend"]
+    model = load_bundle(Path(chosen["model"]))
     table = LatencyTable(pack=read_pack(Path(context.outcomes["pack"]["pack"])))
-    whole: Plan = plan(model.architecture, image=context.recipe.image, classes=model.task.outputs).deployed()
-    layers = []
-    for node in whole.nodes:
-        price = _price(table, whole.call(node.name))
-        layers.append(page.LayerTime(name=node.name, operator=type(node.op).__name__, estimated_ms=price))
-    (one,) = context.time([context.outcomes["recommend"]["model"]], includes="network")
-    return page.LayerTimes(
-        layers=tuple(layers),
-        estimated_ms=None if any(layer.estimated_ms is None for layer in layers) else table.of(whole),
+    (one,) = context.time([chosen["model"]], includes="network")
+    return layer_times(
+        plan(model.architecture, image=context.recipe.image, classes=model.task.outputs),
+        price=table.price if chosen["worth"] else None,  # a ready network may have layers of another space
         measured_ms=one.median_ms,
         note="Estimates come from the device pack; the measurement is the network alone, without enlarging labels.",
     )
-
-
-def _price(table: LatencyTable, call: OpCall) -> float | None:
-    """Return what the pack says, or nothing: a ready network may have layers of another space."""
-    try:
-        return table.price(call)
-    except MissingCost:
-        return None
 
 
 def _int8(outcome: Mapping[str, Any]) -> page.Int8:
@@ -212,24 +200,7 @@ def _int8(outcome: Mapping[str, Any]) -> page.Int8:
 
 
 def _data(context: Context) -> page.DataFindings:
-    found = context.outcomes["data"]
-    return page.DataFindings(
-        name=context.recipe.request.data,
-        findings=tuple(
-            page.DataFinding(
-                severity=row["severity"],
-                kind=row["kind"],
-                message=row["message"],
-                fix=row["fix"],
-                file=row["file"],
-            )
-            for row in found["findings"]
-        ),
-        splits=tuple(
-            page.Split(name=name, images=facts["images"], shares=tuple(facts["shares"].items()))
-            for name, facts in found["splits"].items()
-        ),
-    )
+    return findings_of(context.recipe.request.data, context.outcomes["data"])
 
 
 def _choices(recipe: TailorRecipe) -> tuple[page.Choice, ...]:

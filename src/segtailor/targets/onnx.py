@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,6 +25,9 @@ PROVIDERS = {
     "cuda": "CUDAExecutionProvider",
     "tensorrt": "TensorrtExecutionProvider",
 }
+NOISE_NOTE = (
+    "int8 with ranges from noise: good for timing, which does not depend on values, but not for labels"
+)
 ARRAY_TYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -76,7 +80,7 @@ class OnnxRuntime:
     """ONNX Runtime. Options: threads, spin (0: threads sleep between runs), provider (cuda or tensorrt on a GPU)."""
 
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16")
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16", "int8")
     options: ClassVar[tuple[str, ...]] = ("threads", "spin", "provider")
     experimental: ClassVar[bool] = False
 
@@ -86,8 +90,10 @@ class OnnxRuntime:
         if find_spec("onnxruntime") is None:
             package = "onnxruntime" if kind == "cpu" else "onnxruntime-gpu"
             return f"the package {package} is not installed: `pip install {package} onnx onnxscript`."
-        if kind == "cpu" and target.precision != "fp32":
-            return "ONNX Runtime computes in fp32 on the CPU. Use cpu/onnxruntime/fp32."
+        if kind == "cpu" and target.precision == "fp16":
+            return "ONNX Runtime computes in fp32 or int8 on the CPU. Use cpu/onnxruntime/fp32."
+        if kind != "cpu" and target.precision == "int8":
+            return "int8 networks are made for the CPU. Use cpu/onnxruntime/int8, or fp16 on the GPU."
         import onnxruntime
 
         if _provider(target) not in onnxruntime.get_available_providers():
@@ -105,6 +111,7 @@ class OnnxRuntime:
         """Open a session on a serialised model, with `arrays` as its resident inputs."""
         from segtailor.nets.onnx_graph import onnx_session
 
+        data, notes = in_precision(data, target, arrays)
         name, spin = _provider(target), flag(target, "spin", default=True)
         providers: list[Any] = [PROVIDERS["cpu"]]
         if name != PROVIDERS["cpu"]:
@@ -115,7 +122,9 @@ class OnnxRuntime:
             raise Unsupported(
                 f"target {target}: {name} did not start; check that its CUDA libraries are installed."
             )
-        return OrtCompiled(session, dict(zip(input_names(len(arrays)), arrays, strict=True)), target=target)
+        compiled = OrtCompiled(session, named(arrays), target=target)
+        compiled.notes = notes
+        return compiled
 
 
 def graph_of(network: nn.Module, target: Target, inputs: Sequence[Shape], *, pixels: bool) -> bytes:
@@ -129,6 +138,26 @@ def graph_of(network: nn.Module, target: Target, inputs: Sequence[Shape], *, pix
     tensors = [torch.from_numpy(array) for array in example_inputs(inputs, pixels=pixels)]
     examples = tensors if pixels else [tensor.to(dtype) for tensor in tensors]
     return onnx_bytes(module, examples, names=input_names(len(inputs)), output="output")
+
+
+def in_precision(
+    data: bytes, target: Target, arrays: Sequence[NDArray[Any]]
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return a model in the precision of its target, with notes on what was done to it.
+
+    For an int8 target an fp32 model is quantised on the spot, its ranges taken from `arrays`, which are noise: the time
+    of a network does not depend on values, but its labels do. A quantised model on another target would be timed
+    under a wrong name, so it is refused.
+    """
+    from segtailor.nets.onnx_int8 import int8_onnx, is_quantised, read_model
+
+    quantised = is_quantised(read_model(data))
+    if target.precision == "int8" and not quantised:
+        return int8_onnx(data, [named(arrays)]), (NOISE_NOTE,)
+    if target.precision != "int8" and quantised:
+        fitting = replace(target, precision="int8")
+        raise Unsupported(f"target {target}: the network is quantised to int8. Use {fitting}.")
+    return data, ()
 
 
 def output_shape(data: bytes) -> tuple[int, ...]:
@@ -164,6 +193,11 @@ def _provider(target: Target) -> str:
         allowed = "cpu" if kind == "cpu" else "cuda or tensorrt"
         raise Unsupported(f"target {target}: provider '{name}' does not run on {kind}; choose {allowed}.")
     return PROVIDERS[name]
+
+
+def named(arrays: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return arrays by the names of a graph's inputs."""
+    return dict(zip(input_names(len(arrays)), arrays, strict=True))
 
 
 def input_names(count: int) -> tuple[str, ...]:

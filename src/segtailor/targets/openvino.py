@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Shape
 from segtailor.core.target import Target
-from segtailor.targets.onnx import graph_of, input_names
+from segtailor.targets.onnx import graph_of, in_precision, named
 from segtailor.targets.runtime import RUNTIMES, Compiled, example_inputs
 
 if TYPE_CHECKING:
     from torch import nn
+
+# What is not quantised inside an int8 network is computed in fp32.
+HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}
 
 
 class VinoCompiled(Compiled):
@@ -54,7 +57,7 @@ class OpenVino:
     """OpenVINO on the CPU, set for latency. Option: threads."""
 
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
-    precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp16")
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp16", "int8")
     options: ClassVar[tuple[str, ...]] = ("threads",)
     experimental: ClassVar[bool] = False
 
@@ -83,9 +86,10 @@ class OpenVino:
         """Compile a serialised model, with `arrays` as its resident inputs."""
         import openvino
 
+        data, notes = in_precision(data, target, arrays)
         settings: dict[str, Any] = {
             "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}[target.precision],
+            "INFERENCE_PRECISION_HINT": HINTS[target.precision],
         }
         if target.threads is not None:
             settings["INFERENCE_NUM_THREADS"] = target.threads
@@ -97,4 +101,6 @@ class OpenVino:
             raise Unsupported(
                 f"OpenVINO cannot compile the network ({line}). Use cpu/onnxruntime/fp32."
             ) from None
-        return VinoCompiled(model, dict(zip(input_names(len(arrays)), arrays, strict=True)))
+        compiled = VinoCompiled(model, named(arrays))
+        compiled.notes = notes
+        return compiled

@@ -26,11 +26,13 @@ class Compiled:
     """A network ready to run on resident inputs. Subclasses hold what their runtime needs.
 
     `run` does one inference and returns when it is done, unless `asynchronous`: then it only enqueues work
-    on the device, and `synchronise` waits for it. `threads` is None where the runtime does not say.
+    on the device, and `synchronise` waits for it. `threads` is None where the runtime does not say. `notes` tell what
+    was done to the network that a reader of its time should know.
     """
 
     asynchronous: bool = False
     threads: int | None = None
+    notes: tuple[str, ...] = ()
 
     def run(self) -> None:
         """Do one inference on the resident inputs."""
@@ -189,14 +191,11 @@ def _check_declared(runtime: Runtime, target: Target) -> None:
             f"target {target}: runtime '{target.runtime}' runs on {' and '.join(runtime.devices)}, "
             f"not on {kind}. Choose another runtime or device; `segtailor list targets` names them."
         )
-    if target.precision == "int8":
-        raise Unsupported(
-            f"target {target}: int8 needs a quantised network, which cannot be made yet. Use fp32 or fp16."
-        )
     if target.precision not in runtime.precisions:
+        able = [name for name in RUNTIMES.names() if target.precision in RUNTIMES.get(name).precisions]
         raise Unsupported(
-            f"target {target}: runtime '{target.runtime}' computes in {', '.join(runtime.precisions)}. "
-            "Choose one of these."
+            f"target {target}: runtime '{target.runtime}' computes in {', '.join(runtime.precisions)}, not in "
+            f"{target.precision}. Choose one of these, or a runtime with {target.precision}: {', '.join(able)}."
         )
     for name in target.options:
         if name not in runtime.options:

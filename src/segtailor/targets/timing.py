@@ -120,6 +120,7 @@ class Measurement:
     before: Conditions
     after: Conditions
     warnings: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())
 
     @property
     def fps(self) -> float:
@@ -320,6 +321,7 @@ def _measurement(
         before=before,
         after=after,
         warnings=(*_judge(taken), *compare(before, after)),
+        notes=entrant.compiled.notes,
     )
 
 

@@ -1,0 +1,153 @@
+"""From an fp32 ONNX graph to an int8 one (QDQ form) that ONNX Runtime and OpenVINO run; ranges come from given inputs.
+
+The quantiser is ONNX Runtime's. What comes after the last convolution (resize, arg max) stays in fp32.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from numpy.typing import NDArray
+
+from segtailor.core.errors import Unsupported, UserError
+
+Feed = Mapping[str, NDArray[Any]]
+
+QUANTISED = (
+    "Conv",
+    "ConvTranspose",
+    "Gemm",
+    "MatMul",
+    "Relu",
+    "Clip",
+    "Add",
+    "Concat",
+    "MaxPool",
+    "AveragePool",
+)
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # operators that int8 makes faster
+
+
+def int8_onnx(data: bytes, feeds: Iterable[Feed], *, what: str = "the ONNX model") -> bytes:
+    """Return the int8 form of a serialised fp32 model of fixed size, its ranges being those seen on `feeds`.
+
+    Weights are signed and symmetric per channel, activations unsigned with the zero point at 0 or in the middle, which
+    is what x86 kernels multiply fastest. Only the extremes of each tensor are kept, so memory does not grow with feeds.
+    """
+    _need_quantiser()
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    source = read_fp32(data, what=what)
+    with TemporaryDirectory(prefix="segtailor-int8-") as folder, _quiet():
+        ready, done = Path(folder) / "ready.onnx", Path(folder) / "int8.onnx"
+        quant_pre_process(source, ready, skip_symbolic_shape=True)
+        quantization.quantize_static(
+            ready,
+            done,
+            _Reader(feeds, what=what),
+            op_types_to_quantize=list(QUANTISED),
+            nodes_to_exclude=tail_nodes(read_model(ready.read_bytes(), what=what)),
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+            extra_options={"ActivationRestrictedAsymmetric": True},
+        )
+        return with_metadata(read_model(done.read_bytes()), source)
+
+
+def read_model(data: bytes, *, what: str = "the ONNX model") -> Any:
+    """Parse a serialised model; bytes that are none raise `UserError`."""
+    _need_quantiser()
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_from_string(data)
+    except (DecodeError, ValueError) as problem:
+        raise UserError(f"{what} cannot be read ({problem}). Export it again.") from None
+    if not model.graph.node:
+        raise UserError(f"{what} holds no graph. Export it again.")
+    return model
+
+
+def read_fp32(data: bytes, *, what: str = "the ONNX model") -> Any:
+    """Parse a serialised model that is not quantised yet."""
+    model = read_model(data, what=what)
+    if is_quantised(model):
+        raise Unsupported(f"{what} is quantised already; give the fp32 file it was made from.")
+    return model
+
+
+def with_metadata(model: Any, source: Any) -> bytes:
+    """Serialise a model made from `source` with what that says about itself (classes, preprocessing)."""
+    del model.metadata_props[:]
+    model.metadata_props.extend(source.metadata_props)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def is_quantised(model: Any) -> bool:
+    """Tell whether a parsed model already holds quantised tensors."""
+    return any(
+        node.op_type in ("QuantizeLinear", "DequantizeLinear", "QLinearConv") for node in model.graph.node
+    )
+
+
+def tail_nodes(model: Any) -> list[str]:
+    """Return the names of the nodes after the last operators with weights: rounding logits would only turn labels."""
+    makers = {output: node for node in model.graph.node for output in node.output}
+    waiting = [output.name for output in model.graph.output]
+    found: dict[str, None] = {}
+    while waiting:
+        node = makers.get(waiting.pop())
+        if node is None or node.op_type in WEIGHTED or node.name in found:
+            continue
+        found[node.name] = None
+        waiting.extend(node.input)
+    return list(found)
+
+
+class _Reader:
+    """Hands feeds out one by one, in the form that the quantiser asks for."""
+
+    def __init__(self, feeds: Iterable[Feed], *, what: str) -> None:
+        self._rest = iter(feeds)
+        self._any = False
+        self._what = what
+
+    def get_next(self) -> dict[str, NDArray[Any]] | None:
+        """Return the next feed, or None after the last."""
+        feed = next(self._rest, None)
+        if feed is None and not self._any:
+            raise UserError(f"{self._what}: there is nothing to measure ranges on; give at least one image.")
+        self._any = True
+        return None if feed is None else dict(feed)
+
+
+def _need_quantiser() -> None:
+    try:
+        import onnx
+        import onnxruntime.quantization
+    except ImportError as problem:
+        raise Unsupported(
+            f"int8 needs the package '{problem.name}', which is not installed: `pip install onnx onnxruntime`."
+        ) from None
+    del onnx, onnxruntime
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop the quantiser's advice, which it gives through the root logger."""
+    logger = logging.getLogger()
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

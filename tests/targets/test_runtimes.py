@@ -22,6 +22,8 @@ CPU = [
     "cpu/eager/bf16",
     "cpu/onnxruntime/fp32",
     "cpu/openvino/fp32",
+    "cpu/onnxruntime/int8",
+    "cpu/openvino/int8",
 ]
 CUDA = ["cuda/eager/fp32", "cuda/eager/fp16", "cuda/graph/fp16", "cuda/graph/bf16", "cuda/graph/fp32"]
 IMAGE = (Shape(3, 32, 64),)
@@ -135,9 +137,10 @@ def test_the_number_of_threads_holds_while_timing_and_is_put_back(network: nn.Mo
         ("cpu/egaer/fp32", "did you mean 'eager'"),
         ("gpu/eager/fp32", "no device is called 'gpu'"),
         ("cpu/graph/fp16", "runs on cuda, not on cpu"),
-        ("cpu/openvino/int8", "int8"),
-        ("cpu/onnxruntime/fp16", "fp32 on the CPU"),
-        ("cpu/onnxruntime/bf16", "computes in fp32, fp16"),
+        ("cpu/eager/int8", "runtime with int8: onnxruntime, openvino"),
+        ("cuda/graph/int8", "not in int8"),
+        ("cpu/onnxruntime/fp16", "fp32 or int8 on the CPU"),
+        ("cpu/onnxruntime/bf16", "computes in fp32, fp16, int8, not in bf16"),
         ("cpu/eager/fp32?thread=2", "did you mean 'threads'"),
         ("cpu/eager/fp32?channels_last=yes", "neither 0 nor 1"),
         ("cpu/onnxruntime/fp32?provider=cuda", "does not run on cpu"),

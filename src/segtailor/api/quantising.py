@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,8 +94,8 @@ def quantise(
     )
     seen = _counter("score", len(scored), progress)
     rivals = _measure((fp32, int8), place, form=form, scored=scored, settings=chosen, seen=seen)
-    decision = _decision(rivals, settings=chosen, samples=len(samples), data=data, form=form)
-    _store(folder, decision, int8.data)
+    decision = _decision(rivals, settings=chosen, samples=len(samples), data=data, fp32=fp32)
+    store(folder, decision, int8.data)
     return decision
 
 
@@ -201,7 +202,7 @@ def _reading(measurement: Measurement, miou: float) -> Reading:
 
 
 def _decision(
-    rivals: Rivals, *, settings: Int8Settings, samples: int, data: str, form: GraphForm
+    rivals: Rivals, *, settings: Int8Settings, samples: int, data: str, fp32: OnnxSubject
 ) -> Int8Decision:
     verdict = decide_int8(rivals.before, rivals.after, limit=settings.limit)
     warnings = dict.fromkeys(text for row in rivals.measurements for text in row.warnings)
@@ -219,14 +220,15 @@ def _decision(
         samples=samples,
         method=settings.method,
         data=data,
-        image=form.image,
-        includes=rivals.measurements[0].includes,
+        image=(fp32.inputs[0].height, fp32.inputs[0].width),
+        includes=fp32.includes,
+        source=sha256(fp32.data).hexdigest()[:16],
         file=INT8_FILE if verdict.kept else None,
         warnings=tuple(warnings),
     )
 
 
-def _store(folder: Path, decision: Int8Decision, data: bytes) -> None:
+def store(folder: Path, decision: Int8Decision, data: bytes) -> None:
     """Write the file before the decision that names it; where int8 does not pay, an older file goes away after it."""
     if decision.kept:
         write_bytes(folder / INT8_FILE, data, what="int8 ONNX file")

@@ -71,6 +71,8 @@ def bench_(
     for warning, names in _warnings(documents).items():
         whom = f" ({', '.join(names)})" if len(names) < len(documents) else ""
         note(f"warning: {warning}{whom}")
+    for text in dict.fromkeys(text for row in documents for text in row["notes"]):
+        note(f"note: {text}")
     return _missed(documents)
 
 

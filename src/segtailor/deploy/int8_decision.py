@@ -34,7 +34,8 @@ class Int8Decision:
     """All that was measured before (fp32) and after (int8) in one run on one runtime, and what follows from it.
 
     `ratio` is the median latency after over before, `label_agreement` the share of pixels on which both give the same
-    label. `samples` were used for calibration, `images` for scoring. `file` is None unless int8 is kept.
+    label. `samples` were used for calibration, `images` for scoring. `source` is the digest of the
+    fp32 file. `file` is None unless int8 is kept.
     """
 
     target: str
@@ -52,6 +53,7 @@ class Int8Decision:
     data: str
     image: tuple[int, int]
     includes: Includes
+    source: str
     file: str | None
     warnings: tuple[str, ...] = ()
 

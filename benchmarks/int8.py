@@ -1,0 +1,109 @@
+"""Latency ratio and mIoU change from fp32 to int8, on ONNX Runtime and OpenVINO.
+
+    python benchmarks/int8.py [BUNDLE ...] [--data DATASET] [--image HxW] [--method onnxruntime|nncf] [--out DIR]
+
+Without bundles, lpsnet-s is trained on the embedded street scenes for a few minutes. Each bundle is copied and exported
+with resize and arg max inside (labels at full size); both files are scored on the whole validation split and timed in
+turns, on the same runtime. Prints a Markdown table; run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from segtailor.api.quantising import FP32_FILE, Int8Settings, quantise
+from segtailor.api.training import Surroundings, train, train_recipe
+from segtailor.deploy.export import export_onnx
+from segtailor.deploy.int8_decision import Int8Decision
+from segtailor.nets.bundle import load_bundle, save_bundle
+from segtailor.runs import display_for
+
+SIZE = (192, 384)
+DATA = "synthetic:size=192x384,train=240,val=60"
+TARGETS = ("cpu/onnxruntime/int8?spin=0&threads=2", "cpu/openvino/int8?threads=2")
+TRAINING = ("fit.optimiser=adamw", "fit.lr=0.003", "fit.batch=8", "fit.ema=0.95")
+
+
+def main() -> None:
+    chosen = parse()
+    settings = Int8Settings(method=chosen.method, samples=chosen.samples)
+    with TemporaryDirectory() as scratch:
+        out = chosen.out or Path(scratch)
+        bundles = chosen.bundles or [trained(out / "lpsnet-s", data=chosen.data, epochs=chosen.epochs)]
+        heading()
+        for number, bundle in enumerate(bundles):
+            folder = prepared(bundle, out / f"int8-{number}", image=chosen.image)
+            name = bundle.parent.name if bundle.name == "weights" else bundle.name
+            for target in chosen.targets:
+                found = quantise(folder, data=chosen.data, target=target, settings=replace(settings))
+                print(row(name, found), flush=True)
+                print(f"{name}: {found.reason} {' '.join(found.warnings)}", file=sys.stderr)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("bundles", type=Path, nargs="*")
+    parser.add_argument("--data", default=DATA)
+    parser.add_argument("--image", type=lambda text: tuple(map(int, text.split("x"))), default=SIZE)
+    parser.add_argument("--method", default="onnxruntime")
+    parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--targets", nargs="+", default=list(TARGETS))
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+def trained(run: Path, *, data: str, epochs: int) -> Path:
+    """Train briefly; a run that is there already is used as it is."""
+    around = Surroundings(display=display_for(sys.stderr))
+    recipe = train_recipe("lpsnet-s", data, changes=[*TRAINING, f"fit.epochs={epochs}"], surroundings=around)
+    return Path(str(train(recipe, run, check=False, surroundings=around)["model"]))
+
+
+def prepared(bundle: Path, folder: Path, *, image: tuple[int, int]) -> Path:
+    """Copy a bundle and export it, so that the given one stays as it is."""
+    model = load_bundle(bundle)
+    save_bundle(folder, model)
+    export_onnx(
+        model.network,
+        folder / FP32_FILE,
+        image=image,
+        includes="network+resize+argmax",
+        preprocessing=model.preprocessing,
+    )
+    return folder
+
+
+def heading() -> None:
+    columns = "network|image|target|method|fp32 ms|int8 ms|ratio|spread|mIoU fp32|mIoU int8|change|labels equal|kept"
+    print(f"| {columns.replace('|', ' | ')} |")
+    print("|" + "---|" * (columns.count("|") + 1))
+
+
+def row(name: str, found: Int8Decision) -> str:
+    cells = [
+        name,
+        f"{found.image[0]}x{found.image[1]}",
+        found.target,
+        found.method,
+        f"{found.before.median_ms:.2f}",
+        f"{found.after.median_ms:.2f}",
+        f"{found.ratio:.2f}",
+        f"{max(found.before.spread, found.after.spread):.0%}",
+        f"{100 * found.before.miou:.2f}",
+        f"{100 * found.after.miou:.2f}",
+        f"{100 * found.miou_change:+.2f}",
+        f"{found.label_agreement:.2%}",
+        "yes" if found.kept else "no",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""From an exported bundle to a decision on int8, and all that can be wrong with what is asked."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import segtailor
+from segtailor.api.quantising import Int8Settings, quantise, store
+from segtailor.core.codec import to_json
+from segtailor.core.errors import UserError
+from segtailor.core.job import Step
+from segtailor.core.target import parse_target
+from segtailor.data.synthetic import TASK
+from segtailor.deploy.export import export_onnx
+from segtailor.deploy.int8_decision import Int8Decision, Reading
+from segtailor.nets.bundle import Model, save_bundle
+from segtailor.nets.onnx_graph import onnx_session
+from segtailor.targets.runtime import RUNTIMES
+from segtailor.targets.timing import TimingSettings
+
+pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
+
+DATA = "synthetic:size=96x128,train=12,val=3"
+ORT = "cpu/onnxruntime/int8?threads=1"
+QUICK = TimingSettings(runs=4, seconds=0.02, warm_up_seconds=0.01, warm_up_limit=0.1, window=2)
+SETTINGS = Int8Settings(samples=3, images=2, timing=QUICK, limit=1.0)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bundle(tmp_path_factory.mktemp("bundle"), includes="network+resize+argmax")
+
+
+@pytest.fixture
+def folder(exported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(exported, tmp_path / "mine"))
+
+
+def bundle(folder: Path, *, includes: str, image: tuple[int, int] = (96, 128)) -> Path:
+    network = segtailor.create("lpsnet-step0", classes=TASK.outputs)
+    save_bundle(folder, Model(network=network, task=TASK))
+    export_onnx(network, folder / "model.onnx", image=image, includes=includes)
+    return folder
+
+
+def usable(text: str) -> str:
+    target = parse_target(text)
+    reason = RUNTIMES.get(target.runtime)().available(target)
+    if reason is not None:
+        pytest.skip(reason)
+    return text
+
+
+def test_both_files_are_measured_and_the_decision_is_stored(folder: Path) -> None:
+    steps: list[Step] = []
+    (folder / "model.int8.onnx").write_bytes(b"from an earlier try")
+    found = quantise(folder, data=DATA, target=ORT, settings=SETTINGS, progress=steps.append)
+    assert (found.target, found.before.target) == (ORT, "cpu/onnxruntime/fp32?threads=1")
+    assert found.ratio == pytest.approx(found.after.median_ms / found.before.median_ms)
+    assert found.miou_change == pytest.approx(found.after.miou - found.before.miou)
+    assert 0.5 < found.label_agreement <= 1
+    assert (found.images, found.samples, found.includes) == (2, 3, "network+resize+argmax")
+    assert json.loads((folder / "int8.json").read_text()) == to_json(found)
+    assert (folder / "model.int8.onnx").exists() == found.kept == (found.file is not None)
+    assert {step.phase for step in steps} == {"calibrate", "score"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("includes", ["network", "end-to-end"])
+@pytest.mark.parametrize("target", [ORT, "cpu/openvino/int8?threads=1"])
+def test_int8_labels_are_nearly_those_of_fp32(includes: str, target: str, tmp_path: Path) -> None:
+    place = bundle(tmp_path, includes=includes, image=(64, 96))  # pictures of another size are resized
+    found = quantise(place, data=DATA, target=usable(target), settings=SETTINGS)
+    assert found.label_agreement > 0.8
+    assert found.image == (64, 96)
+    if found.file is not None:
+        (source,) = onnx_session(place / found.file).get_inputs()
+        assert source.name == "image"
+
+
+@pytest.mark.slow
+def test_nncf_quantises_too(folder: Path) -> None:
+    pytest.importorskip("nncf")
+    settings = replace(SETTINGS, method="nncf")
+    found = quantise(folder, data=DATA, target=usable("cpu/openvino/int8?threads=1"), settings=settings)
+    assert found.method == "nncf"
+    assert found.label_agreement > 0.8
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_file_lies_there_only_if_int8_is_kept(kept: bool, tmp_path: Path) -> None:
+    (tmp_path / "model.int8.onnx").write_bytes(b"from an earlier try")
+    reading = Reading(target=ORT, median_ms=2.0, p95_ms=3.0, spread=0.1, miou=0.5)
+    decision = Int8Decision(
+        target=ORT,
+        kept=kept,
+        reason="made up.",
+        before=reading,
+        after=reading,
+        ratio=1.0,
+        miou_change=0.0,
+        limit=0.01,
+        label_agreement=1.0,
+        images=2,
+        samples=3,
+        method="onnxruntime",
+        data=DATA,
+        image=(96, 128),
+        includes="network",
+        source="0",
+        file="model.int8.onnx" if kept else None,
+    )
+    store(tmp_path, decision, b"new")
+    assert [file.read_bytes() for file in tmp_path.glob("*.onnx")] == ([b"new"] if kept else [])
+    assert json.loads((tmp_path / "int8.json").read_text())["kept"] is kept
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"data": ""}, "dataset"),
+        ({"data": "folder:/does/not/exist"}, "does/not/exist"),
+        ({"target": "cpu/eager/int8"}, "runtime with int8: onnxruntime, openvino"),
+        ({"target": "cuda/graph/int8"}, "not in int8"),
+        ({"target": "cpu/onnxruntime/fp32"}, "write cpu/onnxruntime/int8"),
+        ({"image": (64, 64)}, "holds network\\+resize\\+argmax at 96x128"),
+        ({"settings": replace(SETTINGS, val_split="test")}, "split"),
+    ],
+)
+def test_a_wrong_request_is_refused(folder: Path, changes: dict[str, Any], says: str) -> None:
+    asked: dict[str, Any] = {"data": DATA, "target": ORT, "settings": SETTINGS} | changes
+    with pytest.raises(UserError, match=says):
+        quantise(folder, **asked)
+    assert not (folder / "int8.json").exists()
+
+
+@pytest.mark.parametrize("changes", [{"samples": 0}, {"images": 0}, {"limit": 2.0}])
+def test_wrong_settings_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"give|use"):
+        replace(SETTINGS, **changes)
+
+
+def test_a_bundle_that_was_not_exported_says_what_to_do(folder: Path) -> None:
+    (folder / "model.onnx").unlink()
+    with pytest.raises(UserError, match="segtailor export"):
+        quantise(folder, data=DATA, target=ORT, settings=SETTINGS)
+
+
+def test_a_damaged_file_is_refused(folder: Path) -> None:
+    file = folder / "model.onnx"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(UserError, match="cannot be loaded"):
+        quantise(folder, data=DATA, target=ORT, settings=SETTINGS)
+
+
+def test_a_file_of_open_size_is_refused(folder: Path) -> None:
+    model = onnx.load(str(folder / "model.onnx"))
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    onnx.save(model, str(folder / "model.onnx"))
+    with pytest.raises(UserError, match="fixed size"):
+        quantise(folder, data=DATA, target=ORT, settings=SETTINGS)
+
+
+def test_data_of_other_classes_is_refused(folder: Path) -> None:
+    description = json.loads((folder / "model.json").read_text())
+    network = segtailor.create("lpsnet-step0", classes=3)
+    task = replace(TASK, classes=TASK.classes[:3], palette=TASK.palette[:3])
+    save_bundle(folder, Model(network=network, task=task))
+    assert description["task"] != json.loads((folder / "model.json").read_text())["task"]
+    with pytest.raises(UserError, match="the model knows 3 classes"):
+        quantise(folder, data=DATA, target=ORT, settings=SETTINGS)
+
+
+def test_bench_says_that_its_int8_network_is_for_timing_only(folder: Path) -> None:
+    rows = segtailor.bench([folder / "model.onnx"], [ORT, "cpu/onnxruntime/fp32?threads=1"], settings=QUICK)
+    assert [row.precision for row in rows] == ["int8", "fp32"]
+    assert "ranges from noise" in rows[0].notes[0]
+    assert rows[1].notes == ()
+    assert np.isfinite(rows[0].median_ms)

@@ -124,7 +124,7 @@ def test_a_file_lies_there_only_if_int8_is_kept(kept: bool, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"data": ""}, "dataset"),
+        ({"data": "nowhere"}, "dataset"),
         ({"data": "folder:/does/not/exist"}, "does/not/exist"),
         ({"target": "cpu/eager/int8"}, "runtime with int8: onnxruntime, openvino"),
         ({"target": "cuda/graph/int8"}, "not in int8"),

@@ -59,7 +59,8 @@ def test_a_picture_of_another_size_is_resized() -> None:
 
 def test_logits_and_labels_become_labels_of_the_pictures_size() -> None:
     logits = np.zeros((1, 3, 2, 2), np.float32)
-    logits[0, 2, :, 1] = 1
+    logits[0, :, :, 1] = [[0], [0], [1]]
+    logits[0, 0, :, 0] = 1
     form = GraphForm(image=(8, 8))
     wanted = np.array([[0, 0, 2, 2]] * 4)
     assert np.array_equal(form.labels(logits, (4, 4)), wanted)

@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class GraphForm:
-    """What a graph of one size (height, width) reads: uint8 `pixels` or normalised images; it gives logits or labels."""
+    """What a graph of one size reads: uint8 `pixels` or normalised images; it gives logits, or labels."""
 
     image: tuple[int, int]
     pixels: bool = False

@@ -45,8 +45,9 @@ def int8_onnx(data: bytes, feeds: Iterable[Feed], *, what: str = "the ONNX model
 
     source = read_fp32(data, what=what)
     with TemporaryDirectory(prefix="segtailor-int8-") as folder, _quiet():
-        ready, done = Path(folder) / "ready.onnx", Path(folder) / "int8.onnx"
-        quant_pre_process(source, ready, skip_symbolic_shape=True)
+        given, ready, done = (Path(folder) / name for name in ("fp32.onnx", "ready.onnx", "int8.onnx"))
+        given.write_bytes(data)  # a parsed model would be changed: its weights moved to another file
+        quant_pre_process(given, ready, skip_symbolic_shape=True)
         quantization.quantize_static(
             ready,
             done,

@@ -85,10 +85,11 @@ def test_int8_labels_are_nearly_those_of_fp32(includes: str, target: str, tmp_pa
 
 
 @pytest.mark.slow
-def test_nncf_quantises_too(folder: Path) -> None:
+def test_nncf_quantises_too_and_prints_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("nncf")
     settings = replace(SETTINGS, method="nncf")
     found = quantise(folder, data=DATA, target=usable("cpu/openvino/int8?threads=1"), settings=settings)
+    assert capfd.readouterr().out == ""
     assert found.method == "nncf"
     assert found.label_agreement > 0.8
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from contextlib import redirect_stdout
 from importlib.util import find_spec
+from io import StringIO
 from typing import Any, Literal, TypeAlias, get_args
 
 from segtailor.core.errors import Unsupported, unknown
@@ -38,10 +40,11 @@ def _by_nncf(data: bytes, feeds: Feeds, *, what: str) -> bytes:
 
     source = read_fp32(data, what=what)
     nncf.set_log_level(logging.ERROR)
-    quantised: Any = nncf.quantize(
-        source,
-        nncf.Dataset(feeds),
-        subset_size=len(feeds),
-        preset=nncf.QuantizationPreset.PERFORMANCE,
-    )
+    with redirect_stdout(StringIO()):  # its progress bars would end up in JSON output
+        quantised: Any = nncf.quantize(
+            source,
+            nncf.Dataset(feeds),
+            subset_size=len(feeds),
+            preset=nncf.QuantizationPreset.PERFORMANCE,
+        )
     return with_metadata(quantised, source)

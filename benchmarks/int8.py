@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -39,7 +38,7 @@ def main() -> None:
             folder = prepared(bundle, out / f"int8-{number}", image=chosen.image)
             name = bundle.parent.name if bundle.name == "weights" else bundle.name
             for target in chosen.targets:
-                found = quantise(folder, data=chosen.data, target=target, settings=replace(settings))
+                found = quantise(folder, data=chosen.data, target=target, settings=settings)
                 print(row(name, found), flush=True)
                 print(f"{name}: {found.reason} {' '.join(found.warnings)}", file=sys.stderr)
 

@@ -37,15 +37,15 @@ def data(context: Context) -> dict[str, Any]:
 
 
 def fastest(context: Context) -> dict[str, Any]:
-    """Measure the smallest ready networks: if none keeps the budget, no search can help."""
+    """Measure the smallest ready networks: if half of the runs of each are too slow, no search can help."""
     image = context.recipe.image
     smallest = sorted(architectures(), key=lambda name: count(name, image=image).macs)[:FASTEST]
     rows: list[dict[str, Any]] = [
         {"network": name, "median_ms": one.median_ms, "p95_ms": one.p95_ms}
         for name, one in zip(smallest, context.time(smallest), strict=True)
     ]
-    best = min(rows, key=lambda row: row["p95_ms"])
-    return {"networks": rows, **best, "possible": best["p95_ms"] <= context.recipe.request.budget_ms}
+    best = min(rows, key=lambda row: row["median_ms"])
+    return {"networks": rows, **best, "possible": best["median_ms"] <= context.recipe.request.budget_ms}
 
 
 def pack(context: Context) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def _impossible(context: Context) -> dict[str, Json]:
         "target": asked.target,
         "verdict": (
             f"No network keeps {asked.budget_ms:g} ms on {asked.target} at {height}x{width}: the fastest one known, "
-            f"{best['network']}, takes {best['p95_ms']:.3g} ms (95 % of runs). Allow more time, or a smaller --image."
+            f"{best['network']}, takes {best['median_ms']:.3g} ms. Allow more time, or a smaller --image."
         ),
     }
 

@@ -31,6 +31,7 @@ from segtailor.targets.engine_file import EngineFile
 from segtailor.training.metrics import Confusion
 
 VERIFY = "verify.json"
+QUANTISED = ("model.int8.onnx", "int8.json")
 ASSUMED = (512, 1024)  # the size where a bundle does not tell its own
 
 
@@ -101,6 +102,8 @@ class ExportPlan:
             sync_tree(folder)
             for file in self.files:
                 (folder / file.name).replace(file)
+            for name in QUANTISED if self.to == "onnx" else ():
+                (self.out / name).unlink(missing_ok=True)  # made from the file that was here before
             sync_folder(self.out)
         write_json(self.out / VERIFY, self._with_others(figures), what="figures of the export")
         return Exported(files=self.files, verify=self.out / VERIFY, figures=figures)

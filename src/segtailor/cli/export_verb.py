@@ -11,6 +11,7 @@ from rich.console import Console
 
 from segtailor.cli.options import DryRun, Json, Size
 from segtailor.cli.output import emit, note
+from segtailor.core.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +22,10 @@ class ExportFlags:
     """Size HEIGHTxWIDTH; that of the data it was trained on when left out, 512x1024 where that is unknown."""
     dynamic: Annotated[bool, Parameter(negative=())] = False
     """Accept images of other sizes too (onnx, openvino, exported-program)."""
-    precision: Literal["fp32", "fp16"] = "fp32"
-    """Precision inside; inputs and outputs stay single precision."""
+    precision: Literal["fp32", "fp16", "int8"] = "fp32"
+    """Precision inside; inputs and outputs stay single precision. int8 needs --data, and is kept only if it pays."""
+    target: str = "cpu/openvino/int8"
+    """Where int8 is measured beside fp32."""
     output: Literal["logits", "labels"] = "logits"
     """Logits at the network's own stride, or labels at image size: resize and arg max inside the file."""
     preprocess: Annotated[bool, Parameter(negative=())] = False
@@ -53,12 +56,15 @@ def export_(
     """
     from segtailor.api.exporting import planned
 
+    quantised = flags.precision == "int8"
+    if quantised:
+        _check_int8(to, flags)
     plan = planned(
         model,
         to=to,
         image=flags.image,
         dynamic=flags.dynamic,
-        precision=flags.precision,
+        precision="fp32" if flags.precision == "int8" else flags.precision,
         output=flags.output,
         preprocess=flags.preprocess,
         data=flags.data,
@@ -74,7 +80,24 @@ def export_(
         if dry_run
         else plan.carry_out().document()
     )
+    if quantised and not dry_run:
+        document["int8"] = _int8(str(plan.out), flags)
     emit(document, lambda console: _print(console, document, dry_run=dry_run), json=json)
+
+
+def _check_int8(to: str, flags: ExportFlags) -> None:
+    if to != "onnx" or flags.dynamic or flags.out is not None or flags.data is None:
+        raise UserError(
+            "int8: ranges come from pictures and the decision is kept with the bundle, so give --data, and neither "
+            "--dynamic, --out nor another kind of file than onnx."
+        )
+
+
+def _int8(bundle: str, flags: ExportFlags) -> dict[str, Any]:
+    from segtailor.api.quantising import quantise
+    from segtailor.core.codec import to_json
+
+    return dict(to_json(quantise(bundle, data=str(flags.data), target=flags.target)))
 
 
 def _print(console: Console, document: dict[str, Any], *, dry_run: bool) -> None:
@@ -89,6 +112,8 @@ def _print(console: Console, document: dict[str, Any], *, dry_run: bool) -> None
     facts += [] if drift is None else [f"mIoU moved by {100 * drift:+.2f} points"]
     pictures = f"{document['conditions']['images']} images"
     console.print(f"wrote {written}\nchecked on {pictures}: {', '.join(facts)}", highlight=False)
+    if "int8" in document:
+        console.print(f"int8: {document['int8']['reason']}", highlight=False)
     first = document["files"][0]
     if first.endswith(".onnx"):
         console.print(f"next: segtailor bench {first} --target cpu/onnxruntime/fp32", highlight=False)

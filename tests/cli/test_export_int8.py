@@ -33,7 +33,8 @@ def test_int8_is_decided_on_one_target_and_told(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    "more", [[], ["--data", DATA, "--dynamic"], ["--data", DATA, "--out", "x"], ["--data", DATA, "--to", "openvino"]]
+    "more",
+    [[], ["--data", DATA, "--dynamic"], ["--data", DATA, "--out", "x"], ["--data", DATA, "--to", "openvino"]],
 )
 def test_int8_without_pictures_or_elsewhere_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]

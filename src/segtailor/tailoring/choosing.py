@@ -11,6 +11,7 @@ from segtailor.tailoring.facts import DataFacts
 from segtailor.tailoring.settings import SHARES, Choice, Effort, Request, TailorRecipe
 from segtailor.tailoring.speed import Speed
 
+BY_GRADIENTS = ("squeezenas", "autortnet", "fasterseg")
 SYSTEMS = ("lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
 MULTIPLE = 32  # the deepest stride of the families
 CROP_PIXELS = {
@@ -23,7 +24,9 @@ SEARCHED = 0.75  # of the budget: the rest is for enlarging labels and for slow 
 USUAL_SECONDS = 30 * 60.0
 FIXED_SECONDS = 20.0  # doctor, the fastest network, choosing
 CLOSING_SECONDS = 45.0  # timing, export, proof, int8, report
-PACK_SHARE, PACK_MINUTES = 0.12, (0.3, 10.0)  # of the whole time; at least and at most
+PACK_SHARE, PACK_MINUTES = 0.12, (2.0, 10.0)  # of the whole time; at least and at most
+PACK_WORTH = 900.0  # seconds in all below which a search by trials measures its few networks whole
+MEASURED_SECONDS = 3.0  # per candidate that is measured whole, those included that exceed the budget
 PACK_NETWORK_SECONDS = 2.5  # each of the networks that the pack is checked on
 TRIAL_SECONDS = 1.5  # per candidate besides its training: starting, judging
 CANDIDATE_STEPS = (30, 4000)
@@ -53,7 +56,8 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
     speed = machine.speed(crop, batch)
     system = usual_system(request)
     seconds = request.seconds or USUAL_SECONDS
-    effort = usual_effort(seconds, speed, batch * count(TYPICAL, image=crop).macs)
+    whole = seconds < PACK_WORTH and system not in BY_GRADIENTS
+    effort = usual_effort(seconds, speed, batch * count(TYPICAL, image=crop).macs, whole=whole)
     lr = round(LR * (batch / LR_BATCH) ** 0.5, 5)
     told = [
         Choice(setting="recipe", value=system, reason=_why_system(request)),
@@ -74,6 +78,7 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
             reason="the processor computes in it" if not machine.accelerator else "half the memory traffic",
         ),
         Choice(setting="time", value=f"{seconds / 60:.0f} min", reason=_why_time(request)),
+        Choice(setting="latency", value=_priced(effort), reason=_why_priced(effort)),
         Choice(setting="search", value=_search(effort, system), reason=_why_search(effort)),
         Choice(
             setting="training",
@@ -127,16 +132,20 @@ def usual_system(request: Request) -> str:
     return request.recipe
 
 
-def usual_effort(seconds: float, speed: Speed, macs: float) -> Effort:
-    """Divide the time: pack, search, teacher, training, baselines; at least a little of each."""
-    pack = min(max(PACK_SHARE * seconds / 60, PACK_MINUTES[0]), PACK_MINUTES[1])
-    networks = 6 if seconds < 900 else 30
+def usual_effort(seconds: float, speed: Speed, macs: float, *, whole: bool = False) -> Effort:
+    """Divide the time: pack, search, teacher, training, baselines; at least a little of each.
+
+    `whole` measures every candidate instead of making a device pack.
+    """
+    pack = 0.0 if whole else min(max(PACK_SHARE * seconds / 60, PACK_MINUTES[0]), PACK_MINUTES[1])
+    networks = -4 if whole else 6 if seconds < PACK_WORTH else 30
     rest = max(
         seconds - FIXED_SECONDS - CLOSING_SECONDS - 60 * pack - PACK_NETWORK_SECONDS * (networks + 4),
         0.3 * seconds,
     )
     step = speed.step(macs)
-    candidates, steps = _candidates(SHARES["search"] * rest, step)
+    each = TRIAL_SECONDS + (MEASURED_SECONDS if whole else 0.0)
+    candidates, steps = _candidates(SHARES["search"] * rest, step, each)
     baselines = 1 if seconds < 240 else 2 if seconds < 3600 else 4
     return Effort(
         candidates=candidates,
@@ -146,17 +155,17 @@ def usual_effort(seconds: float, speed: Speed, macs: float) -> Effort:
         baselines=baselines,
         baseline_steps=_steps(SHARES["baselines"] * rest / baselines, DISTILLED * step),
         pack_minutes=round(pack, 2),
-        pack_networks=networks,
+        pack_networks=max(networks, 0),
         training_seconds=round(rest, 1),
         closing_seconds=CLOSING_SECONDS,
     )
 
 
-def _candidates(seconds: float, step: float) -> tuple[int, int]:
+def _candidates(seconds: float, step: float, each: float) -> tuple[int, int]:
     """Return how many candidates are trained for how long: more candidates first, then longer trainings."""
-    least = CANDIDATE_STEPS[0] * step + TRIAL_SECONDS
+    least = CANDIDATE_STEPS[0] * step + each
     count_ = max(4, min(DIRECTIONS * EXPANSIONS, int(seconds / least)))
-    steps = int((seconds / count_ - TRIAL_SECONDS) / step)
+    steps = int((seconds / count_ - each) / step)
     return count_, min(max(steps, FEWEST_STEPS), CANDIDATE_STEPS[1])
 
 
@@ -201,8 +210,18 @@ def expands(effort: Effort) -> bool:
     return effort.candidates >= DIRECTIONS * EXPANSIONS
 
 
+def _priced(effort: Effort) -> str:
+    return "device pack" if effort.pack_minutes else "measured"
+
+
+def _why_priced(effort: Effort) -> str:
+    if effort.pack_minutes:
+        return f"{effort.pack_minutes:.1f} minutes for a table of operators, then every network has a price at once"
+    return "the time is too short for a table of operators: every candidate is measured whole"
+
+
 def _search(effort: Effort, system: str) -> str:
-    if system in ("squeezenas", "autortnet", "fasterseg"):
+    if system in BY_GRADIENTS:
         return "one supernet"
     way = "expansion" if expands(effort) else "evolution"
     return f"{effort.candidates} candidates, {effort.candidate_steps} steps each ({way})"

@@ -19,7 +19,7 @@ from segtailor.recipes.choices import SearchChoices
 from segtailor.recipes.recipe import Place, recipe_document
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.runs import Layout, execute
-from segtailor.tailoring.choosing import DIRECTIONS, expands
+from segtailor.tailoring.choosing import BY_GRADIENTS, DIRECTIONS, expands
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.facts import CHECKED
 
@@ -27,7 +27,6 @@ FASTEST = 4  # networks measured to know what the target can do at all
 MEASURED = 8  # candidates of a search that are measured whole before one is chosen
 SLACK = 0.95  # of the budget that a chosen network may take before it is trained
 SUPERNET_STEP = 6  # a step of a supernet takes about as long as this many steps of a candidate
-BY_GRADIENTS = ("squeezenas", "autortnet", "fasterseg")
 
 
 def data(context: Context) -> dict[str, Any]:
@@ -49,8 +48,10 @@ def fastest(context: Context) -> dict[str, Any]:
 
 
 def pack(context: Context) -> dict[str, Any]:
-    """Take the device pack of an earlier tailoring on this machine, or make one."""
+    """Take the device pack of an earlier tailoring on this machine, or make one, unless networks are measured whole."""
     recipe, effort = context.recipe, context.recipe.effort
+    if not effort.pack_minutes:
+        return {"pack": None, "made": False}
     space = _search_recipe(context, pack=None).space
     classes = locate(recipe.data).task.outputs
     calibration = CalibrateRecipe(
@@ -83,7 +84,8 @@ def pack(context: Context) -> dict[str, Any]:
 
 def search(context: Context) -> dict[str, Any]:
     """Search networks that keep the budget."""
-    recipe = _search_recipe(context, pack=Path(context.outcomes["pack"]["pack"]))
+    pack = context.outcomes["pack"]["pack"]
+    recipe = _search_recipe(context, pack=None if pack is None else Path(pack), priced=True)
     found: dict[str, Any] = searching.search(
         recipe, context.run_folder("search"), surroundings=context.around
     )
@@ -117,7 +119,8 @@ def choose(context: Context) -> dict[str, Any]:
     return {**min(rows, key=lambda row: row["p95_ms"]), "measured": rows, "kept": False}
 
 
-def _search_recipe(context: Context, *, pack: Path | None) -> SearchRecipe:
+def _search_recipe(context: Context, *, pack: Path | None, priced: bool = False) -> SearchRecipe:
+    """Describe the search; without a price on networks it is only asked for its space."""
     recipe, effort = context.recipe, context.recipe.effort
     height, width = recipe.crop
     gradients = recipe.system in BY_GRADIENTS
@@ -134,7 +137,7 @@ def _search_recipe(context: Context, *, pack: Path | None) -> SearchRecipe:
             f"training.augment.crop=[{height},{width}]",
         ]
         choices = _trials(context)
-    if pack is not None:
+    if priced:
         limit = f"{recipe.search_limit_ms}ms"
         choices = replace(choices, pack=pack, target=recipe.request.target, budget=limit)
     return searching.search_recipe(

@@ -174,11 +174,12 @@ def _layers(context: Context) -> page.LayerTimes:
     """What the device pack says each layer takes, beside the network measured whole."""
     chosen = context.outcomes["recommend"]
     model = load_bundle(Path(chosen["model"]))
-    table = LatencyTable(pack=read_pack(Path(context.outcomes["pack"]["pack"])))
+    pack = context.outcomes["pack"]["pack"]
+    price = LatencyTable(pack=read_pack(Path(pack))).price if pack else None
     (one,) = context.time([chosen["model"]], includes="network")
     return layer_times(
         plan(model.architecture, image=context.recipe.image, classes=model.task.outputs),
-        price=table.price if chosen["worth"] else None,  # a ready network may have layers of another space
+        price=price if chosen["worth"] else None,  # a ready network may have layers of another space
         measured_ms=one.median_ms,
         note="Estimates come from the device pack; the measurement is the network alone, without enlarging labels.",
     )

@@ -1,24 +1,75 @@
-"""Trained networks: load a bundle, and make one from a published checkpoint."""
+"""Trained networks: open a bundle, an ONNX file or shipped weights, and make a bundle from a published checkpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from segtailor.api.networks import create, load_published, published_classes
-from segtailor.core.errors import UserError
+from segtailor.core.errors import UserError, unknown
 from segtailor.core.task import Preprocessing, Task
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL import Image
+
     from segtailor.nets.bundle import Model
+    from segtailor.nets.onnx_model import OnnxModel
+
+SHIPPED = Path(__file__).parents[1] / "weights"  # bundles that come with the package, one folder each
 
 
-def load(folder: str | Path) -> Model:
-    """Load a trained bundle: network, class names and preprocessing; `model.predict(image)` labels an image."""
+class Predictor(Protocol):
+    """What every opened model can do, whatever it was stored as."""
+
+    @property
+    def task(self) -> Task:
+        """Classes and colours."""
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """From uint8 RGB to what the network reads."""
+
+    def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Label a PIL image or a (height, width, 3) uint8 array at its own size."""
+
+
+def load(model: str | Path) -> Model | OnnxModel:
+    """Load a trained network: a bundle folder, an ONNX file, or the name of shipped weights.
+
+    `model.predict(image)` labels an image, `model.task` has the class names; a bundle also has `model.network`.
+    """
+    return open_model(model)
+
+
+def open_model(model: str | Path) -> Model | OnnxModel:
+    """Open what a user calls MODEL; both results are a `Predictor`."""
     import segtailor.spaces  # noqa: F401 - registers the families that a bundle may name
     from segtailor.nets.bundle import load_bundle
+    from segtailor.nets.onnx_model import open_onnx_model
 
-    return load_bundle(Path(folder))
+    place = model_place(model)
+    return open_onnx_model(place) if place.suffix.lower() == ".onnx" else load_bundle(place)
+
+
+def model_place(model: str | Path) -> Path:
+    """Return where MODEL is stored: an ONNX file or a bundle folder, which a shipped name stands for as well."""
+    path = Path(model)
+    if path.suffix.lower() == ".onnx" or path.is_dir():
+        return path
+    if str(model) in shipped():
+        return SHIPPED / str(model)
+    if isinstance(model, Path) or len(path.parts) > 1 or path.exists():
+        raise UserError(
+            f"model {path} is neither the folder of a bundle nor an ONNX file; give what `train` or `export` wrote."
+        )
+    raise unknown("bundle folder, ONNX file or shipped model", str(model), shipped())
+
+
+def shipped() -> tuple[str, ...]:
+    """Return the names of the trained models that come with the package."""
+    return tuple(sorted(file.parent.name for file in SHIPPED.glob("*/model.json")))
 
 
 def import_published(file: str | Path, name: str, out: str | Path, *, classes: int | None = None) -> Model:

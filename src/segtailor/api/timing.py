@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from segtailor.api.models import model_place, shipped
 from segtailor.api.networks import create, plan, published_classes
 from segtailor.core.plan import MAIN, Shape
 from segtailor.core.space import Architecture, family_of
@@ -33,7 +34,7 @@ def bench(
 ) -> list[Measurement]:
     """Measure networks on targets in the form that is deployed, in turns; one row per network and target.
 
-    A model is a published name, an architecture (file), a bundle folder, an ONNX file, or a built network.
+    A model is a published or shipped name, an architecture (file), a bundle folder, an ONNX file, or a built network.
     """
     places = [parse_target(target) if isinstance(target, str) else target for target in targets]
     for place in places:
@@ -55,8 +56,8 @@ def _subject(
     size, preprocessing = image or TIMING_SIZE, Preprocessing()
     if isinstance(model, Network):
         network, name = model, family_of(model.architecture)
-    elif isinstance(model, str | Path) and not is_published(str(model)) and Path(model).is_dir():
-        bundle = load_bundle(Path(model))
+    elif isinstance(model, str | Path) and not is_published(str(model)) and _is_bundle(model):
+        bundle = load_bundle(model_place(model))
         network, preprocessing, name = bundle.network, bundle.preprocessing, Path(model).resolve().name
     else:
         network = create(model, classes=published_classes(model) if classes is None else classes)
@@ -65,3 +66,7 @@ def _subject(
     check_memory(plan(network.architecture, image=size, classes=outputs).deployed())
     module = staged(inference_form(network), includes, preprocessing=preprocessing)
     return Subject(name=name, module=module, inputs=(Shape(3, *size),), includes=includes)
+
+
+def _is_bundle(model: str | Path) -> bool:
+    return str(model) in shipped() or Path(model).is_dir()

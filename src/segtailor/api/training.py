@@ -12,6 +12,7 @@ import torch
 import segtailor.recipes.calibrating
 import segtailor.recipes.searching  # so that resume knows them
 import segtailor.spaces  # noqa: F401 - registers the families that recipes and bundles may name
+from segtailor.api.models import open_model
 from segtailor.api.networks import resolve
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem
@@ -20,7 +21,8 @@ from segtailor.data import doctor
 from segtailor.data.augment import Augment
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
-from segtailor.nets.bundle import Model, load_bundle
+from segtailor.nets.bundle import Model
+from segtailor.nets.onnx_model import OnnxModel
 from segtailor.recipes.overrides import overridden
 from segtailor.recipes.recipe import Place, Recipe, parse_recipe, recipe_document
 from segtailor.recipes.training import TrainRecipe
@@ -28,6 +30,7 @@ from segtailor.runs import Display, Layout, Policy, execute, read_recipe
 from segtailor.training import distributed
 from segtailor.training.device import pick_device
 from segtailor.training.evaluate import evaluate as score
+from segtailor.training.evaluate import score_predictions
 
 CROP_STEP = 32  # crops are a multiple of this where the images allow it: the deepest stride of the families
 LARGEST_CROP = (768, 1536)
@@ -103,24 +106,30 @@ def run(recipe: Recipe, out: str | Path, *, surroundings: Surroundings | None = 
 
 
 def evaluate(
-    model: str | Path | Model,
+    model: str | Path | Model | OnnxModel,
     data: str,
     *,
     split: str = "val",
     batch: int = 4,
     surroundings: Surroundings | None = None,
 ) -> dict[str, Any]:
-    """Score a trained network on whole images at their own size: mIoU and relatives, as fractions."""
+    """Score a trained network on whole images at their own size: mIoU and relatives, as fractions.
+
+    A model is a bundle, an ONNX file (run by ONNX Runtime, one image at a time) or the name of shipped weights.
+    """
     around = surroundings or Surroundings()
-    trained = model if isinstance(model, Model) else load_bundle(Path(model))
+    trained = open_model(model) if isinstance(model, str | Path) else model
     dataset = locate(data)
     if dataset.task.outputs != trained.task.outputs:
         raise DataProblem(
             f"the model knows {trained.task.outputs} classes, the data has {dataset.task.outputs}; "
             "score it on data with the same classes."
         )
-    device = pick_device(around.device)
     pixels = open_pixels(dataset, split, around.cache)
+    if isinstance(trained, OnnxModel):
+        scores = score_predictions(trained.predict, pixels, task=dataset.task)
+        return {**scores.document(dataset.task.classes), "images": len(pixels), "split": split, "data": data}
+    device = pick_device(around.device)
     scores = score(
         trained.network.to(device),
         pixels,

@@ -48,7 +48,7 @@ def bench_(
     Parameters
     ----------
     models:
-        Published names, architecture files, bundles or ONNX files.
+        Published names, architecture files, bundles, ONNX files or shipped weights.
     target:
         Device, runtime and precision, e.g. cpu/onnxruntime/fp32?threads=2; may be given several times.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -14,7 +13,7 @@ from segtailor.cli.surroundings import Where
 
 
 def eval_(
-    model: Path,
+    model: str,
     /,
     *,
     data: str,
@@ -28,7 +27,7 @@ def eval_(
     Parameters
     ----------
     model:
-        Folder of a bundle.
+        Folder of a bundle, an ONNX file, or the name of shipped weights.
     data:
         A dataset, e.g. `camvid:PATH`.
     split:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import safetensors.torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from safetensors import SafetensorError
 
 from segtailor.core.atomic import write_bytes, write_json
@@ -18,7 +18,7 @@ from segtailor.core.errors import UserError
 from segtailor.core.space import Architecture, architecture_document, parse_architecture
 from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.build import build
-from segtailor.nets.inference import predict_labels
+from segtailor.nets.inference import pixels_of, predict_labels
 from segtailor.nets.network import Network
 
 FORMAT = 1
@@ -46,7 +46,7 @@ class Model:
 
     def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Label a PIL image or a (height, width, 3) uint8 array; the labels have the image's own size."""
-        pixels = _pixels(image)
+        pixels = pixels_of(image)
         device = next(self.network.parameters()).device
         return predict_labels(self.network, pixels, preprocessing=self.preprocessing, device=device)
 
@@ -117,14 +117,3 @@ def _load_weights(network: Network, file: Path) -> None:
                 f"{file}: weight '{name}' has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}."
             )
     network.load_state_dict(state)
-
-
-def _pixels(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
-    if isinstance(image, Image.Image):
-        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
-    array = np.asarray(image)
-    if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8 or min(array.shape) < 1:
-        raise UserError(
-            f"an image is a (height, width, 3) uint8 array, not {array.shape} {array.dtype}; convert it first."
-        )
-    return array

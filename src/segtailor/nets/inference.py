@@ -8,10 +8,24 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torch.nn import functional
 
+from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing
+
+
+def pixels_of(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the RGB pixels (height, width, 3) of a PIL image, turned upright, or of an array that holds just that."""
+    if isinstance(image, Image.Image):
+        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    array = np.asarray(image)
+    if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8 or min(array.shape) < 1:
+        raise UserError(
+            f"an image is a (height, width, 3) uint8 array, not {array.shape} {array.dtype}; convert it first."
+        )
+    return array
 
 
 def normalise(images: NDArray[np.uint8], preprocessing: Preprocessing, device: torch.device) -> Tensor:
@@ -29,6 +43,11 @@ def enlarge(logits: Tensor, size: tuple[int, int], *, align_corners: bool) -> Te
     if logits.shape[-2:] == size:
         return logits
     return functional.interpolate(logits, size=size, mode="bilinear", align_corners=align_corners)
+
+
+def enlarged_labels(logits: Tensor, size: tuple[int, int], *, align_corners: bool) -> NDArray[np.uint8]:
+    """Return the labels (height, width) of one image's logits (1, classes, h, w), enlarged to a size."""
+    return enlarge(logits, size, align_corners=align_corners).argmax(1)[0].byte().cpu().numpy()
 
 
 def aligned(network: nn.Module) -> bool:

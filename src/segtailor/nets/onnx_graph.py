@@ -59,8 +59,20 @@ def onnx_session(
     source = model if isinstance(model, bytes) else str(model)
     try:
         return runtime.InferenceSession(source, options, providers=list(providers))
-    except _load_errors(runtime) as problem:
-        raise UserError(f"{what} cannot be loaded ({_first_line(problem)}). Export it again.") from None
+    except onnx_errors() as problem:
+        raise UserError(f"{what} cannot be loaded ({first_line(problem)}). Export it again.") from None
+
+
+def onnx_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of ONNX Runtime, which share no base class."""
+    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NotImplemented")
+    state = _onnxruntime().capi.onnxruntime_pybind11_state
+    return tuple(getattr(state, name) for name in (*names, "NoSuchFile", "RuntimeException"))
+
+
+def first_line(problem: Exception) -> str:
+    """Return the first line of an error, at most 200 characters of it."""
+    return str(problem).strip().split("\n")[0][:200]
 
 
 def _onnxruntime() -> Any:
@@ -73,13 +85,6 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _load_errors(runtime: Any) -> tuple[type[Exception], ...]:
-    """Return the errors of ONNX Runtime, which share no base class."""
-    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NotImplemented")
-    state = runtime.capi.onnxruntime_pybind11_state
-    return tuple(getattr(state, name) for name in (*names, "NoSuchFile", "RuntimeException"))
-
-
 def _need_exporter() -> None:
     try:
         import onnx
@@ -89,10 +94,6 @@ def _need_exporter() -> None:
             f"ONNX needs the package '{problem.name}', which is not installed: `pip install onnx onnxscript`."
         ) from None
     del onnx, onnxscript
-
-
-def _first_line(problem: Exception) -> str:
-    return str(problem).strip().split("\n")[0][:200]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -52,6 +52,19 @@ def evaluate(
             labels = torch.from_numpy(np.stack([pair.labels for pair in pairs])).to(device)
             confusion.add(predict(network, images), labels)
     confusion.matrix = add_up(confusion.matrix)
+    confusion.images = len(pictures)
+    return confusion.scores()
+
+
+def score_predictions(
+    predict: Callable[[NDArray[np.uint8]], NDArray[np.uint8]], pictures: Pictures, *, task: Task
+) -> Scores:
+    """Score any function from pixels to labels of the same size, one picture at a time."""
+    confusion = Confusion(task.outputs, torch.device("cpu"))
+    for index in range(len(pictures)):
+        image, labels = pictures.pair(index)
+        found = torch.from_numpy(predict(image).astype(np.int64))
+        confusion.add(found[None], torch.from_numpy(np.array(labels))[None])
     confusion.images = len(pictures)
     return confusion.scores()
 

@@ -1,0 +1,94 @@
+"""What an ONNX file says about itself: one JSON entry among its metadata, so that the file alone can be used.
+
+Files come from anywhere: what is read is bounded and validated.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from segtailor.core.codec import canonical, from_json, short, to_json
+from segtailor.core.errors import UserError
+from segtailor.core.task import Preprocessing, Task
+
+FORMAT = 1
+KEY = "segtailor"  # of the entry in the file's metadata_props
+LIMIT = 2**20  # characters of the entry
+Reads: TypeAlias = Literal["image", "pixels"]
+Gives: TypeAlias = Literal["logits", "labels"]
+
+
+class OnnxProblem(UserError):
+    """An ONNX file that is damaged, or that does not do what it says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxMetadata:
+    """What a file reads and gives.
+
+    `input` is `image` (normalised floats, NCHW) or `pixels` (uint8, NHWC); `output` is `logits` at the network's own
+    stride or `labels`; `align_corners` is the flag of the resize from the logits to the image. `architecture` is the
+    document of an architecture file.
+    """
+
+    task: Task
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    input: Reads = "image"
+    output: Gives = "logits"
+    align_corners: bool = False
+    architecture: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        values = (*self.preprocessing.mean, *self.preprocessing.std)
+        if not all(map(math.isfinite, values)) or min(self.preprocessing.std) <= 0:
+            raise OnnxProblem(
+                f"preprocessing: mean {self.preprocessing.mean} and std {self.preprocessing.std} cannot be used; "
+                "all must be finite, and std above zero."
+            )
+
+
+def with_metadata(model: bytes, metadata: OnnxMetadata) -> bytes:
+    """Return a serialised ONNX model with its entry set, replacing an older one."""
+    import onnx
+
+    text = canonical(to_json(metadata))
+    if len(text) > LIMIT:
+        raise OnnxProblem(
+            f"the metadata has {len(text)} characters, at most {LIMIT} fit. Shorten the provenance."
+        )
+    proto = onnx.load_model_from_string(model)
+    kept = {entry.key: entry.value for entry in proto.metadata_props if entry.key != KEY}
+    onnx.helper.set_model_props(proto, {**kept, KEY: text})
+    data: bytes = proto.SerializeToString()
+    return data
+
+
+def parse_metadata(entries: Mapping[str, str], *, what: str) -> OnnxMetadata | None:
+    """Read the entry of a file's metadata, or None where it has none; `what` names the file in errors."""
+    text = entries.get(KEY)
+    if text is None:
+        return None
+    if len(text) > LIMIT:
+        raise OnnxProblem(f"{what}: its metadata has {len(text)} characters, at most {LIMIT} are read.")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise OnnxProblem(f"{what}: its metadata is not valid JSON ({problem}). Export it again.") from None
+    version = document.get("format") if isinstance(document, dict) else None
+    if version != FORMAT:
+        raise OnnxProblem(
+            f"{what}: format of the metadata is {short(version)}, this version reads {FORMAT}. Update segtailor."
+        )
+    try:
+        return from_json(OnnxMetadata, document, what=f"{what}, metadata", error=OnnxProblem)
+    except OnnxProblem:
+        raise
+    except UserError as problem:  # a task that contradicts itself
+        raise OnnxProblem(f"{what}, metadata: {problem}") from None

@@ -1,0 +1,176 @@
+"""An ONNX file as a model: opened with ONNX Runtime, it labels pictures of any size as a bundle does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from segtailor.core.task import IGNORE, Preprocessing, Task
+from segtailor.nets.inference import enlarged_labels, normalise, pixels_of
+from segtailor.nets.onnx_graph import first_line, onnx_errors, onnx_session
+from segtailor.nets.onnx_metadata import Gives, OnnxMetadata, OnnxProblem, Reads, parse_metadata
+
+FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+INTEGERS = ("tensor(uint8)", "tensor(int8)", "tensor(int32)", "tensor(int64)", "tensor(uint16)")
+ASSUMED = (
+    "the file says nothing about its classes and preprocessing: classes are numbered, "
+    "and pixels are normalised by the usual ImageNet mean and deviation"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxModel:
+    """A network as a file, with all that is needed to use it.
+
+    `size` is the (height, width) that the file was made for, or None where it takes any; `note` says what had to be
+    assumed about a file without our metadata.
+    """
+
+    file: Path
+    session: Any
+    metadata: OnnxMetadata
+    size: tuple[int, int] | None = None
+    note: str | None = None
+
+    @property
+    def task(self) -> Task:
+        """Classes and colours."""
+        return self.metadata.task
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What is done to pixels, by us or inside the file."""
+        return self.metadata.preprocessing
+
+    def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Label a PIL image or a (height, width, 3) uint8 array; the labels have the image's own size.
+
+        A file of fixed size sees the picture resized to that size. Logits are then enlarged straight to the picture;
+        labels by the nearest one, because between two class numbers there is none.
+        """
+        pixels = pixels_of(image)
+        height, width = pixels.shape[:2]
+        if self.size not in (None, (height, width)):
+            pixels = _resized(pixels, self.size or (height, width))
+        output = self.run(self._input(pixels))
+        if self.metadata.output == "logits":
+            return enlarged_labels(
+                torch.from_numpy(output.astype(np.float32, copy=False)),
+                (height, width),
+                align_corners=self.metadata.align_corners,
+            )
+        if output.min() < 0 or output.max() >= self.task.outputs:
+            raise OnnxProblem(
+                f"ONNX file {self.file} gave label {int(output.max())}; it has {self.task.outputs} classes. Export it again."
+            )
+        labels = output[0].astype(np.uint8)
+        return labels if labels.shape == (height, width) else _nearest(labels, (height, width))
+
+    def run(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the output for an array of the file's input type: logits (1, classes, h, w) or labels (1, h, w)."""
+        (source, *_) = self.session.get_inputs()
+        try:
+            output: NDArray[Any] = self.session.run(None, {source.name: array})[0]
+        except onnx_errors() as problem:
+            raise OnnxProblem(
+                f"ONNX file {self.file} cannot compute an input of {array.shape} ({first_line(problem)}). "
+                "Give a larger picture, or export it again for this size."
+            ) from None
+        if self.metadata.output == "labels" and output.ndim == 4 and output.shape[1] == 1:
+            output = output[:, 0]
+        wanted = (1, self.task.outputs) if self.metadata.output == "logits" else (1,)
+        if output.shape[: len(wanted)] != wanted or output.ndim != len(wanted) + 2:
+            raise OnnxProblem(
+                f"ONNX file {self.file} gave an output of {output.shape}, not {self.metadata.output} for "
+                f"{self.task.outputs} classes. Export it again."
+            )
+        return output
+
+    def _input(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
+        if self.metadata.input == "pixels":
+            return np.ascontiguousarray(pixels[None])
+        (source, *_) = self.session.get_inputs()
+        image = normalise(pixels[None], self.preprocessing, torch.device("cpu"))
+        array: NDArray[Any] = image.numpy().astype(FLOATS[source.type], copy=False)
+        return array
+
+
+def open_onnx_model(file: str | Path, *, threads: int | None = None) -> OnnxModel:
+    """Open an ONNX file (on all cores by default); one of other makers gets numbered classes and a note."""
+    path = Path(file)
+    session = onnx_session(path, threads=threads or psutil.cpu_count(logical=False) or 1)
+    what = f"ONNX file {path}"
+    reads, size = _reads(session, what)
+    gives, classes = _gives(session, what)
+    stated = parse_metadata(session.get_modelmeta().custom_metadata_map, what=what)
+    if stated is None:
+        return OnnxModel(
+            file=path, session=session, size=size, metadata=_assumed(reads, gives, classes), note=ASSUMED
+        )
+    if (stated.input, stated.output) != (reads, gives) or classes not in (None, stated.task.outputs):
+        raise OnnxProblem(
+            f"{what} says that it turns {stated.input} into {stated.output} of {stated.task.outputs} classes, but it "
+            f"turns {reads} into {gives}" + (f" of {classes}" if classes else "") + ". Export it again."
+        )
+    return OnnxModel(file=path, session=session, size=size, metadata=stated)
+
+
+def _assumed(reads: Reads, gives: Gives, classes: int | None) -> OnnxMetadata:
+    names = tuple(f"class{index}" for index in range(min(classes or IGNORE, IGNORE)))
+    return OnnxMetadata(task=Task(classes=names), input=reads, output=gives)
+
+
+def _reads(session: Any, what: str) -> tuple[Reads, tuple[int, int] | None]:
+    """Return the kind of a file's only input, and its size if that is fixed."""
+    sources = session.get_inputs()
+    shape = sources[0].shape if len(sources) == 1 else []
+    if len(shape) != 4 or (isinstance(shape[0], int) and shape[0] != 1):
+        described = ", ".join(f"{source.type} {source.shape}" for source in sources)
+        raise OnnxProblem(
+            f"{what} reads {described}; a model for pictures reads one image. Is it the right file?"
+        )
+    kind = sources[0].type
+    if kind == "tensor(uint8)" and shape[3] == 3:
+        return "pixels", _fixed(shape[1:3])
+    if kind in FLOATS and shape[1] == 3:
+        return "image", _fixed(shape[2:])
+    raise OnnxProblem(
+        f"{what} reads {kind} {shape}; a model for pictures reads float (1, 3, height, width) or "
+        "uint8 (1, height, width, 3)."
+    )
+
+
+def _gives(session: Any, what: str) -> tuple[Gives, int | None]:
+    """Return the kind of a file's first output, and its number of classes if that is known."""
+    (output, *_) = session.get_outputs()
+    rank = len(output.shape)
+    if output.type in FLOATS and rank == 4:
+        return "logits", output.shape[1] if isinstance(output.shape[1], int) else None
+    if output.type in INTEGERS and (rank == 3 or (rank == 4 and output.shape[1] == 1)):
+        return "labels", None
+    raise OnnxProblem(
+        f"{what} gives {output.type} {output.shape}; a segmentation model gives float (1, classes, h, w) or "
+        "integer labels (1, h, w)."
+    )
+
+
+def _fixed(sides: list[Any]) -> tuple[int, int] | None:
+    height, width = sides
+    return (height, width) if isinstance(height, int) and isinstance(width, int) else None
+
+
+def _resized(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    picture = Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR)
+    return np.asarray(picture, dtype=np.uint8)
+
+
+def _nearest(labels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    picture = Image.fromarray(labels).resize(size[::-1], Image.Resampling.NEAREST)
+    return np.asarray(picture, dtype=np.uint8)

@@ -57,8 +57,8 @@ class OnnxModel:
         """
         pixels = pixels_of(image)
         height, width = pixels.shape[:2]
-        if self.size not in (None, (height, width)):
-            pixels = _resized(pixels, self.size or (height, width))
+        if self.size is not None and self.size != (height, width):
+            pixels = _resized(pixels, self.size)
         output = self.run(self._input(pixels))
         if self.metadata.output == "logits":
             return enlarged_labels(
@@ -68,7 +68,8 @@ class OnnxModel:
             )
         if output.min() < 0 or output.max() >= self.task.outputs:
             raise OnnxProblem(
-                f"ONNX file {self.file} gave label {int(output.max())}; it has {self.task.outputs} classes. Export it again."
+                f"ONNX file {self.file} gave label {int(output.max())}, but it has {self.task.outputs} classes. "
+                "Export it again."
             )
         labels = output[0].astype(np.uint8)
         return labels if labels.shape == (height, width) else _nearest(labels, (height, width))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from segtailor.api.exporting import export
     from segtailor.api.models import load
     from segtailor.api.networks import architectures, baselines, count, create, load_encoder, load_published
     from segtailor.api.searching import search
@@ -19,6 +20,7 @@ __all__ = [
     "bench",
     "count",
     "create",
+    "export",
     "load",
     "load_encoder",
     "load_published",
@@ -31,6 +33,7 @@ _HOMES = {
     "bench": "timing",
     "count": "networks",
     "create": "networks",
+    "export": "exporting",
     "load": "models",
     "load_encoder": "networks",
     "load_published": "networks",

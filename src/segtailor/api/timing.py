@@ -64,7 +64,7 @@ def _subject(
         name = str(model) if isinstance(model, str | Path) else family_of(model)
     outputs = network.plan.shape(network.plan.outputs[MAIN]).channels
     check_memory(plan(network.architecture, image=size, classes=outputs).deployed())
-    module = staged(inference_form(network), includes, preprocessing=preprocessing)
+    module = staged(inference_form(network), includes, preprocessing=preprocessing, image=size)
     return Subject(name=name, module=module, inputs=(Shape(3, *size),), includes=includes)
 
 

@@ -20,6 +20,7 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("search", "Search networks for a dataset, a device and a budget."),
     ("train", "Train a network on a dataset."),
     ("eval", "Score a trained network on a split of a dataset."),
+    ("export", "Write a trained network as a file for a runtime, and prove that it computes the same."),
     ("resume", "Go on with a run that was interrupted."),
 )
 DATA_VERBS: tuple[tuple[str, str], ...] = (

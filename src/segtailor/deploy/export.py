@@ -1,19 +1,120 @@
-"""Write a network as an ONNX file of fixed size."""
+"""From a network to a graph that can be written: which form, which stages around it, which sizes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import torch
+from torch import Tensor, nn
 
 from segtailor.core.atomic import write_bytes
+from segtailor.core.errors import Unsupported
+from segtailor.core.space import architecture_document, identity
 from segtailor.core.task import Preprocessing
 from segtailor.deploy.fold import inference_form
-from segtailor.deploy.stages import staged
+from segtailor.deploy.stages import INCLUDED, Stages, staged
+from segtailor.nets.bundle import Model
 from segtailor.nets.network import Network
 from segtailor.nets.onnx_graph import onnx_bytes
+from segtailor.nets.onnx_metadata import Gives, OnnxMetadata, Reads
 
-IMAGE, LOGITS, LABELS = "image", "logits", "labels"  # names of the graph's input and output
+IMAGE = "image"  # name of every graph's input; the output is called what it is: `logits` or `labels`
+Precision: TypeAlias = Literal["fp32", "fp16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """What is exported: the size (height, width) of its images, what goes in and out, the precision within.
+
+    A `dynamic` graph takes other sizes as well; `image` is then the one that it is checked at. Inputs and outputs are
+    single precision whatever the precision inside.
+    """
+
+    image: tuple[int, int]
+    input: Reads = "image"
+    output: Gives = "logits"
+    precision: Precision = "fp32"
+    dynamic: bool = False
+
+    def __post_init__(self) -> None:
+        if not all(1 <= side <= 2**15 for side in self.image):
+            raise Unsupported(
+                f"export: image {self.image} is out of range; give 1 to {2**15} pixels per side."
+            )
+
+    @property
+    def example(self) -> Tensor:
+        """An input of this graph."""
+        if self.input == "pixels":
+            return torch.zeros(1, *self.image, 3, dtype=torch.uint8)
+        return torch.zeros(1, 3, *self.image)
+
+    @property
+    def open_sides(self) -> tuple[dict[int, Any], ...] | None:
+        """Which sides of the input are open, in the form that torch's exporter reads."""
+        if not self.dynamic:
+            return None
+        first = 1 if self.input == "pixels" else 2
+        return ({first: torch.export.Dim.DYNAMIC, first + 1: torch.export.Dim.DYNAMIC},)
+
+
+class Doors(nn.Module):
+    """A module whose inputs and outputs are single precision, whatever it computes in."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.module, self.dtype = module, dtype
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Convert, run, convert back; pixels and labels pass."""
+        output: Tensor = self.module(image.to(self.dtype) if image.is_floating_point() else image)
+        return output.float() if output.is_floating_point() else output
+
+
+class ChannelsLast(nn.Module):
+    """A module that computes with channels last: the layout that torch's own kernels like."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Convert the image and run; pixels have that layout already."""
+        if image.is_floating_point():
+            image = image.contiguous(memory_format=torch.channels_last)
+        output: Tensor = self.module(image)
+        return output.contiguous()
+
+
+def graph_module(model: Model, graph: Graph) -> nn.Module:
+    """Return the module to export: the inference form of the network with the stages that the graph asks for."""
+    stages = Stages(pixels=graph.input == "pixels", labels=graph.output == "labels")
+    network = inference_form(model.network).cpu().float()
+    module = staged(
+        network,
+        stages,
+        preprocessing=model.preprocessing,
+        image=None if graph.dynamic else graph.image,
+    )
+    if graph.precision == "fp16":
+        module = Doors(module.half(), torch.float16)
+    return module.eval().requires_grad_(False)
+
+
+def metadata_of(model: Model, graph: Graph) -> OnnxMetadata:
+    """Return what an exported file says about itself."""
+    return OnnxMetadata(
+        task=model.task,
+        preprocessing=model.preprocessing,
+        input=graph.input,
+        output=graph.output,
+        align_corners=model.network.plan.align_corners,
+        architecture=architecture_document(model.architecture),
+        fingerprint=identity(model.architecture),
+        provenance=dict(model.provenance),
+    )
 
 
 def export_onnx(
@@ -24,13 +125,13 @@ def export_onnx(
     includes: str = "network",
     preprocessing: Preprocessing | None = None,
 ) -> None:
-    """Write the inference form of a network for images of one size (height, width).
+    """Write the inference form of a network as a bare ONNX file for images of one size (height, width).
 
     `includes` is `network` (output `logits`), `network+argmax` or `network+resize+argmax` (output `labels`), or
     `end-to-end` (uint8 pixels (1, height, width, 3) in, `labels` out).
     """
-    module = staged(inference_form(network), includes, preprocessing=preprocessing).float().cpu()
-    pixels = includes == "end-to-end"
-    example = torch.zeros(1, *image, 3, dtype=torch.uint8) if pixels else torch.zeros(1, 3, *image)
-    output = LOGITS if includes == "network" else LABELS
+    module = staged(inference_form(network).float().cpu(), includes, preprocessing=preprocessing, image=image)
+    stages = INCLUDED[includes]
+    example = Graph(image=image, input="pixels" if stages.pixels else "image").example
+    output = "labels" if stages.labels else "logits"
     write_bytes(file, onnx_bytes(module, (example,), names=(IMAGE,), output=output), what="ONNX file")

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from segtailor.core.plan import OpCall, Shape
+from segtailor.deploy.merge import merge
 from segtailor.deploy.prune import deployed
 from segtailor.nets.network import Network
 
@@ -26,8 +27,8 @@ WATCHED = Shape(3, 64, 128)  # any size shows which layer follows which
 
 
 def inference_form(network: Network) -> Network:
-    """Return what a device should run: `main` alone, branches and norms folded; the function is the same."""
-    return fold(deployed(network))
+    """Return what a device should run: `main` alone, branches and norms folded, resizes late; same function."""
+    return merge(fold(deployed(network)))
 
 
 def operator_form(call: OpCall) -> nn.Module:

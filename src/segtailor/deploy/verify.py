@@ -1,11 +1,11 @@
-"""Prove that an exported file computes what the network computes."""
+"""Prove that an exported file computes what the network computes: run both on the same pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +13,30 @@ from numpy.typing import NDArray
 from torch import nn
 
 from segtailor.core.errors import UserError
+from segtailor.deploy.export import Graph
+from segtailor.deploy.formats import Runner
+from segtailor.nets.bundle import Model
+from segtailor.nets.inference import aligned, enlarged_labels, inference, normalise
 from segtailor.nets.onnx_graph import onnx_session
 
 LABEL_AGREEMENT = 0.999
 LOGIT_DIFFERENCE = 1e-3  # of the largest logit
+
+
+class Drifted(UserError):
+    """An exported file that computes something else than its network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How far a file may be from its network; the difference of logits is relative to the largest one."""
+
+    label_agreement: float = LABEL_AGREEMENT
+    max_rel_difference: float = LOGIT_DIFFERENCE
+    miou_drift: float = 0.001
+
+
+LIMITS = {"fp32": Limits(), "fp16": Limits(label_agreement=0.99, max_rel_difference=2e-2, miou_drift=0.005)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +52,51 @@ class Parity:
     @property
     def equal(self) -> bool:
         """Whether the differences are those of floating point alone."""
-        close = self.max_rel_difference is None or self.max_rel_difference <= LOGIT_DIFFERENCE
-        return close and self.label_agreement >= LABEL_AGREEMENT
+        return self.within(Limits())
+
+    def within(self, limits: Limits) -> bool:
+        """Whether the differences are allowed; anything that is no number is not."""
+        close = self.max_rel_difference is None or self.max_rel_difference <= limits.max_rel_difference
+        return close and self.label_agreement >= limits.label_agreement
+
+
+class Answers(NamedTuple):
+    """What network and file say about the same pictures: how far apart, and both label maps at image size."""
+
+    parity: Parity
+    wanted: list[NDArray[np.uint8]]
+    given: list[NDArray[np.uint8]]
+
+
+def verify_file(run: Runner, model: Model, graph: Graph, pictures: Sequence[NDArray[np.uint8]]) -> Answers:
+    """Run a file beside the network of its bundle, as it was trained, on pictures (height, width, 3) of its size."""
+    if not pictures:
+        raise UserError("verify: no images were given; give at least one.")
+    network, align = model.network.cpu(), aligned(model.network)
+    reference, exported, wanted, given = [], [], [], []
+    with inference(network):
+        for pixels in pictures:
+            image = normalise(pixels[None], model.preprocessing, torch.device("cpu"))
+            logits, size = network(image).clone(), (pixels.shape[0], pixels.shape[1])
+            output = run(pixels[None] if graph.input == "pixels" else image.numpy())
+            wanted.append(enlarged_labels(logits, size, align_corners=align))
+            if graph.output == "labels":
+                reference.append(wanted[-1][None])
+                given.append(output[0])
+            else:
+                reference.append(logits.numpy())
+                given.append(enlarged_labels(torch.from_numpy(output), size, align_corners=align))
+            exported.append(output)
+    parity = compare(reference, exported)
+    agree = float(np.mean([np.mean(one == other) for one, other in zip(wanted, given, strict=True)]))
+    full = Parity(
+        images=parity.images,
+        pixels=sum(labels.size for labels in wanted),
+        label_agreement=agree,
+        max_abs_difference=parity.max_abs_difference,
+        max_rel_difference=parity.max_rel_difference,
+    )
+    return Answers(full, wanted, given)
 
 
 def verify_onnx(file: Path, module: nn.Module, images: Sequence[NDArray[Any]]) -> Parity:
@@ -64,7 +127,7 @@ def compare(reference: Sequence[NDArray[Any]], exported: Sequence[NDArray[Any]])
     agreement = float(sum(int(part.sum()) for part in agree) / pixels)
     if not logits:
         return Parity(images=len(pairs), pixels=pixels, label_agreement=agreement)
-    worst = max(float(np.abs(one - other).max()) for one, other in pairs)
+    worst = float(np.max([np.abs(one - other).max() for one, other in pairs]))  # keeps what is no number
     scale = max(float(np.abs(one).max()) for one in reference)
     return Parity(
         images=len(pairs),

@@ -1,4 +1,4 @@
-"""A module as an ONNX graph of fixed size, and a session to run one: shared by exported files and by runtimes."""
+"""A module as an ONNX graph, and a session to run one: shared by exported files and by runtimes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,18 @@ from segtailor.core.errors import Unsupported, UserError
 OPSET = 18
 
 
-def onnx_bytes(module: nn.Module, inputs: Sequence[Tensor], *, names: Sequence[str], output: str) -> bytes:
-    """Return the serialised ONNX model of a module at the sizes and types of `inputs`, weights included."""
+def onnx_bytes(
+    module: nn.Module,
+    inputs: Sequence[Tensor],
+    *,
+    names: Sequence[str],
+    output: str,
+    dynamic: tuple[dict[int, Any], ...] | None = None,
+) -> bytes:
+    """Return the serialised ONNX model of a module at the sizes and types of `inputs`, weights included.
+
+    `dynamic` says for each input which sides are open; none by default.
+    """
     _need_exporter()
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
@@ -30,6 +40,7 @@ def onnx_bytes(module: nn.Module, inputs: Sequence[Tensor], *, names: Sequence[s
             opset_version=OPSET,
             input_names=list(names),
             output_names=[output],
+            dynamic_shapes=dynamic,
         )
     if program is None:
         raise RuntimeError("torch.onnx.export gave no program")

@@ -97,7 +97,7 @@ class TensorRt:
             return TrtexecCompiled(data, half=target.precision == "fp16")
         import torch
 
-        engine = _engine(data)
+        engine = read_engine(engine_bytes(data))
         device = torch.device(*split_device(target.device))
         half = target.precision == "fp16"
         tensors = [torch.from_numpy(array).to(device) for array in arrays]
@@ -105,7 +105,7 @@ class TensorRt:
         return TrtCompiled(engine, inputs)
 
 
-def _engine(data: bytes) -> Any:
+def engine_bytes(data: bytes) -> bytes:
     """Build a strongly typed engine: the graph's own types say where to compute in half precision."""
     import tensorrt
 
@@ -118,7 +118,19 @@ def _engine(data: bytes) -> Any:
     plan = builder.build_serialized_network(graph, builder.create_builder_config())
     if plan is None:
         raise Unsupported("TensorRT could not build an engine for this network. Use cuda/graph/fp16.")
-    return tensorrt.Runtime(logger).deserialize_cuda_engine(plan)
+    return bytes(plan)
+
+
+def read_engine(data: bytes) -> Any:
+    """Load a serialised engine; one that was built by another version or for another GPU is refused."""
+    import tensorrt
+
+    engine = tensorrt.Runtime(tensorrt.Logger(tensorrt.Logger.ERROR)).deserialize_cuda_engine(data)
+    if engine is None:
+        raise Unsupported(
+            "TensorRT cannot load the engine; it belongs to another version or GPU. Build it again."
+        )
+    return engine
 
 
 def _torch_type(kind: Any) -> Any:

@@ -1,0 +1,191 @@
+"""Kinds of files that a graph can be written as, each with the runtime that runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import torch
+from numpy.typing import NDArray
+
+from segtailor.core.codec import to_json
+from segtailor.core.errors import Unsupported, unknown
+from segtailor.deploy.export import IMAGE, ChannelsLast, Graph, graph_module, metadata_of
+from segtailor.nets.bundle import Model
+from segtailor.nets.onnx_graph import onnx_bytes, onnx_session
+from segtailor.nets.onnx_metadata import KEY, with_metadata
+
+Runner: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
+NOTE = "segtailor.json"  # the metadata, inside files that are archives
+
+
+class Format(Protocol):
+    """A kind of file: `files` are the names it writes, the first one being what a runtime opens."""
+
+    files: ClassVar[tuple[str, ...]]
+    runtime: ClassVar[str]
+
+    def check(self, graph: Graph) -> None:
+        """Raise `Unsupported` before any work where this cannot be written here."""
+
+    def write(self, model: Model, graph: Graph, folder: Path) -> None:
+        """Write the files into a folder."""
+
+    def open(self, folder: Path) -> Runner:
+        """Open the files with their runtime: a function from an input array to the output."""
+
+
+class Onnx:
+    """ONNX, run by ONNX Runtime."""
+
+    files: ClassVar[tuple[str, ...]] = ("model.onnx",)
+    runtime: ClassVar[str] = "onnxruntime"
+
+    def check(self, graph: Graph) -> None:
+        """Anything goes."""
+
+    def write(self, model: Model, graph: Graph, folder: Path) -> None:
+        """Write one file, weights and metadata included."""
+        (folder / self.files[0]).write_bytes(
+            with_metadata(onnx_graph(model, graph), metadata_of(model, graph))
+        )
+
+    def open(self, folder: Path) -> Runner:
+        """Open a session."""
+        session = onnx_session(folder / self.files[0])
+        return lambda array: session.run(None, {IMAGE: array})[0]
+
+
+class OpenVino:
+    """OpenVINO's own format; half precision halves the weights, the processor computes in what it does best."""
+
+    files: ClassVar[tuple[str, ...]] = ("model.xml", "model.bin")
+    runtime: ClassVar[str] = "openvino"
+
+    def check(self, graph: Graph) -> None:  # noqa: ARG002 - the form of the protocol
+        """Need the package."""
+        if find_spec("openvino") is None:
+            raise Unsupported(
+                "export --to openvino needs the package openvino, which is not installed: `pip install openvino`."
+            )
+
+    def write(self, model: Model, graph: Graph, folder: Path) -> None:
+        """Convert the single-precision ONNX graph."""
+        import openvino
+
+        single = Graph(image=graph.image, input=graph.input, output=graph.output, dynamic=graph.dynamic)
+        converted = openvino.Core().read_model(model=onnx_graph(model, single))
+        converted.set_rt_info(_text(model, graph), KEY)
+        half = graph.precision == "fp16"
+        openvino.save_model(converted, str(folder / self.files[0]), compress_to_fp16=half)
+
+    def open(self, folder: Path) -> Runner:
+        """Compile for the CPU, in single precision."""
+        import openvino
+
+        settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+        compiled = openvino.Core().compile_model(str(folder / self.files[0]), "CPU", settings)
+        return lambda array: compiled([array])[0]
+
+
+class TorchScript:
+    """TorchScript of one size, for C++ and mobile programs built on torch."""
+
+    files: ClassVar[tuple[str, ...]] = ("model.ts",)
+    runtime: ClassVar[str] = "torch"
+
+    def check(self, graph: Graph) -> None:
+        """Refuse open sizes: a trace holds those of its example."""
+        if graph.dynamic:
+            raise Unsupported("export --to torchscript records one size; leave out --dynamic, or use onnx.")
+
+    def write(self, model: Model, graph: Graph, folder: Path) -> None:
+        """Trace."""
+        module = ChannelsLast(graph_module(model, graph)).eval()
+        with torch.no_grad():
+            traced: Any = torch.jit.trace(module, (graph.example,), check_trace=False)  # type: ignore[no-untyped-call]
+        traced.save(str(folder / self.files[0]), _extra_files={NOTE: _text(model, graph)})
+
+    def open(self, folder: Path) -> Runner:
+        """Load what was just written."""
+        module: Any = torch.jit.load(str(folder / self.files[0]))  # type: ignore[no-untyped-call]
+        return _torch_runner(module)
+
+
+class ExportedProgram:
+    """A program of torch.export, for torch itself and its compilers."""
+
+    files: ClassVar[tuple[str, ...]] = ("model.pt2",)
+    runtime: ClassVar[str] = "torch"
+
+    def check(self, graph: Graph) -> None:
+        """Anything goes."""
+
+    def write(self, model: Model, graph: Graph, folder: Path) -> None:
+        """Export."""
+        module = ChannelsLast(graph_module(model, graph)).eval()
+        with torch.no_grad(), _explained(graph):
+            program = torch.export.export(module, (graph.example,), dynamic_shapes=graph.open_sides)
+        torch.export.save(program, folder / self.files[0], extra_files={NOTE: _text(model, graph)})
+
+    def open(self, folder: Path) -> Runner:
+        """Load what was just written."""
+        return _torch_runner(torch.export.load(folder / self.files[0]).module())
+
+
+FORMATS: dict[str, type[Format]] = {
+    "onnx": Onnx,
+    "openvino": OpenVino,
+    "torchscript": TorchScript,
+    "exported-program": ExportedProgram,
+}
+
+
+def format_for(name: str) -> Format:
+    """Return a kind of file by name."""
+    if name not in FORMATS:
+        raise unknown("export format", name, FORMATS)
+    return FORMATS[name]()
+
+
+def onnx_graph(model: Model, graph: Graph) -> bytes:
+    """Return the serialised ONNX model of a graph."""
+    with _explained(graph):
+        return onnx_bytes(
+            graph_module(model, graph),
+            (graph.example,),
+            names=(IMAGE,),
+            output=graph.output,
+            dynamic=graph.open_sides,
+        )
+
+
+@contextmanager
+def _explained(graph: Graph) -> Iterator[None]:
+    """Turn the exporter's refusal of open sizes into an error that says what to do."""
+    try:
+        yield
+    except (RuntimeError, ValueError, NotImplementedError, torch.onnx.OnnxExporterError) as problem:
+        if not graph.dynamic:
+            raise
+        raise Unsupported(
+            "export --dynamic: layers of this network depend on the image size in a way that a graph of open size "
+            f"cannot hold ({type(problem).__name__}). Leave out --dynamic and give --image HxW."
+        ) from problem
+
+
+def _torch_runner(module: Any) -> Runner:
+    def run(array: NDArray[Any]) -> NDArray[Any]:
+        with torch.no_grad():
+            output: NDArray[Any] = module(torch.from_numpy(array)).numpy()
+        return output
+
+    return run
+
+
+def _text(model: Model, graph: Graph) -> str:
+    return json.dumps(to_json(metadata_of(model, graph)))

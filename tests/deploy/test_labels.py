@@ -37,10 +37,10 @@ def smooth(*shape: int) -> Tensor:
 @pytest.mark.parametrize(
     ("shape", "size", "align_corners"),
     [
-        ((5, 8, 16), (64, 128), False),
         ((5, 8, 16), (61, 127), True),
-        ((3, 6, 7), (6, 7), False),
-        ((2, 1, 1), (9, 5), True),
+        pytest.param((5, 8, 16), (64, 128), False, marks=pytest.mark.slow),
+        pytest.param((3, 6, 7), (6, 7), False, marks=pytest.mark.slow),
+        pytest.param((2, 1, 1), (9, 5), True, marks=pytest.mark.slow),
     ],
 )
 def test_bands_give_the_labels_of_a_resize_and_an_arg_max(

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import segtailor
-from segtailor.api import exporting
 from segtailor.api.exporting import export, planned
 from segtailor.cli.main import run
 from segtailor.core.errors import RunProblem, UserError
 from segtailor.core.task import Preprocessing, Task
-from segtailor.deploy.formats import Onnx, Runner
+from segtailor.deploy.formats import FORMATS, Onnx, Runner
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.inference import normalise
 from segtailor.nets.onnx_graph import onnx_session
@@ -137,7 +136,7 @@ def test_a_file_that_drifts_is_not_kept(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (bundle / "model.onnx").write_bytes(b"the good one of yesterday")
-    monkeypatch.setitem(exporting.FORMATS, "onnx", Tampered)
+    monkeypatch.setitem(FORMATS, "onnx", Tampered)
     assert run(["export", str(bundle)]) == 1
     told = capsys.readouterr().err
     assert "labels agree" in told
@@ -180,6 +179,8 @@ def test_a_size_that_is_not_known_is_assumed_and_told(
 @pytest.mark.parametrize(
     ("options", "match"),
     [
+        ({"precision": "fp8"}, "fp32 or fp16"),
+        ({"output": "depth"}, "logits or labels"),
         ({"to": "onyx"}, "did you mean 'onnx'"),
         ({"to": "torchscript", "dynamic": True}, "one size"),
         ({"to": "tensorrt", "dynamic": True}, "one size"),

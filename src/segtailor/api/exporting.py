@@ -10,23 +10,20 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, ClassVar
+from typing import ClassVar, TypedDict, Unpack
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image
 
 from segtailor import __version__
+from segtailor.api.export_samples import NOISE, SCENES, data_samples, known_size, noise, synthetic_samples
 from segtailor.api.models import model_place, open_model
 from segtailor.core.atomic import sync_folder, sync_tree, write_json, writing
 from segtailor.core.codec import Json, read_json
-from segtailor.core.errors import DataProblem, Unsupported, UserError
+from segtailor.core.errors import Unsupported, UserError
 from segtailor.data.dataset import Pair
-from segtailor.data.locate import locate
-from segtailor.data.scene import render
 from segtailor.deploy.export import Graph, Precision
-from segtailor.deploy.formats import FORMATS, Format, Runner, format_for
+from segtailor.deploy.formats import Format, Runner, format_for, onnx_graph
 from segtailor.deploy.verify import LIMITS, Answers, Drifted, Limits, verify_file
 from segtailor.nets.bundle import Model
 from segtailor.nets.onnx_metadata import Gives
@@ -34,10 +31,7 @@ from segtailor.targets.engine_file import EngineFile
 from segtailor.training.metrics import Confusion
 
 VERIFY = "verify.json"
-SAMPLES = 8  # pictures of a data set that a file is checked on
-SCENES, NOISE = 3, 1  # and without a data set
-ASSUMED = (512, 1024)  # the size where a bundle does not say its own
-KINDS = (*FORMATS, "tensorrt")
+ASSUMED = (512, 1024)  # the size where a bundle does not tell its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,25 +47,33 @@ class Exported:
         return {"files": [str(file) for file in self.files], "verify": str(self.verify), **self.figures}
 
 
-def export(
-    model: str | Path | Model,
-    *,
-    to: str = "onnx",
-    image: tuple[int, int] | None = None,
-    dynamic: bool = False,
-    precision: Precision = "fp32",
-    output: Gives = "logits",
-    **options: Any,
-) -> Exported:
-    """Export a bundle (or a loaded one) as `onnx`, `openvino`, `torchscript`, `exported-program` or `tensorrt`.
+class ExportOptions(TypedDict, total=False):
+    """What can be asked of an export.
 
-    `image` is (height, width), by default that of the data it was trained on; `output` is `logits` at the network's
-    own stride, or `labels` at image size. Further options: `preprocess` (the graph reads uint8 pixels), `data` (a data
-    set to check the file on), `out` (folder; the bundle itself by default). The file is run by its runtime beside the
-    network; if they differ beyond the limits, `Drifted` is raised and nothing is written.
+    `to` is `onnx` (the default), `openvino`, `torchscript`, `exported-program` or `tensorrt`. `image` is (height,
+    width), by default that of the data the network was trained on; a `dynamic` file takes others too. `output` is
+    `logits` at the network's own stride, or `labels` at image size; with `preprocess` the file reads uint8 pixels
+    (1, height, width, 3) instead of normalised images. `data` is a data set to check the file on, `out` the folder
+    (the bundle itself by default).
     """
-    plan = planned(model, to=to, image=image, dynamic=dynamic, precision=precision, output=output, **options)
-    return plan.carry_out()
+
+    to: str
+    image: tuple[int, int] | None
+    dynamic: bool
+    precision: Precision
+    output: Gives
+    preprocess: bool
+    data: str | None
+    out: str | Path | None
+
+
+def export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Exported:
+    """Export a bundle (or a loaded one) as a file, e.g. `export("bundle", to="onnx", image=(512, 1024))`.
+
+    The file is run by its runtime beside the network; if they differ beyond the limits, `Drifted` is raised and nothing
+    is kept. See `ExportOptions` for what can be asked.
+    """
+    return planned(model, **options).carry_out()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,68 +183,27 @@ class ExportPlan:
         return {**figures, "others": others}
 
 
-def planned(
-    model: str | Path | Model,
-    *,
-    to: str = "onnx",
-    preprocess: bool = False,
-    data: str | None = None,
-    out: str | Path | None = None,
-    image: tuple[int, int] | None = None,
-    **graph: Any,
-) -> ExportPlan:
+def planned(model: str | Path | Model, **options: Unpack[ExportOptions]) -> ExportPlan:
     """Check an export before any work, and say what it would do."""
     loaded = open_model(model) if isinstance(model, str | Path) else model
     if not isinstance(loaded, Model):
         raise Unsupported(f"export: {model} is an exported file already; give the bundle that it came from.")
+    to, out, image = options.get("to", "onnx"), options.get("out"), options.get("image")
     if out is None and isinstance(model, Model):
         raise UserError("export: a loaded model has no folder of its own; say where to with out=FOLDER.")
-    folder = Path(out) if out is not None else model_place(str(model))
     known = image or known_size(loaded)
-    chosen = Graph(image=known or ASSUMED, input="pixels" if preprocess else "image", **graph)
-    _format(to, chosen).check(chosen)
-    return ExportPlan(model=loaded, to=to, graph=chosen, out=folder, data=data, assumed=known is None)
-
-
-def known_size(model: Model) -> tuple[int, int] | None:
-    """Return the image size of the data that a bundle says it was trained on, if that data is here."""
-    data = model.provenance.get("data")
-    if not isinstance(data, str):
-        return None
-    try:
-        dataset = locate(data)
-        split = "val" if "val" in dataset.splits else dataset.splits[0]
-        height, width = dataset.samples(split)[0].read().labels.shape
-    except (UserError, OSError, IndexError):  # the data is elsewhere
-        return None
-    return height, width
-
-
-def data_samples(data: str, size: tuple[int, int], model: Model) -> list[Pair]:
-    """Return samples spread over the validation split (or what there is), resized to the file's size."""
-    dataset = locate(data)
-    if dataset.task.outputs != model.task.outputs:
-        raise DataProblem(
-            f"the model knows {model.task.outputs} classes, the data has {dataset.task.outputs}; "
-            "check it on data with the same classes."
-        )
-    split = next((name for name in ("val", "test") if name in dataset.splits), dataset.splits[0])
-    samples = dataset.samples(split)
-    chosen = sorted({round(at) for at in np.linspace(0, len(samples) - 1, SAMPLES)})
-    return [_at_size(samples[index].read(), size) for index in chosen]
-
-
-def synthetic_samples(size: tuple[int, int]) -> list[Pair]:
-    """Return rendered street scenes and noise of a size."""
-    rendered = max(size[0], 16), max(size[1], 16)  # nothing smaller can be rendered
-    scenes = [render(0, index, rendered, split="verify") for index in range(SCENES)]
-    pairs = [_at_size(Pair(scene.image, scene.labels), size) for scene in scenes]
-    return pairs + [Pair(noise(size, seed), np.zeros(size, np.uint8)) for seed in range(NOISE)]
-
-
-def noise(size: tuple[int, int], seed: int) -> NDArray[np.uint8]:
-    """Return a picture of noise."""
-    return np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+    graph = Graph(
+        image=known or ASSUMED,
+        input="pixels" if options.get("preprocess") else "image",
+        output=options.get("output", "logits"),
+        precision=options.get("precision", "fp32"),
+        dynamic=options.get("dynamic", False),
+    )
+    _format(to, graph).check(graph)
+    folder = Path(out) if out is not None else model_place(str(model))
+    return ExportPlan(
+        model=loaded, to=to, graph=graph, out=folder, data=options.get("data"), assumed=known is None
+    )
 
 
 def other_sizes(graph: Graph) -> tuple[tuple[int, int], ...]:
@@ -251,14 +212,6 @@ def other_sizes(graph: Graph) -> tuple[tuple[int, int], ...]:
         return ()
     height, width = graph.image
     return (height + 32, width + 64), (height * 3 // 4 | 1, width * 3 // 4 | 1)
-
-
-def _at_size(pair: Pair, size: tuple[int, int]) -> Pair:
-    if pair.labels.shape == size:
-        return pair
-    picture = Image.fromarray(pair.image).resize(size[::-1], Image.Resampling.BILINEAR)
-    labels = Image.fromarray(pair.labels).resize(size[::-1], Image.Resampling.NEAREST)
-    return Pair(np.array(picture, dtype=np.uint8), np.array(labels, dtype=np.uint8))
 
 
 def _format(to: str, graph: Graph) -> Format:
@@ -284,8 +237,6 @@ class EngineKind:
 
     def write(self, model: Model, graph: Graph, folder: Path) -> None:
         """Build and write the engine; the graph's own types say where to compute in half precision."""
-        from segtailor.deploy.formats import onnx_graph
-
         self.engine.write(onnx_graph(model, graph), folder / self.files[0])
 
     def open(self, folder: Path) -> Runner:

@@ -53,8 +53,17 @@ def export_(
     """
     from segtailor.api.exporting import planned
 
-    options = {name: getattr(flags, name) for name in flags.__dataclass_fields__}
-    plan = planned(model, to=to, **options)
+    plan = planned(
+        model,
+        to=to,
+        image=flags.image,
+        dynamic=flags.dynamic,
+        precision=flags.precision,
+        output=flags.output,
+        preprocess=flags.preprocess,
+        data=flags.data,
+        out=flags.out,
+    )
     height, width = plan.graph.image
     if plan.assumed:
         note(

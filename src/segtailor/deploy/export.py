@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,12 @@ class Graph:
             raise Unsupported(
                 f"export: image {self.image} is out of range; give 1 to {2**15} pixels per side."
             )
+        for name, value, known in (
+            ("precision", self.precision, get_args(Precision)),
+            ("output", self.output, get_args(Gives)),
+        ):
+            if value not in known:
+                raise Unsupported(f"export: {name} '{value}' cannot be written; choose {' or '.join(known)}.")
 
     @property
     def example(self) -> Tensor:

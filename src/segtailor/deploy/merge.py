@@ -93,6 +93,7 @@ def _is_pointwise(module: nn.Module) -> bool:
     parts = [part for part in module.modules() if not list(part.children())]
     if len(parts) != 1 or type(module) not in (nn.Sequential, nn.Conv2d):
         return False
-    conv = parts[0]
-    plain = isinstance(conv, nn.Conv2d) and type(conv) is nn.Conv2d
-    return plain and (conv.kernel_size, conv.stride, conv.padding) == ((1, 1), (1, 1), (0, 0))
+    (conv,) = parts
+    if not isinstance(conv, nn.Conv2d) or type(conv) is not nn.Conv2d:  # a subclass may pad or skip
+        return False
+    return (conv.kernel_size, conv.stride, conv.padding) == ((1, 1), (1, 1), (0, 0))

@@ -74,6 +74,24 @@ def onnx_session(
         raise UserError(f"{what} cannot be loaded ({first_line(problem)}). Export it again.") from None
 
 
+def at_size(model: bytes, image: tuple[int, int]) -> bytes:
+    """Return a serialised model of open size fixed to one image of (height, width); what is fixed already stays."""
+    import onnx
+
+    proto = onnx.load_model_from_string(model)
+    tensor = proto.graph.input[0].type.tensor_type
+    first = 1 if tensor.elem_type == onnx.TensorProto.UINT8 else 2
+    for axis, side in ((0, 1), (first, image[0]), (first + 1, image[1])):
+        if not tensor.shape.dim[axis].HasField("dim_value"):
+            tensor.shape.dim[axis].dim_value = side
+    for value in (*proto.graph.output, *proto.graph.value_info):  # these follow from the input
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_param"):
+                dim.Clear()
+    data: bytes = proto.SerializeToString()
+    return data
+
+
 def onnx_errors() -> tuple[type[Exception], ...]:
     """Return the errors of ONNX Runtime, which share no base class."""
     names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NotImplemented")

@@ -92,12 +92,12 @@ def benchmark(
 
 
 def read_onnx(file: Path, *, image: tuple[int, int] | None = None, includes: str = "network") -> OnnxSubject:
-    """Read an ONNX file; its size and stages are its own, and asking for others (not the defaults) is refused."""
+    """Read an ONNX file; stages and size (unless that is open) are its own, and asking for others is refused."""
     if not file.is_file():
         raise UserError(f"ONNX file {file} does not exist; check the path.")
     if file.stat().st_size > ONNX_LIMIT:
         raise UserError(f"ONNX file {file} is larger than {ONNX_LIMIT:,} bytes. Is it the right file?")
-    data = file.read_bytes()
+    data = _fixed(file.read_bytes(), image, what=f"ONNX file {file}")
     arrays = input_arrays(data, what=f"ONNX file {file}")
     pixels = len(arrays) == 1 and arrays[0].dtype.kind == "u"
     shapes = []
@@ -113,6 +113,18 @@ def read_onnx(file: Path, *, image: tuple[int, int] | None = None, includes: str
             "timing it. Leave out the size and what to include, or export it again."
         )
     return OnnxSubject(name=file.name, data=data, arrays=arrays, inputs=tuple(shapes), includes=inside)
+
+
+def _fixed(data: bytes, image: tuple[int, int] | None, *, what: str) -> bytes:
+    """Return a model of one size: its own, or the one asked for where its size is open."""
+    from segtailor.nets.onnx_graph import at_size, onnx_session
+
+    shapes = [source.shape for source in onnx_session(data, what=what).get_inputs()]
+    if len(shapes) != 1 or len(shapes[0]) != 4 or all(isinstance(side, int) for side in shapes[0]):
+        return data
+    if image is None:
+        raise Unsupported(f"{what} takes images of any size; say which one to time, e.g. --image 512x1024.")
+    return at_size(data, image)
 
 
 def check_memory(plan: Plan) -> None:

@@ -161,3 +161,17 @@ def test_a_model_is_a_bundle_a_file_or_a_shipped_name(tmp_path: Path) -> None:
         segtailor.load(tmp_path / "nothing")
     with pytest.raises(UserError, match="does not exist"):
         segtailor.load("nothing.onnx")
+
+
+def test_a_model_of_open_size_can_be_fixed_to_one() -> None:
+    from segtailor.nets.onnx_graph import at_size, onnx_session
+
+    sides = ({2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC},)
+    data = onnx_bytes(
+        Tiny().eval(), (torch.zeros(1, 3, 32, 48),), names=("image",), output="logits", dynamic=sides
+    )
+    assert not all(isinstance(side, int) for side in onnx_session(data).get_inputs()[0].shape)
+    session = onnx_session(at_size(data, (16, 24)))
+    assert session.get_inputs()[0].shape == [1, 3, 16, 24]
+    assert session.get_outputs()[0].shape == [1, 3, 4, 6]
+    assert onnx_session(at_size(at_size(data, (16, 24)), (8, 8))).get_inputs()[0].shape == [1, 3, 16, 24]

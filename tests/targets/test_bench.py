@@ -148,3 +148,14 @@ def test_runtimes_and_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> 
     assert {"eager", "graph", "onnxruntime", "openvino"} <= set(json.loads(capsys.readouterr().out))
     assert run(["list", "targets", "--json"]) == 0
     assert "cuda/graph/fp16" in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_a_file_of_open_size_is_timed_at_the_size_asked_for(tmp_path: Path) -> None:
+    model = Model(network=segtailor.create(NETWORK, classes=3), task=Task(classes=("a", "b", "c")))
+    file = segtailor.export(model, image=(64, 96), dynamic=True, output="labels", out=tmp_path).files[0]
+    with pytest.raises(UserError, match="--image"):
+        read_onnx(file)
+    subject = read_onnx(file, image=(48, 64))
+    assert subject.inputs[0][1:] == (48, 64)
+    assert subject.includes == "network+resize+argmax"

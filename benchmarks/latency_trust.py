@@ -22,9 +22,7 @@ ORT = "cpu/onnxruntime/fp32?threads=2&spin=0"  # two spinning threads on two sha
 CASES = {
     "scalable_path": CalibrateRecipe(space="scalable_path", target=ORT, image=(360, 480), minutes=5.0),
     "inverted_residual": CalibrateRecipe(space="inverted_residual", target=ORT, image=(360, 480)),
-    "multi_resolution": CalibrateRecipe(
-        space="multi_resolution", target=ORT, image=(512, 1024), minutes=5.0
-    ),
+    "multi_resolution": CalibrateRecipe(space="multi_resolution", target=ORT, image=(512, 1024), minutes=5.0),
     "multi_resolution_gpu": CalibrateRecipe(
         space="multi_resolution", target="cuda/graph/fp16?tune=0", image=(1024, 2048), minutes=3.5
     ),

@@ -15,12 +15,12 @@ from typing import ClassVar, TypedDict, Unpack
 import numpy as np
 import torch
 
-from segtailor import __version__
 from segtailor.api.export_samples import NOISE, SCENES, data_samples, known_size, noise, synthetic_samples
 from segtailor.api.models import model_place, open_model
 from segtailor.core.atomic import sync_folder, sync_tree, write_json, writing
 from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import Unsupported, UserError
+from segtailor.core.version import VERSION
 from segtailor.data.dataset import Pair
 from segtailor.deploy.export import Graph, Precision
 from segtailor.deploy.formats import Format, Runner, format_for, onnx_graph
@@ -264,7 +264,7 @@ def _plain(graph: Graph) -> dict[str, Json]:
 
 
 def _versions(*packages: str) -> dict[str, Json]:
-    found: dict[str, Json] = {"segtailor": __version__, "python": platform.python_version()}
+    found: dict[str, Json] = {"segtailor": VERSION, "python": platform.python_version()}
     for name in sorted(set(packages)):
         try:
             found[name] = version(name)

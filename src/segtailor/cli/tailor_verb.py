@@ -31,8 +31,8 @@ def tailor_(
 ) -> int:
     """Make a network for your data, your device and your budget; without arguments, for embedded street scenes.
 
-    The data is examined, settings are chosen from it, the device is measured, networks are searched and trained beside
-    ready ones, and the best that keeps the budget is exported and proved equal. The exit code is 1 if none keeps it.
+    Networks are searched and trained beside ready ones; the best that keeps the budget is exported and proved equal.
+    The exit code is 1 if none keeps it.
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from segtailor.api.networks import count
 from segtailor.core.errors import unknown
@@ -59,7 +59,28 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
     whole = seconds < PACK_WORTH and system not in BY_GRADIENTS
     effort = usual_effort(seconds, speed, batch * count(TYPICAL, image=crop).macs, whole=whole)
     lr = round(LR * (batch / LR_BATCH) ** 0.5, 5)
-    told = [
+    recipe = TailorRecipe(
+        request=request,
+        data=data,
+        system=system,
+        image=image,
+        crop=crop,
+        batch=batch,
+        lr=lr,
+        effort=effort,
+        workers=machine.workers,
+        search_limit_ms=round(SEARCHED * request.budget_ms, 4),
+        precision=machine.precision,
+    )
+    return replace(recipe, choices=tuple(_told(recipe, facts, machine)))
+
+
+def _told(recipe: TailorRecipe, facts: DataFacts, machine: Machine) -> list[Choice]:
+    """Say every choice and why."""
+    request, effort, batch = recipe.request, recipe.effort, recipe.batch
+    system, image, crop, lr = recipe.system, recipe.image, recipe.crop, recipe.lr
+    seconds = request.seconds or USUAL_SECONDS
+    return [
         Choice(setting="recipe", value=system, reason=_why_system(request)),
         Choice(setting="image", value=_size(image), reason=_why_image(request, facts)),
         Choice(setting="classes", value=str(facts.classes), reason=f"found in {facts.images} training masks"),
@@ -91,20 +112,6 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
             reason="ready networks that keep the budget, trained the same way",
         ),
     ]
-    return TailorRecipe(
-        request=request,
-        data=data,
-        system=system,
-        image=image,
-        crop=crop,
-        batch=batch,
-        lr=lr,
-        effort=effort,
-        workers=machine.workers,
-        search_limit_ms=round(SEARCHED * request.budget_ms, 4),
-        precision=machine.precision,
-        choices=tuple(told),
-    )
 
 
 def usual_crop(facts: DataFacts, image: tuple[int, int], machine: Machine) -> tuple[int, int]:

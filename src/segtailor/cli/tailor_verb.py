@@ -58,8 +58,7 @@ def tailor_(
     around = where.surroundings(json=json)
     request = run.requested(data, target, budget, recipe=recipe, time=time, image=image, seed=seed)
     plan = run.planned(request, out, around)
-    facts = run.described(plan)
-    _tell(facts)
+    _tell(facts := run.described(plan))
     if dry_run:
         emit({"run": str(out), **facts}, lambda _: None, json=json)
         return 0

@@ -23,6 +23,7 @@ def list_(
         "targets",
         "studies",
     ],
+    /,
     *,
     json: Json = False,
 ) -> None:

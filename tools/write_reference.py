@@ -158,7 +158,8 @@ def _verb(name: str, app: App) -> list[str]:
 
 
 def _place(item: Argument) -> str:
-    return f"{item.name}..." if typing.get_origin(item.hint) is tuple else item.name
+    name = item.name.lstrip("-").upper()
+    return f"{name}..." if typing.get_origin(item.hint) is tuple else name
 
 
 def _meta(item: Argument) -> str:

@@ -23,7 +23,6 @@ def list_(
         "targets",
         "studies",
     ],
-    /,
     *,
     json: Json = False,
 ) -> None:

@@ -70,7 +70,7 @@ def test_show(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_data_check_and_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert conforming("data check", printed(capsys, "data", "check", TINY))["ok"]
     assert not conforming("data check", printed(capsys, "data", "check", f"folder:{tmp_path}", code=1))["ok"]
-    conforming("data show", printed(capsys, "data", "show", TINY, "--out", tmp_path / "sheet.png", "--count", 1))
+    conforming("data show", printed(capsys, "data", "show", TINY, "--dry-run"))
 
 
 def test_eval(bundle: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -48,6 +48,31 @@ VALUES = (  # what the functions take and give
     ("segtailor.predicting.labelling", "Predictor"),
 )
 KITS = "segtailor.testing"
+CLI_HEAD = """\
+# Command line
+
+<!-- written by tools/write_reference.py: do not edit -->
+
+`segtailor VERB --help` shows the same. Every verb takes `--json` (one JSON document on stdout, everything else on
+stderr) and, where it writes, `--dry-run` (say what would be done, and stop). Exit codes: 0 done, 1 you can fix it,
+2 a bug of ours, 130 interrupted and resumable.
+
+Terms: DATASET is `synthetic[:options]`, `folder:PATH`, `camvid:PATH`, `cityscapes:PATH`, `bdd100k:PATH`, `voc:PATH`
+or a YAML file. TARGET is `device/runtime/precision` with options after `?`, e.g. `cpu/onnxruntime/fp32?threads=2`.
+MODEL is a bundle, an ONNX file or the name of shipped weights. A budget is `12ms` or `60fps`.
+"""
+API_HEAD = """\
+# Python
+
+<!-- written by tools/write_reference.py: do not edit -->
+
+Everything is reached from `import segtailor`, which takes no time: parts are loaded when they are used.
+"""
+CONTRACTS_HEAD = """\
+## What an extension implements
+
+Protocols: a class that has these members fits, without inheriting anything. See [Adding to it](../extending.md).
+"""
 
 
 def main() -> None:
@@ -124,20 +149,7 @@ def _kind(item: Argument) -> str:
 
 def cli_page() -> str:
     """Return the page of all verbs."""
-    lines = [
-        "# Command line",
-        "",
-        "<!-- written by tools/write_reference.py: do not edit -->",
-        "",
-        "`segtailor VERB --help` shows the same. Every verb takes `--json` (one JSON document on stdout, everything else on",
-        "stderr) and, where it writes, `--dry-run` (say what would be done, and stop). Exit codes: 0 done, 1 you can fix it, 2 a",
-        "bug of ours, 130 interrupted and resumable.",
-        "",
-        "Terms: DATASET is `synthetic[:options]`, `folder:PATH`, `camvid:PATH`, `cityscapes:PATH`, `bdd100k:PATH`, `voc:PATH` or a",
-        "YAML file. TARGET is `device/runtime/precision` with options after `?`, e.g. `cpu/onnxruntime/fp32?threads=2`. MODEL is a",
-        "bundle, an ONNX file or the name of shipped weights. A budget is `12ms` or `60fps`.",
-        "",
-    ]
+    lines = [CLI_HEAD]
     for name, app in verbs():
         lines += _verb(name, app)
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -176,28 +188,21 @@ def _row(item: Argument) -> str:
 
 def api_page() -> str:
     """Return the page of the Python interface; the sources are read, not imported."""
-    lines = [
-        "# Python",
-        "",
-        "<!-- written by tools/write_reference.py: do not edit -->",
-        "",
-        "Everything is reached from `import segtailor`, which takes no time: parts are loaded when they are used.",
-        "",
-    ]
+    lines = [API_HEAD]
     for name in segtailor.__all__:
         lines += _section(name, *find(f"segtailor.{segtailor._HOMES[name]}", name))
     lines += ["## What they take and give", ""]
     for module, name in VALUES:
         lines += _shown(module, name)
-    lines += [
-        "## What an extension implements",
-        "",
-        "Protocols: a class that has these members fits, without inheriting anything. See [Adding to it](../extending.md).",
-        "",
-    ]
+    lines.append(CONTRACTS_HEAD)
     for module, name in CONTRACTS:
         lines += _shown(module, name)
-    lines += ["## Conformance kits", "", "`segtailor.testing` raises where an extension does not keep its promise.", ""]
+    lines += [
+        "## Conformance kits",
+        "",
+        "`segtailor.testing` raises where an extension does not keep its promise.",
+        "",
+    ]
     kits = ast.parse(_text(KITS))
     names = [alias.name for node in kits.body if isinstance(node, ast.ImportFrom) for alias in node.names]
     for name in sorted(set(names) - {"annotations"}):

@@ -87,7 +87,9 @@ def test_bench(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_predict(bundle: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     Image.new("RGB", (48, 40)).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_text("no picture")
-    out = printed(capsys, "predict", bundle, tmp_path / "a.png", tmp_path / "b.png", "--out", tmp_path / "o", code=1)
+    out = printed(
+        capsys, "predict", bundle, tmp_path / "a.png", tmp_path / "b.png", "--out", tmp_path / "o", code=1
+    )
     found = conforming("predict", out)
     assert (len(found["results"]), len(found["failures"])) == (1, 1)
 

@@ -7,6 +7,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,13 @@ README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
 SCRIPTS = sorted((ROOT / "examples").rglob("*.sh"))
 SURFACE = json.loads((ROOT / "tests" / "golden" / "cli.json").read_text(encoding="utf-8"))
 BUNDLES = {README: "runs/first/weights", TUTORIAL: "runs/photos/stages/train/weights"}
-HEAVY = {"tailor", "search", "train", "calibrate", "bench"}  # measure or train, some even when dry: slow tests
+HEAVY = {
+    "tailor",
+    "search",
+    "train",
+    "calibrate",
+    "bench",
+}  # measure or train, some even when dry: slow tests
 SEPARATE = {"eval", "resume"}  # need a finished training, which has a test of its own
 
 
@@ -62,7 +69,9 @@ def test_every_make_target_that_is_told_exists() -> None:
     targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
     pages = [*written(), ROOT / "CONTRIBUTING.md"]
     asked = {words[1] for page in pages for words in commands(page) if words[0] == "make"}
-    asked |= {name for page in pages for name in re.findall(r"`make ([\w-]+)", page.read_text(encoding="utf-8"))}
+    asked |= {
+        name for page in pages for name in re.findall(r"`make ([\w-]+)", page.read_text(encoding="utf-8"))
+    }
     assert {"quickstart", "test", "check", "docs"} <= asked
     assert asked <= targets
 
@@ -89,7 +98,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def example(name: str):  # noqa: ANN202 - a module that is a script
+def example(name: str) -> Any:
+    """Import a script of the examples."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -97,7 +107,7 @@ def example(name: str):  # noqa: ANN202 - a module that is a script
 
 
 def carried_out(words: list[str], *, drawing: bool = False) -> int:
-    """Run a command; what would write, train or measure for long only says what it would do (`drawing`: but a sheet)."""
+    """Run a command; what would write or train only says what it would do, unless `drawing` is asked for."""
     dry = ["--dry-run"] if "--dry-run" in SURFACE[verb(words)] and not drawing else []
     cache = ["--cache", "cache"] if "--cache" in SURFACE[verb(words)] else []
     short = ["--seconds", "0.01"] if verb(words) == "bench" else []
@@ -106,7 +116,8 @@ def carried_out(words: list[str], *, drawing: bool = False) -> int:
 
 
 KNOWN = pytest.mark.xfail(
-    strict=True, reason="`preview` in api/searching.py takes the cheapest of no candidates when a search is by gradients"
+    strict=True,
+    reason="`preview` in api/searching.py takes the cheapest of no candidates when a search is by gradients",
 )
 
 

@@ -36,7 +36,5 @@ def test_the_examples_pass_the_conformance_kits(tmp_path: Path) -> None:
     assert len(blocks) == 2
     script = tmp_path / "extension.py"
     script.write_text("\n".join([*blocks, CHECKS]), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, script, tmp_path], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools import write_reference
 
 from tests.docs.markdown import AWAITED, ROOT, links, written
-from tools import write_reference
 
 DOCS = ROOT / "docs"
 SITE: dict[str, Any] = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
@@ -76,5 +76,7 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     assert done.returncode == 0 or complaints, done.stderr
     built = list((tmp_path / "site").rglob("*.html"))
     assert len(built) >= len(list(DOCS.rglob("*.md")))
-    loaded = re.compile(r"<(?:script|img|iframe)[^>]*src=\"?https?:|<link[^>]*(?:stylesheet|icon)[^>]*href=\"?https?:")
+    loaded = re.compile(
+        r"<(?:script|img|iframe)[^>]*src=\"?https?:|<link[^>]*(?:stylesheet|icon)[^>]*href=\"?https?:"
+    )
     assert [page.name for page in built if loaded.search(page.read_text(encoding="utf-8"))] == []

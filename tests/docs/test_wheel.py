@@ -97,7 +97,9 @@ def test_help_list_and_show_work_without_the_repository(installed: Path, tmp_pat
 def test_predict_works_without_the_repository(installed: Path, tmp_path: Path) -> None:
     bundle = save_small_bundle(tmp_path / "bundle")
     Image.new("RGB", (48, 40)).save(tmp_path / "a.png")
-    program(installed, tmp_path / "elsewhere", "predict", bundle, tmp_path / "a.png", "--out", tmp_path / "masks")
+    program(
+        installed, tmp_path / "elsewhere", "predict", bundle, tmp_path / "a.png", "--out", tmp_path / "masks"
+    )
     assert Image.open(tmp_path / "masks" / "a.png").size == (48, 40)
 
 

@@ -92,12 +92,13 @@ def pages() -> dict[Path, str]:
 
 def verbs(app: App | None = None, before: tuple[str, ...] = ()) -> Iterator[tuple[str, App]]:
     """Yield every verb with its application, those of groups by both words."""
-    for name in app if app is not None else (app := build()):
+    whole = build() if app is None else app
+    for name in whole:
         if name.startswith("-"):
             continue
         words = (*before, name)
-        below = list(verbs(app[name], words))
-        yield from below or [(" ".join(words), app[name])]
+        below = list(verbs(whole[name], words))
+        yield from below or [(" ".join(words), whole[name])]
 
 
 def arguments(app: App) -> list[Argument]:

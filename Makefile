@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup quickstart test test-all test-device check fix bench clean
+.PHONY: setup quickstart test test-all test-device check fix docs reference wheel bench clean
 
 setup: $(STAMP)
 
@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 quickstart: $(STAMP)
-	$(BIN)/python examples/quickstart.py
+	$(BIN)/segtailor tailor --out runs/quickstart
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
@@ -38,9 +38,18 @@ fix: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(STAMP)
+	$(BIN)/zensical build --clean
+
+reference: $(STAMP)
+	$(BIN)/python tools/write_reference.py
+
+wheel: $(STAMP)
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
 bench: $(STAMP)
 	$(BIN)/python benchmarks/data_throughput.py
 	$(BIN)/python benchmarks/interpreter_overhead.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache src/*.egg-info
+	rm -rf $(VENV) build dist site .cache .mypy_cache .ruff_cache .pytest_cache src/*.egg-info

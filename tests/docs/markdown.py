@@ -1,0 +1,58 @@
+"""What the written pages hold: commands, Python, links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+AWAITED = {  # pages on the systems that come with their recipes: take a name out when its page is here
+    ROOT / "docs" / "systems" / f"{name}.md"
+    for name in ("fasterseg", "auxcells", "squeezenas", "autortnet", "lpsnet")
+}
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+SHELL = ("", "sh", "bash", "text")
+PROGRAMS = ("segtailor ", "make ", "python ", "pip ")
+USAGE = re.compile(r"\[|\.\.\.|\bVERB\b|\|")  # how a command is spelt in general, not one to type
+
+
+def written() -> list[Path]:
+    """Return every page of the documentation and of the examples, and the one in front."""
+    return sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the words of every command in the shell blocks of a page (or in a shell script), comments left out."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix == ".sh":
+        return list(_lines(text))
+    return [words for block in blocks_of(text, SHELL) for words in _lines(block, skipping=USAGE)]
+
+
+def python_blocks(page: Path) -> list[str]:
+    """Return the Python blocks of a page."""
+    return blocks_of(page.read_text(encoding="utf-8"), ("python",))
+
+
+def blocks_of(text: str, languages: tuple[str, ...]) -> list[str]:
+    """Return the fenced blocks in one of some languages."""
+    return [match[2] for match in FENCE.finditer(text) if match[1] in languages]
+
+
+def links(page: Path) -> list[str]:
+    """Return where a page points to; what stands in code is no link."""
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+    return LINK.findall(text)
+
+
+def _lines(block: str, *, skipping: re.Pattern[str] | None = None) -> Iterator[list[str]]:
+    for line in block.replace("\\\n", " ").split("\n"):
+        command = line.strip()
+        plain = re.sub(r"'[^']*'|#.*", "", command)
+        if command.startswith(PROGRAMS) and not (skipping and skipping.search(plain)):
+            words = shlex.split(command, comments=True)
+            yield ["0" if word == "SEED" else word for word in takewhile(lambda word: word != ">", words)]

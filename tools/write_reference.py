@@ -1,0 +1,269 @@
+"""Write the reference pages and the pinned command line from the code; tests keep the committed files in step.
+
+python tools/write_reference.py
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App
+from cyclopts.argument import Argument
+
+import segtailor
+from segtailor.cli.main import build
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+COMMON = {"--json", "--dry-run"}
+TERMS = {"--data": "DATASET", "--target": "TARGET", "--as": "NAME"}
+CONTRACTS = (  # what an extension implements, from plain data to devices
+    ("segtailor.core.plan", "Operator"),
+    ("segtailor.core.space", "SearchSpace"),
+    ("segtailor.nets.supernet", "Relaxable"),
+    ("segtailor.nets.supernet", "Supernet"),
+    ("segtailor.core.cost", "Cost"),
+    ("segtailor.core.cost", "AdditiveCost"),
+    ("segtailor.core.objective", "Objective"),
+    ("segtailor.core.strategy", "Strategy"),
+    ("segtailor.core.strategy", "AskTell"),
+    ("segtailor.core.job", "Job"),
+    ("segtailor.data.dataset", "Dataset"),
+    ("segtailor.data.dataset", "Sample"),
+    ("segtailor.targets.runtime", "Runtime"),
+)
+VALUES = (  # what the functions take and give
+    ("segtailor.api.training", "Surroundings"),
+    ("segtailor.recipes.choices", "SearchChoices"),
+    ("segtailor.api.exporting", "ExportOptions"),
+    ("segtailor.core.plan", "Count"),
+    ("segtailor.predicting.labelling", "Predictor"),
+)
+KITS = "segtailor.testing"
+CLI_HEAD = """\
+# Command line
+
+<!-- written by tools/write_reference.py: do not edit -->
+
+`segtailor VERB --help` shows the same. Every verb takes `--json` (one JSON document on stdout, everything else on
+stderr) and, where it writes, `--dry-run` (say what would be done, and stop). Exit codes: 0 done, 1 you can fix it,
+2 a bug of ours, 130 interrupted and resumable.
+
+Terms: DATASET is `synthetic[:options]`, `folder:PATH`, `camvid:PATH`, `cityscapes:PATH`, `bdd100k:PATH`, `voc:PATH`
+or a YAML file. TARGET is `device/runtime/precision` with options after `?`, e.g. `cpu/onnxruntime/fp32?threads=2`.
+MODEL is a bundle, an ONNX file or the name of shipped weights. A budget is `12ms` or `60fps`.
+"""
+API_HEAD = """\
+# Python
+
+<!-- written by tools/write_reference.py: do not edit -->
+
+Everything is reached from `import segtailor`, which takes no time: parts are loaded when they are used.
+"""
+CONTRACTS_HEAD = """\
+## What an extension implements
+
+Protocols: a class that has these members fits, without inheriting anything. See [Adding to it](../extending.md).
+"""
+
+
+def main() -> None:
+    for path, text in pages().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def pages() -> dict[Path, str]:
+    """Return every generated file with its text."""
+    return {
+        ROOT / "docs/reference/cli.md": cli_page(),
+        ROOT / "docs/reference/api.md": api_page(),
+        ROOT / "tests/golden/cli.json": json.dumps(surface(), indent=1) + "\n",
+    }
+
+
+def verbs(app: App | None = None, before: tuple[str, ...] = ()) -> Iterator[tuple[str, App]]:
+    """Yield every verb with its application, those of groups by both words."""
+    whole = build() if app is None else app
+    for name in whole:
+        if name.startswith("-"):
+            continue
+        words = (*before, name)
+        below = list(verbs(whole[name], words))
+        yield from below or [(" ".join(words), whole[name])]
+
+
+def arguments(app: App) -> list[Argument]:
+    """Return what a verb takes, in the order of its help."""
+    return [item for item in app.assemble_argument_collection(parse_docstring=True) if item.show]
+
+
+def surface() -> dict[str, dict[str, str]]:
+    """Return the command line as plain data: for every verb its arguments and flags, and what each accepts."""
+    return {
+        name: {" ".join(item.names): " ".join(_accepts(item)) for item in arguments(app)}
+        for name, app in verbs()
+    }
+
+
+def _accepts(item: Argument) -> Iterator[str]:
+    yield _kind(item)
+    if item.required:
+        yield "(required)"
+    elif _value(item.field_info.default):
+        yield f"(default {_value(item.field_info.default)})"
+
+
+def _value(value: object) -> str:
+    """Write a default as it would be typed; nothing for what is simply left out."""
+    if value is None or value is False or value is inspect.Parameter.empty:
+        return ""
+    if value is True:
+        return "on"
+    if isinstance(value, tuple):
+        return ("x" if all(isinstance(part, int) for part in value) else " ").join(map(str, value))
+    return str(value)
+
+
+def _kind(item: Argument) -> str:
+    """Name what a flag accepts: choices, a number, a path, a size."""
+    hint, several = item.hint, ""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    if typing.get_origin(hint) is tuple and item.parameter.n_tokens == 1:
+        return "HEIGHTxWIDTH"
+    if typing.get_origin(hint) is tuple:
+        hint, several = typing.get_args(hint)[0], "..."
+    if typing.get_origin(hint) is typing.Literal:
+        return "|".join(typing.get_args(hint)) + several
+    names = {bool: "switch", int: "number", float: "number", str: "text", Path: "path"}
+    return names[hint] + several
+
+
+def cli_page() -> str:
+    """Return the page of all verbs."""
+    lines = [CLI_HEAD]
+    for name, app in verbs():
+        lines += _verb(name, app)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _verb(name: str, app: App) -> list[str]:
+    taken = arguments(app)
+    command = app.default_command
+    about = inspect.getdoc(command) or ""
+    prose = about.split("\nParameters\n----------")[0].strip()
+    places = [_place(item) for item in taken if item.index is not None]
+    needed = [f"{item.name} {_meta(item)}" for item in taken if item.index is None and item.required]
+    usage = " ".join(["segtailor", name, *places, *needed, "[flags]"])
+    rows = [_row(item) for item in taken if item.name not in COMMON]
+    common = [f"`{item.name}`" for item in taken if item.name in COMMON]
+    table = ["| argument or flag | takes | meaning |", "|---|---|---|", *rows, ""] if rows else []
+    return [f"## {name}", "", "```", usage, "```", "", prose, "", *table, f"Also {', '.join(common)}.", ""]
+
+
+def _place(item: Argument) -> str:
+    name = item.name.lstrip("-").upper()
+    return f"{name}..." if typing.get_origin(item.hint) is tuple else name
+
+
+def _meta(item: Argument) -> str:
+    return TERMS.get(item.name, _kind(item).upper())
+
+
+def _row(item: Argument) -> str:
+    takes, *rest = _accepts(item)
+    cell = " ".join([takes, *rest]).replace("|", ", ")
+    text = re.sub(r"\s+", " ", item.parameter.help or "").strip().replace("|", "\\|")
+    names = " ".join(f"`{name}`" for name in item.names)
+    return f"| {names} | {cell} | {text} |"
+
+
+def api_page() -> str:
+    """Return the page of the Python interface; the sources are read, not imported."""
+    lines = [API_HEAD]
+    for name in segtailor.__all__:
+        lines += _section(name, *find(f"segtailor.{segtailor._HOMES[name]}", name))
+    lines += ["## What they take and give", ""]
+    for module, name in VALUES:
+        lines += _shown(module, name)
+    lines.append(CONTRACTS_HEAD)
+    for module, name in CONTRACTS:
+        lines += _shown(module, name)
+    lines += [
+        "## Conformance kits",
+        "",
+        "`segtailor.testing` raises where an extension does not keep its promise.",
+        "",
+    ]
+    kits = ast.parse(_text(KITS))
+    names = [alias.name for node in kits.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    for name in sorted(set(names) - {"annotations"}):
+        lines += _section(name, *find(KITS, name), package="segtailor.testing", level=3)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def find(module: str, name: str) -> tuple[ast.AST, str]:
+    """Return where a public name is defined, following imports, and the text of that file."""
+    text = _text(module)
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return node, text
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            return find(str(node.module), name)
+    raise LookupError(f"{module} does not define {name}")
+
+
+def _text(module: str) -> str:
+    place = SOURCE / module.replace(".", "/")
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    return file.read_text(encoding="utf-8")
+
+
+def _section(name: str, node: Any, text: str, *, package: str = "segtailor", level: int = 2) -> list[str]:
+    about = ast.get_docstring(node) or ""
+    return [f"{'#' * level} {name}", "", "```python", *_signature(node, text, package), "```", "", about, ""]
+
+
+def _signature(node: ast.FunctionDef, text: str, package: str) -> list[str]:
+    """Return the signature as written: on one line where it fits, else one line for each parameter."""
+    told = node.args
+    parts = []
+    placed = [*told.posonlyargs, *told.args]
+    defaults = [None] * (len(placed) - len(told.defaults)) + list(told.defaults)
+    parts += [_parameter(item, default, text) for item, default in zip(placed, defaults, strict=True)]
+    if told.vararg:
+        parts.append("*" + _parameter(told.vararg, None, text))
+    elif told.kwonlyargs:
+        parts.append("*")
+    parts += [_parameter(*pair, text) for pair in zip(told.kwonlyargs, told.kw_defaults, strict=True)]
+    if told.kwarg:
+        parts.append("**" + _parameter(told.kwarg, None, text))
+    gives = f" -> {ast.get_source_segment(text, node.returns)}" if node.returns else ""
+    line = f"{package}.{node.name}({', '.join(parts)}){gives}"
+    if len(line) <= 100:
+        return [line]
+    return [f"{package}.{node.name}(", *[f"    {part}," for part in parts], f"){gives}"]
+
+
+def _parameter(item: ast.arg, default: ast.expr | None, text: str) -> str:
+    written = str(ast.get_source_segment(text, item))
+    return written if default is None else f"{written} = {ast.get_source_segment(text, default)}"
+
+
+def _shown(module: str, name: str) -> list[str]:
+    node, text = find(module, name)
+    code = str(ast.get_source_segment(text, node))
+    return [f"### {name}", "", f"`{module}.{name}`", "", "```python", code, "```", ""]
+
+
+if __name__ == "__main__":
+    main()

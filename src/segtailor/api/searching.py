@@ -24,6 +24,7 @@ from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.recipes.searching import Searching, SearchRecipe
 from segtailor.recipes.systems import SYSTEMS, Occasion
 from segtailor.runs import Layout, execute
+from segtailor.search.evaluators.shared import SharedEvaluator
 from segtailor.search.halves import FIT, HalvedTrain
 
 SEARCHES = ("random", "evolution", "expansion")  # that a recipe's strategy can be replaced by
@@ -57,7 +58,10 @@ def search_recipe(
         limit=recipe.limit if chosen.budget is None else parse_limit(chosen.budget, cost),
         space=recipe.space if chosen.space is None else part(SPACES, chosen.space),
         strategy=_strategy(chosen, recipe.strategy),
-        evaluator=chosen.evaluator or recipe.evaluator,
+        evaluator=chosen.evaluator or ("shared" if chosen.supernet else recipe.evaluator),
+        shared=recipe.shared
+        if chosen.supernet is None
+        else SharedEvaluator(supernet=_saved(chosen.supernet)),
         executor=_executor(chosen, recipe.executor),
         seed=recipe.seed if chosen.seed is None else chosen.seed,
     )
@@ -135,6 +139,12 @@ def _strategy(chosen: SearchChoices, strategy: Part) -> Part:
             raise UserError(f"--{name}: strategy '{kind}' has no such setting; {remedy}.")
         settings[name] = value
     return Part(kind=kind, settings=settings)
+
+
+def _saved(run: Path) -> str:
+    """Return the folder of a run's supernet, or the folder itself; absolute, as workers may stand elsewhere."""
+    inside = Layout(run).supernet
+    return str((inside if inside.is_dir() else run).absolute())
 
 
 def _executor(chosen: SearchChoices, executor: ExecutorSpec) -> ExecutorSpec:

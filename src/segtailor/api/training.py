@@ -16,6 +16,7 @@ from segtailor.api.networks import resolve
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem
 from segtailor.core.space import Architecture, architecture_document
+from segtailor.core.task import Task
 from segtailor.data import doctor
 from segtailor.data.augment import Augment
 from segtailor.data.cache import Pixels, open_pixels
@@ -119,6 +120,10 @@ def evaluate(
             f"the model knows {trained.task.outputs} classes, the data has {dataset.task.outputs}; "
             "score it on data with the same classes."
         )
+    warnings = _other_names(trained.task, dataset.task)
+    if around.display is not None:
+        for warning in warnings:
+            around.display.message(warning)
     device = pick_device(around.device)
     pixels = open_pixels(dataset, split, around.cache)
     scores = score(
@@ -129,7 +134,20 @@ def evaluate(
         device=torch.device(device),
         batch=batch,
     )
-    return {**scores.document(dataset.task.classes), "images": len(pixels), "split": split, "data": data}
+    facts = {"images": len(pixels), "split": split, "data": data, "warnings": warnings}
+    return {**scores.document(dataset.task.classes), **facts}
+
+
+def _other_names(model: Task, data: Task) -> list[str]:
+    """Say where model and data call the same class by different names: the numbers may compare unlike things."""
+    pairs = [
+        (ours, theirs) for ours, theirs in zip(model.classes, data.classes, strict=True) if ours != theirs
+    ]
+    if not pairs:
+        return []
+    shown = "; ".join(f"'{ours}' of the model is '{theirs}' in the data" for ours, theirs in pairs[:3])
+    more = f"; and {len(pairs) - 3} more" if len(pairs) > 3 else ""
+    return [f"class names differ, compared by position ({shown}{more}): is this the data it was trained for?"]
 
 
 def usual_crop(pixels: Pixels) -> tuple[int, int]:

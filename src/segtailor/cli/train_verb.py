@@ -36,8 +36,8 @@ class TrainFlags:
     """Size HEIGHTxWIDTH of training crops; follows from the images when left out."""
     teacher: Path | None = None
     """Bundle to distil from."""
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = ()
-    """Any field of the recipe, e.g. --set fit.loss.ohem=0.7; repeat it for more, --dry-run shows all."""
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=(), consume_multiple=True)] = ()
+    """Any field of the recipe, e.g. --set fit.loss.ohem=0.7 fit.clip=5; --dry-run shows all."""
 
     def changes(self) -> list[str]:
         """Return the flags as changes of a recipe."""

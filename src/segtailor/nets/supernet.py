@@ -158,16 +158,23 @@ def transfer_nodes(
 ) -> None:
     """Copy the state of every node that has one from the module of the same name, or its picked candidate."""
     for name, target in network.nodes.items():
+        source: nn.Module | None = modules.get(name)
+        if isinstance(source, Mixed):  # asked for also where it has no weights: it may have been removed
+            source = _picked(source, driven_by[name], picks)
         if not target.state_dict():
             continue
-        source: nn.Module | None = modules[name]
-        if isinstance(source, Mixed):
-            source = source.candidate(picks[driven_by[name]])
         if source is None:
             raise Unsupported(
                 f"node '{name}' has weights, but its candidate has none: another space's network?"
             )
         target.load_state_dict(source.state_dict())
+
+
+def _picked(mixed: Mixed, decision: str, picks: Picks) -> nn.Module | None:
+    try:
+        return mixed.candidate(picks[decision])
+    except Unsupported as problem:
+        raise Unsupported(f"{decision}: {problem}") from None
 
 
 def remaining_options(

@@ -32,7 +32,9 @@ class SearchChoices:
     steps: int | None = None
     """Number of steps (expansion)."""
     evaluator: str | None = None
-    """Who judges: train (a short training)."""
+    """Who judges: train (a short training) or shared (slices of a trained supernet)."""
+    supernet: Path | None = None
+    """Judge with the weights of this finished search by gradients; means --evaluator shared."""
     executor: str | None = None
     """serial, processes or ray."""
     workers: int | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,14 +18,18 @@ from segtailor import spaces as spaces  # registers the families in a fresh work
 from segtailor.core.codec import Json, fingerprint, from_json, to_json
 from segtailor.core.errors import Unsupported
 from segtailor.core.registry import Registry
+from segtailor.core.space import SPACES
 from segtailor.core.strategy import Evaluator, Halves, Trial, TrialResult
 from segtailor.core.task import Task
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.recipes.recipe import Place
 from segtailor.runs.environment import environment
+from segtailor.search.evaluators.shared import SharedEvaluator
 from segtailor.search.evaluators.train import HalvedPixels, TrainEvaluator
 from segtailor.search.halves import FIT, JUDGE, HalvedTrain
+from segtailor.search.saved_supernet import SupernetFacts, check_fits, read_facts
+from segtailor.search.shared_judge import SharedJudge
 
 if TYPE_CHECKING:
     from segtailor.recipes.searching import SearchRecipe
@@ -65,10 +69,41 @@ def train(judging: Judging) -> Evaluator:
 @EVALUATORS.register("shared")
 def shared(judging: Judging) -> Evaluator:
     """Give every architecture its slice of a trained supernet."""
-    raise Unsupported(
-        "the evaluator 'shared' slices a trained supernet, and there is none for space "
-        f"'{judging.recipe.space.kind}'. Use the evaluator 'train'."
+    recipe = judging.recipe
+    if recipe.shared is None:
+        raise Unsupported(
+            "the evaluator 'shared' slices a trained supernet, and none was named; give --supernet RUN, a finished "
+            "search by gradients, or use the evaluator 'train'."
+        )
+    if recipe.strategy.kind == "gradient":
+        raise Unsupported(
+            "the evaluator 'shared' judges trials, and the strategy 'gradient' makes none: it judges with its own "
+            "weights. Choose --strategy random, evolution or expansion."
+        )
+    facts = supernet_facts(recipe.shared)
+    check_fits(
+        facts, space=recipe.space.build(SPACES), task=judging.task, image=recipe.image, data=judging.halves
     )
+    return judging.evaluator("judge_by_slicing", shared=to_json(recipe.shared), supernet=facts.fingerprint)
+
+
+def judge_by_slicing(trial: Trial, device: str) -> TrialResult:
+    """Judge a trial in a worker, which loads the supernet for its first trial."""
+    evaluator = from_json(SharedEvaluator, trial.evaluator["shared"], what="shared evaluator")
+    place = str(trial.evaluator["data"]), str(trial.evaluator["cache"])
+    return evaluator.judge(
+        trial, weights=_sliced(evaluator, str(trial.evaluator["supernet"]), device, *place)
+    )
+
+
+def supernet_facts(shared: SharedEvaluator) -> SupernetFacts:
+    """Read what the supernet of an evaluator was trained for."""
+    return read_facts(Path(shared.supernet))
+
+
+@lru_cache(maxsize=1)  # supernets are large
+def _sliced(evaluator: SharedEvaluator, supernet: str, device: str, data: str, folder: str) -> SharedJudge:
+    return evaluator.open(data=_pixels(data, folder), device=torch.device(device), expected=supernet)
 
 
 def judge_by_training(trial: Trial, device: str) -> TrialResult:

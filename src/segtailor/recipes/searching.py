@@ -15,18 +15,21 @@ from segtailor.core.job import Job, Step
 from segtailor.core.objective import Linear, Objective, Power, Within
 from segtailor.core.plan import OPERATORS, Plan, Shape
 from segtailor.core.registry import Registry
-from segtailor.core.space import SPACES, Architecture, architecture_document
+from segtailor.core.space import SPACES, Architecture, SearchSpace, architecture_document
 from segtailor.core.strategy import STRATEGIES, Candidate, Problem
 from segtailor.costs import LatencyTable, Use
 from segtailor.data.locate import locate
-from segtailor.recipes.evaluators import EVALUATORS, Judging
+from segtailor.recipes.evaluators import EVALUATORS, Judging, supernet_facts
 from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part
 from segtailor.recipes.recipe import RECIPES, Place
 from segtailor.report.pareto import Mark, draw_front
 from segtailor.runs import Layout
 from segtailor.search import gradient_settings as gradient_settings  # registers the strategy
+from segtailor.search.evaluators.shared import SharedEvaluator
 from segtailor.search.evaluators.train import TrainEvaluator
+from segtailor.search.gradient import GradientSearch
 from segtailor.search.halves import HalvedTrain
+from segtailor.search.remaining import Remaining
 from segtailor.search.trials import TrialSearch
 from segtailor.training import distributed
 from segtailor.training.device import pick_device
@@ -56,6 +59,7 @@ class SearchRecipe:
     limit: float | None = None
     objective: Part | None = None
     evaluator: str = "train"
+    shared: SharedEvaluator | None = None
     executor: ExecutorSpec = field(default_factory=ExecutorSpec)
     retries: int = 2
     seed: int = 0
@@ -80,7 +84,7 @@ class SearchRecipe:
         )
         judging = Judging(recipe=self, place=place, task=dataset.task, halves=halves)
         return Problem(
-            space=self.space.build(SPACES),
+            space=self._space(),
             cost=self.cost.build(use, table=Layout(place.folder).cost_table),
             objective=self._objective(),
             task=dataset.task,
@@ -94,6 +98,15 @@ class SearchRecipe:
             retries=self.retries,
             cache=place.cache / "trials",
         )
+
+    def _space(self) -> SearchSpace:
+        """Return the space, without what a supernet that judges has lost; growing through it must stay possible."""
+        space = self.space.build(SPACES)
+        if self.evaluator != "shared" or self.shared is None or self.strategy.kind == "expansion":
+            return space
+        facts = supernet_facts(self.shared)
+        whole = not facts.removed
+        return space if whole else Remaining(space=space, options=facts.remaining)  # type: ignore[return-value]
 
     def _objective(self) -> Objective:
         if self.objective is None:
@@ -138,6 +151,8 @@ class Searching:
         """Write architectures, plans and the plot; return the figures."""
         found: dict[str, Any] = dict(self.search.result())
         layout = Layout(self.place.folder)
+        if isinstance(self.search, GradientSearch):
+            self.search.save_supernet(layout.supernet)
         by_trial = {record["id"]: record for record in found["trials"]}
         for member in _kept(found):
             self._write(layout, by_trial[member["trial"]])
@@ -157,7 +172,7 @@ class Searching:
 
     def _write(self, layout: Layout, record: Mapping[str, Any]) -> None:
         """Write an architecture with where it comes from, and its plan."""
-        kind = type(self.problem.space).architecture_type
+        kind = self.problem.space.architecture_type
         arch: Architecture = from_json(kind, record["architecture"], what="architecture")
         origin = {
             "recipe": self.recipe.name,

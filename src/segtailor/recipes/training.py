@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import nn
 
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, read_json
-from segtailor.core.errors import RunProblem, UserError, unknown
+from segtailor.core.errors import DataProblem, RunProblem, UserError, unknown
 from segtailor.core.job import Step
 from segtailor.core.plan import MAIN
 from segtailor.core.space import identity, parse_architecture
@@ -21,6 +21,7 @@ from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
+from segtailor.data.splits import parts_of
 from segtailor.nets.build import build
 from segtailor.nets.bundle import Model, load_bundle, save_bundle
 from segtailor.nets.network import Network, initialise
@@ -58,6 +59,7 @@ class TrainRecipe:
     def job(self, place: Place) -> Training:
         """Open the data, build the network, and return the job."""
         dataset = locate(self.data)
+        self._check_splits(dataset.splits)
         pixels = open_pixels(dataset, self.train_split, place.cache)
         validation = open_pixels(dataset, self.val_split, place.cache) if self.val_split else None
         device = pick_device(place.device)
@@ -94,6 +96,18 @@ class TrainRecipe:
         if self.start is not None:
             _copy_weights(load_bundle(Path(self.start)).network, network)
         return with_branches(network, seed=self.fit.seed) if self.reparameterise else network
+
+    def _check_splits(self, known: Sequence[str]) -> None:
+        """Refuse to score on images that also train, unless just that was asked for."""
+        if self.val_split is None or self.val_split == self.train_split:
+            return
+        shared = set(parts_of(self.train_split, known)) & set(parts_of(self.val_split, known))
+        if shared:
+            raise DataProblem(
+                f"train_split '{self.train_split}' and val_split '{self.val_split}' share the images of "
+                f"'{min(shared)}', so scores would be of images seen in training. Choose splits that share none, or "
+                "val_split=null to train without scoring."
+            )
 
     def _teacher(self, task: Task) -> nn.Module | None:
         if self.teacher is None:

@@ -1,92 +1,22 @@
-"""From a learned distribution to one architecture: what is likely, affordable, and good with shared weights."""
+"""From a learned distribution to one architecture: what is likely, affordable, and the best of what was judged."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
 
 from segtailor.core.codec import Json, to_json
 from segtailor.core.space import Architecture, Decision, Picks, architecture_document, identity
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem, TrialResult
-from segtailor.data.batches import Batches
-from segtailor.data.dataset import Pair
 from segtailor.nets.mixed import Price
-from segtailor.nets.network import Network
 from segtailor.nets.relax import one_hot_weights
 from segtailor.nets.supernet import Supernet
 from segtailor.search.front import pareto
-from segtailor.search.gradient_settings import Gradient
 from segtailor.search.prices import Prices
 from segtailor.search.trajectory import Probabilities
-from segtailor.training.device import place
-from segtailor.training.evaluate import Pictures, evaluate
-
-
-@dataclass(frozen=True, kw_only=True)
-class First:
-    """The first `count` of some pictures."""
-
-    pictures: Pictures
-    count: int
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Height and width of each."""
-        return self.pictures.sizes[: self.count]
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def pair(self, index: int) -> Pair:
-        """Return one."""
-        return self.pictures.pair(range(len(self))[index])
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedJudge:
-    """Judges architectures by the supernet's weights on the half that trained none."""
-
-    settings: Gradient
-    problem: Problem
-    supernet: Supernet
-    batches: Batches
-    pictures: Pictures
-    device: torch.device
-
-    def __call__(self, arch: Architecture) -> float:
-        """Return the mIoU on the held-out half."""
-        plan = self.problem.space.plan(arch, self.problem.image, self.problem.task.outputs)
-        network = Network(plan, architecture=arch)
-        self.supernet.transfer(arch, network)
-        place(network, self.device, channels_last=self.settings.fit.channels_last)
-        if self.settings.choice.recalibrate:
-            self._recalibrate(network)
-        count = self.settings.choice.images or len(self.pictures)
-        return evaluate(
-            network,
-            First(pictures=self.pictures, count=count),
-            task=self.problem.task,
-            preprocessing=self.settings.preprocessing,
-            device=self.device,
-            batch=self.settings.fit.validate_batch,
-        ).miou
-
-    @torch.no_grad()
-    def _recalibrate(self, network: nn.Module) -> None:
-        """Measure the statistics of norms: the shared ones are of mixed maps that this network never sees."""
-        norms = [part for part in network.modules() if isinstance(part, nn.BatchNorm2d)]
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a plain average over all batches
-        network.train()
-        for number in range(self.settings.choice.recalibrate):
-            network(self.batches.at(number).images)
 
 
 def sampled_picks(

@@ -6,24 +6,24 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from segtailor.core.codec import Json
+from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import RunProblem
 from segtailor.core.job import Step
-from segtailor.core.space import Architecture, Group
+from segtailor.core.space import SPACES, Architecture, Group
 from segtailor.core.strategy import Problem, SearchProblem
-from segtailor.data.augment import Augment
-from segtailor.data.batches import Batches
-from segtailor.data.cache import Pixels
 from segtailor.nets.network import initialise
 from segtailor.nets.supernet import keep_only
-from segtailor.search.choosing import Choosing, SharedJudge
+from segtailor.search.choosing import Choosing
 from segtailor.search.gradient_settings import Gradient
-from segtailor.search.halved_pixels import halved_pixels
+from segtailor.search.halved_pixels import FIT_STREAM, JUDGE_STREAM, half_batches, halved_pixels
 from segtailor.search.prices import Prices
 from segtailor.search.roles import mixed_seed
+from segtailor.search.saved_supernet import SupernetFacts, save_supernet
+from segtailor.search.shared_judge import SharedJudge
 from segtailor.search.supernet_engine import SupernetEngine, plain
 from segtailor.search.trajectory import advice, collapsed, entropies, expected_depths, hopeless, record
 from segtailor.training import device as devices
@@ -31,6 +31,7 @@ from segtailor.training.optimiser import load_optimiser, optimiser_state
 from segtailor.training.state import read_state, write_state
 
 REPORT_SECONDS = 0.5  # between two progress records, the only moments that wait for the device
+SAVING = 0.1  # the most that checkpoints at marks may take of the time
 
 
 class GradientSearch:
@@ -43,7 +44,11 @@ class GradientSearch:
         devices.make_deterministic(on=settings.fit.deterministic)
         devices.seed_everything(problem.seed)
         pixels = halved_pixels(problem)
-        self._fit, self._other = self._batches(pixels.fit, 0), self._batches(pixels.judge, 1)
+        batches = partial(
+            half_batches, settings=settings, image=problem.image, seed=problem.seed, device=self._device
+        )
+        self._fit = batches(pixels.fit, stream=FIT_STREAM)
+        self._other = batches(pixels.judge, stream=JUDGE_STREAM)
         supernet = problem.space.supernet(  # type: ignore[attr-defined]
             problem.image, problem.task.outputs, settings=settings.supernet
         )
@@ -54,7 +59,9 @@ class GradientSearch:
         self._choosing = Choosing(problem, supernet, price=self._engine.price, prices=self._prices)
         self._judge = SharedJudge(
             settings=settings,
-            problem=problem,
+            space=problem.space,
+            task=problem.task,
+            image=problem.image,
             supernet=supernet,
             batches=self._fit,
             pictures=pixels.judge,
@@ -65,6 +72,7 @@ class GradientSearch:
         self._done = 0
         self._quality: float | None = None
         self._warnings: list[str] = []
+        self._saved, self._save_seconds = -math.inf, 0.0
         self.trajectory: list[dict[str, Json]] = []
         self.judged: dict[str, list[float]] = {role: [] for role in self._engine.roles.names}
 
@@ -81,7 +89,9 @@ class GradientSearch:
                 said = len(self._warnings)
                 if at_mark:
                     metrics |= self._mark()
-                yield self._step(metrics, messages=self._warnings[said:], checkpoint=at_mark)
+                yield self._step(
+                    metrics, messages=self._warnings[said:], checkpoint=at_mark and self._worth_saving
+                )
                 seconds = time.perf_counter() - started
                 pause = math.ceil(REPORT_SECONDS * (self._done - since) / max(seconds, 1e-9))
                 started, since = time.perf_counter(), self._done
@@ -89,7 +99,7 @@ class GradientSearch:
 
     def save(self, folder: Path) -> None:
         """Write the whole state."""
-        engine = self._engine
+        started, engine = time.perf_counter(), self._engine
         groups = {
             "supernet": engine.module.state_dict(),
             "weights": optimiser_state(engine.optimiser),
@@ -109,6 +119,8 @@ class GradientSearch:
             "prices": self._prices.known,
         }
         write_state(folder, groups, counters)
+        self._saved = time.perf_counter()
+        self._save_seconds = self._saved - started
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote for the same settings and problem."""
@@ -150,6 +162,21 @@ class GradientSearch:
             "trajectory": list(self.trajectory),
         }
 
+    def save_supernet(self, folder: Path) -> None:
+        """Write the trained supernet, from which trials can judge architectures without training."""
+        problem, data = self._problem, self._problem.data
+        facts = SupernetFacts(
+            space=SPACES.name_of(type(problem.space)),
+            settings=to_json(problem.space),
+            strategy=self._settings,
+            task=problem.task,
+            image=(problem.image.height, problem.image.width),
+            seed=problem.seed,
+            data="" if data is None else data.fingerprint,
+            remaining=self._engine.supernet.remaining(),
+        )
+        save_supernet(folder, facts, self._engine.module)
+
     @property
     def probabilities(self) -> dict[str, dict[str, list[float]]]:
         """The distribution of every role as it is now; waits for the device."""
@@ -161,6 +188,11 @@ class GradientSearch:
         """The temperature of the next step."""
         per_epoch = self._fit.steps_per_epoch
         return self._settings.temperature.at(self._done, total=self._total, per_epoch=per_epoch)
+
+    @property
+    def _worth_saving(self) -> bool:
+        since = time.perf_counter() - self._saved
+        return self._done == self._total or SAVING * since >= self._save_seconds
 
     @property
     def learning(self) -> set[Group]:
@@ -271,17 +303,3 @@ class GradientSearch:
         best: dict[str, Json] = {} if self._quality is None else {"quality": self._quality}
         step = Step(phase="search", done=self._done, total=self._total, metrics=metrics, best=best)
         return replace(step, message=" ".join(messages) or None, checkpoint=checkpoint)
-
-    def _batches(self, pixels: Pixels, stream: int) -> Batches:
-        images, labels = pixels.canvas()
-        height, width = self._problem.image.height, self._problem.image.width
-        return Batches(
-            images=images,
-            labels=labels,
-            sizes=pixels.sizes,
-            augment=self._settings.augment or Augment(crop=(height, width), scale=(1.0, 1.0)),
-            preprocessing=self._settings.preprocessing,
-            batch=self._settings.fit.batch,
-            seed=mixed_seed(self._problem.seed, 3, stream),
-            device=self._device,
-        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.space import SPACES, Decision, Picks
+from segtailor.core.space import SPACES, Decision, Picks, check_picks
 from segtailor.spaces.decoder_cell.architecture import (
     BLOCKS,
     BRANCHES,
@@ -60,6 +60,7 @@ class DecoderCell:
 
     def architecture(self, picks: Picks) -> DecoderCellArchitecture:
         """Decode picks."""
+        check_picks(self.decisions, picks)
         values = [picks[decision.name] for decision in self.decisions]
         connections, cell = values[: 2 * BLOCKS], values[2 * BLOCKS :]
         return unflatten([0, *cell, *connections], **self._frame())

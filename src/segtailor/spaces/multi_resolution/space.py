@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.space import SPACES, Decision, Picks
+from segtailor.core.space import SPACES, Decision, Picks, check_picks
 from segtailor.spaces.multi_resolution.architecture import (
     CELL_OPERATORS,
     Branch,
@@ -77,6 +77,7 @@ class MultiResolution:
 
     def architecture(self, picks: Picks) -> MultiResolutionArchitecture:
         """Decode picks: derive each branch as if the picked operators had all the probability."""
+        check_picks(self.decisions, picks)
         head_ratio = self.head_ratios[picks["head_ratio"]]
         branches = []
         for branch in range(len(ENDS)):

@@ -44,7 +44,10 @@ ROBUSTNESS = (
     Start((5, 10, 10), 2), Start((5, 10, 15), 2), Start((5, 15, 15), 2),
     Start((10, 10, 10), 2), Start((5, 10, 10), 1), Start((5, 10, 10), 3),
 )  # fmt: skip
-SMALL_ROBUSTNESS = (Start((2, 3, 3), 2), Start((2, 4, 4), 2), Start((2, 3, 3), 1))
+SMALL_ROBUSTNESS = (
+    Start((2, 3, 3), 2), Start((2, 4, 4), 2), Start((2, 3, 3), 1),
+    Start((3, 3, 3), 2), Start((2, 3, 4), 2), Start((2, 3, 3), 3),
+)  # fmt: skip
 
 
 def autortnet(

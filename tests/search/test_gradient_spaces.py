@@ -70,7 +70,15 @@ def rows(job: GradientSearch) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("mode", [pytest.param("soft", marks=pytest.mark.slow), "path", "prune"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("soft", marks=pytest.mark.slow),
+        "pair",
+        pytest.param("path", marks=pytest.mark.slow),
+        "prune",
+    ],
+)
 def test_depth_logits_stay_frozen_for_a_third_and_then_move(mode: Any) -> None:
     strategy = short(autortnet("paper", mode=mode).strategy, steps=3)
     found = [row["probabilities"] for row in rows(finished(strategy, problem(CELLS)))]
@@ -186,7 +194,7 @@ def test_autortnet_has_the_published_settings() -> None:
     assert values == pytest.approx([3.0, 1.515, 0.0498], abs=1e-4)
     assert row.strategy.learning("depth").warmup == pytest.approx(50 / 150)
     assert row.strategy.learning("op").warmup == 0
-    assert row.strategy.mode == "path"
+    assert row.strategy.mode == "pair"  # our choice, with its reason in the recipe
     assert isinstance(row.space, HyperCell)
     assert row.space.depths == (5, 10, 10)
 

@@ -24,9 +24,13 @@ Live: TypeAlias = Mapping[str, tuple[int, ...]]  # decision name -> options with
 Mode: TypeAlias = Literal["soft", "pair", "path", "prune"]
 
 
-def softmax(logits: Tensor, *, temperature: float = 1.0, active: Tensor | None = None) -> Tensor:
-    """Return probabilities; options that are not `active` get exactly zero, and so do their gradients."""
-    _check_temperature(temperature)
+def softmax(logits: Tensor, *, temperature: float | Tensor = 1.0, active: Tensor | None = None) -> Tensor:
+    """Return probabilities; options that are not `active` get exactly zero, and so do their gradients.
+
+    A temperature that is a tensor is on the device and taken as it is: looking at it would wait.
+    """
+    if not isinstance(temperature, Tensor):
+        _check_temperature(temperature)
     if active is not None:
         logits = _masked(logits, active)
     return torch.softmax(logits / temperature, dim=-1)
@@ -92,7 +96,7 @@ def driving(
 ) -> dict[str, Tensor]:
     """Return the weights that drive `forward` where soft ones were drawn; costs use the soft ones in any mode.
 
-    `soft` runs everything. `pair` runs the two likeliest candidates of the draw, mixed; `path` the likeliest alone. Both
+    `soft` runs everything. `pair` runs the two likeliest candidates of a draw, mixed; `path` the likeliest alone. Both
     leave depths soft: an exit is only a factor, which the norm behind it removes, and with it the gradient. The same
     holds, less strictly, for the lone operator of `path`: its gradient says whether more of it would help, which the
     weights behind it settle, not whether another would be better. `prune` skips weights below `threshold`.

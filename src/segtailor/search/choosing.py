@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from segtailor.core.codec import Json, to_json
 from segtailor.core.space import Architecture, Decision, Picks, architecture_document, identity
-from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem, TrialResult
+from segtailor.core.strategy import Candidate as Priced
+from segtailor.core.strategy import Judged, Problem, SearchProblem, TrialResult
 from segtailor.nets.mixed import Price
 from segtailor.nets.relax import one_hot_weights
-from segtailor.nets.supernet import Supernet
+from segtailor.nets.supernet import Alternating, Supernet
 from segtailor.search.front import pareto
 from segtailor.search.prices import Prices
 from segtailor.search.trajectory import Probabilities
+
+# What may be chosen: the output of the supernet that judges it, None for the weights it would take over, and itself.
+Candidate: TypeAlias = tuple[str | None, Architecture]
 
 
 def sampled_picks(
@@ -41,9 +46,23 @@ class Choosing:
         self.price = price
         self.prices = prices
 
-    def shortlist(self, probabilities: Probabilities, *, samples: int, seed: int) -> list[Architecture]:
-        """Return what to judge: the most likely architecture, an affordable form of it, and distinct draws."""
+    def likely(self, probabilities: Probabilities) -> Candidate:
+        """Return the most likely architecture; of several that the supernet judges itself, the last."""
+        alternatives = self._alternatives(probabilities)
+        if alternatives:
+            return alternatives[-1]
         space = self.problem.space
+        return None, space.architecture(space.discretise(probabilities))  # type: ignore[attr-defined]
+
+    def shortlist(self, probabilities: Probabilities, *, samples: int, seed: int) -> list[Candidate]:
+        """Return what to judge: the most likely architecture, an affordable form of it, and distinct draws.
+
+        Where the supernet itself judges alternatives, these.
+        """
+        space = self.problem.space
+        alternatives = self._alternatives(probabilities)
+        if alternatives:
+            return alternatives
         likely = dict(space.discretise(probabilities))  # type: ignore[attr-defined]
         wanted = [likely, self.affordable(likely, probabilities)]
         wanted += sampled_picks(space.decisions, probabilities, count=samples, seed=seed)
@@ -51,7 +70,14 @@ class Choosing:
         for picks in wanted:
             arch = space.architecture(picks)
             distinct.setdefault(identity(arch), arch)
-        return list(distinct.values())
+        return [(None, arch) for arch in distinct.values()]
+
+    def _alternatives(self, probabilities: Probabilities) -> list[Candidate]:
+        space = self.problem.space
+        if not isinstance(space, Alternating):
+            return []
+        found = space.alternatives(probabilities)
+        return [(output, space.architecture(picks)) for output, picks in found.items()]
 
     def outcome(self, candidates: Sequence[Architecture], qualities: Sequence[float]) -> dict[str, Json]:
         """Return the best within the budget by the objective, or the cheapest where none is, and the front."""
@@ -59,7 +85,7 @@ class Choosing:
             raise SearchProblem("the search is not finished, so there is nothing to choose from; resume it.")
         judged = [
             Judged(
-                candidate=Candidate(architecture=arch, cost=self.prices(arch)),
+                candidate=Priced(architecture=arch, cost=self.prices(arch)),
                 result=TrialResult(id=number, status="done", quality=quality, cost=self.prices(arch)),
             )
             for number, (arch, quality) in enumerate(zip(candidates, qualities, strict=True))

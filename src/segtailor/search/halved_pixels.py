@@ -23,7 +23,11 @@ from segtailor.search.gradient_settings import Gradient
 from segtailor.search.halves import FIT, JUDGE
 from segtailor.search.roles import mixed_seed
 
-FIT_STREAM, JUDGE_STREAM = 0, 1  # separate the random streams of the halves
+FIT_STREAM, JUDGE_STREAM, FIRST_STREAM = (
+    0,
+    1,
+    4,
+)  # separate random streams: halves, and weights before the search
 
 
 @dataclass(frozen=True, kw_only=True)

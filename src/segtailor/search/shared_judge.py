@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from segtailor.core.plan import Shape
 from segtailor.core.space import Architecture, SearchSpace
@@ -15,11 +16,14 @@ from segtailor.core.task import Task
 from segtailor.data.batches import Batches
 from segtailor.data.dataset import Pair
 from segtailor.nets.network import Network
+from segtailor.nets.relax import Live, Weights, live
 from segtailor.nets.supernet import Supernet
 from segtailor.search.gradient_settings import Gradient
 from segtailor.training.device import place
 from segtailor.training.evaluate import Pictures, evaluate
 from segtailor.training.metrics import Scores
+
+MULTIPLE = 32  # of image sides that any supernet accepts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,14 @@ class SharedJudge:
         place(network, self.device, channels_last=self.settings.fit.channels_last)
         if self.settings.choice.recalibrate:
             self._recalibrate(network)
+        return self._scores(network, share=share)
+
+    def output(self, name: str, weights: Weights) -> float:
+        """Return the mIoU of an output of the supernet itself."""
+        scale = self.settings.choice.scale
+        return self._scores(Driven(self.supernet, weights, live(weights), output=name, scale=scale)).miou
+
+    def _scores(self, network: nn.Module, *, share: float = 1.0) -> Scores:
         most = min(self.settings.choice.images or len(self.pictures), len(self.pictures))
         return evaluate(
             network,
@@ -86,3 +98,22 @@ class SharedJudge:
         network.train()
         for number in range(self.settings.choice.recalibrate):
             network(self.batches.at(number).images)
+
+
+class Driven(nn.Module):
+    """A supernet at given weights as a network of one output; images are resized by `scale`, to sides it accepts."""
+
+    def __init__(
+        self, supernet: Supernet, weights: Weights, live: Live, *, output: str, scale: float
+    ) -> None:
+        super().__init__()
+        self.supernet, self.weights, self.live = supernet, weights, live
+        self.output, self.scale = output, scale
+        self.plan = supernet  # says how its outputs are enlarged
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return the logits of the output."""
+        size = [max(1, round(side * self.scale / MULTIPLE)) * MULTIPLE for side in image.shape[2:]]
+        if size != list(image.shape[2:]):
+            image = functional.interpolate(image, size=size, mode="bilinear", antialias=self.scale < 1)
+        return self.supernet.forward(image, self.weights, self.live)[self.output]

@@ -18,6 +18,7 @@ from segtailor.core.strategy import STRATEGIES
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.recipes.choices import SearchChoices
+from segtailor.recipes.gradient_row import ADAPT
 from segtailor.recipes.overrides import overridden
 from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part, parse_limit, part
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
@@ -138,7 +139,15 @@ def _strategy(chosen: SearchChoices, strategy: Part) -> Part:
             remedy = f"it counts {other}: give --{other}" if other in settings else "its number is fixed"
             raise UserError(f"--{name}: strategy '{kind}' has no such setting; {remedy}.")
         settings[name] = value
+    if kind == "gradient" and chosen.budget is not None:
+        settings["cost"] = _towards_budget(settings["cost"])
     return Part(kind=kind, settings=settings)
+
+
+def _towards_budget(cost: dict[str, Any]) -> dict[str, Any]:
+    """Let the cost weight of a search by gradients move towards the budget, unless the recipe has its own way."""
+    steered = cost["adapt"] > 0 or cost.get("window") is not None or cost["weight"] == 0
+    return cost if steered else {**cost, "adapt": ADAPT}
 
 
 def _saved(run: Path) -> str:

@@ -117,9 +117,7 @@ class FusedPass:
         targets = [(row.norm.running_mean, row.norm.running_var)[kind] for row, _, _ in rows]
         widths = [target.shape[1] for target in targets]
         before = torch.cat(targets, dim=1)
-        fresh = torch.cat(
-            [self._statistics[kind][offset : offset + width.extent] for _, width, offset in rows]
-        )
+        fresh = torch.cat([self._statistics[kind][offset : offset + width.extent] for _, width, offset in rows])
         places = {id(row.norm): number for number, (row, _) in enumerate(self._chosen())}
         chosen = torch.cat(
             [self._hits[:, places[id(row.norm)], None].expand(-1, width) & row.norm.mask
@@ -130,9 +128,7 @@ class FusedPass:
 
     def _chosen(self) -> list[tuple[Norm, Width]]:
         """List the norms whose width only the device knows."""
-        rows = [
-            (row, use.widths) for use in self._uses for group in self._norms[id(use.cell)] for row in group
-        ]
+        rows = [(row, use.widths) for use in self._uses for group in self._norms[id(use.cell)] for row in group]
         found = [(row, _width(row, widths)) for row, widths in rows]
         return [(row, width) for row, width in found if width.index is None]
 
@@ -262,11 +258,7 @@ def ordered_norms(cell: SlimCell) -> list[list[Norm]]:
         return Norm(norm, int(mixed is not cell.same), operator, not twice or number == 2)
 
     def first(mixed: SlimMixed) -> list[list[Norm]]:
-        return [
-            [row(mixed, CONV, 1), row(mixed, CONV_2X, 1)],
-            [row(mixed, CONV_2X, 2)],
-            [row(mixed, SKIP, 1)],
-        ]
+        return [[row(mixed, CONV, 1), row(mixed, CONV_2X, 1)], [row(mixed, CONV_2X, 2)], [row(mixed, SKIP, 1)]]
 
     halves = [cell.same] if cell.down is None else [cell.same, cell.down]
     half = [part for mixed in halves for part in (row(mixed, ZOOMED, 1), row(mixed, ZOOMED_2X, 1))]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from segtailor.core.codec import to_json
 from segtailor.core.space import SPACES
 from segtailor.core.strategy import STRATEGIES
 from segtailor.data.augment import Augment
-from segtailor.recipes.autortnet import autortnet
+from segtailor.recipes.autortnet import ROBUSTNESS, autortnet, robustness
 from segtailor.recipes.choices import Scale
 from segtailor.recipes.gradient_row import SMALL_IMAGE, GradientRow
 from segtailor.recipes.parts import Part
@@ -26,6 +28,15 @@ def squeezenas_recipe(scale: Scale, occasion: Occasion) -> SearchRecipe:
 def autortnet_recipe(scale: Scale, occasion: Occasion) -> SearchRecipe:
     """Choose operators, depths and aggregation of three hyper-cells by gradients (AutoRTNet)."""
     return _recipe(autortnet(scale, image=_crop(occasion)), scale, occasion)
+
+
+def _robustness(scale: Scale, occasion: Occasion, *, row: int) -> SearchRecipe:
+    """Search from the first depths and with the seed of one row of AutoRTNet's Table 4."""
+    return _recipe(robustness(scale, image=_crop(occasion))[row], scale, occasion)
+
+
+for _row in range(len(ROBUSTNESS)):
+    SYSTEMS.add(f"autortnet-robustness-{_row + 1}", partial(_robustness, row=_row))
 
 
 def _crop(occasion: Occasion) -> tuple[int, int]:

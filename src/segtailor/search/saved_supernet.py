@@ -51,8 +51,9 @@ class SupernetFacts:
 
     @property
     def removed(self) -> bool:
-        """Whether the search dropped any candidate."""
-        return any(len(self.remaining[row.name]) < len(row.options) for row in self.build_space().decisions)
+        """Whether the search dropped any option of the space; a supernet may also have decisions of its own."""
+        rows = [row for row in self.build_space().decisions if row.name in self.remaining]
+        return any(len(self.remaining[row.name]) < len(row.options) for row in rows)
 
     def build_space(self) -> SearchSpace:
         """Return the space that the supernet holds."""

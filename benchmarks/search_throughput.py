@@ -5,9 +5,11 @@
     python benchmarks/search_throughput.py --device cuda --space hyper_cell --variants plain,fused-bf16-graph
 
 A step is a draw of weights, forward, cross-entropy on the resized logits, cost term, backward, and both optimisers.
-A variant is a list of words joined by `-`: plain or fused; path (one operator per edge; hyper_cell only); bf16
-(autocast); last (channels last); compile (what is between convolutions); graph (the whole step as one CUDA graph);
-recompute. A variant that fails is reported and does not stop the others.
+A variant is a list of words joined by `-`: plain or fused; path or pair (one or two operators per edge; hyper_cell
+only); bf16 (autocast); last (channels last); compile (what is between convolutions); graph (the whole step as one CUDA
+graph); recompute; parts2, parts4, parts8 (the batch in parts, engine only). `engine` runs the step of the search itself
+instead of the bare one here, `default` that with all settings of the recipe at paper scale. A variant that fails is
+reported and does not stop the others.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,19 +28,42 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from segtailor.core.errors import UserError
+from segtailor.core.objective import Within
 from segtailor.core.plan import OpCall, Shape
+from segtailor.core.strategy import Problem
+from segtailor.core.task import Task
+from segtailor.costs import Macs
+from segtailor.data.batches import Batch
 from segtailor.nets.network import initialise
-from segtailor.nets.relax import driving, gumbel_noise, live, softmax
+from segtailor.nets.relax import Mode, driving, gumbel_noise, live, softmax
 from segtailor.nets.supernet import SupernetSettings
+from segtailor.recipes.autortnet import autortnet
+from segtailor.recipes.squeezenas import squeezenas
+from segtailor.search.supernet_engine import SupernetEngine
 from segtailor.spaces.hyper_cell import HyperCell
 from segtailor.spaces.inverted_residual import InvertedResidual
+from segtailor.training.device import place
 
-WORDS = ("plain", "fused", "path", "bf16", "last", "compile", "graph", "recompute")
+PARTS = {"parts2": 2, "parts4": 4, "parts8": 8}
+WORDS = (
+    "plain",
+    "fused",
+    "path",
+    "pair",
+    "bf16",
+    "last",
+    "compile",
+    "graph",
+    "recompute",
+    "engine",
+    "default",
+    *PARTS,
+)
 ON_CUDA = (
     "plain,plain-bf16-last,fused,fused-bf16,fused-bf16-last,fused-bf16-graph,fused-bf16-last-graph,"
-    "fused-bf16-last-compile-graph,path,path-bf16-last"
+    "fused-bf16-last-compile-graph,path,path-bf16-last,engine,default"
 )
-ON_CPU = "plain,fused,path"
+ON_CPU = "plain,fused,path,pair,engine,default"
 CLASSES = 19
 
 
@@ -112,10 +137,10 @@ class Search:
         for optimiser in self.optimisers:
             optimiser.zero_grad(set_to_none=True)
         soft = {name: softmax(row + self.gumbel[name]) for name, row in self.logits.items()}
-        mode = "path" if "path" in self.words else "soft"
+        mode = mode_of(self.words)
         weights = driving(self.supernet.decisions, soft, mode)
         everything = {name: tuple(range(row.shape[-1])) for name, row in soft.items()}
-        kept = live(weights) if mode == "path" else everything  # soft weights need no look at the device
+        kept = everything if mode == "soft" else live(weights)  # soft weights need no look at the device
         low = torch.bfloat16
         with torch.autocast(self.setting.device.type, dtype=low, enabled="bf16" in self.words):
             logits = self.supernet(self.pixels, weights, kept)["main"]
@@ -126,6 +151,65 @@ class Search:
         for optimiser in self.optimisers:
             optimiser.step()
         return loss.detach()
+
+
+class EngineSearch:
+    """The step of the search itself, with settings by words or all of the recipe's at paper scale (`default`)."""
+
+    def __init__(self, setting: Setting, words: frozenset[str]) -> None:
+        self.setting = setting
+        row = {"inverted_residual": squeezenas, "hyper_cell": autortnet}[setting.space]("paper")
+        strategy = row.strategy
+        if "default" not in words:
+            fit = replace(
+                strategy.fit,
+                precision="bf16" if "bf16" in words else "fp32",
+                channels_last="last" in words,
+                accumulate=next((PARTS[word] for word in words if word in PARTS), 1),
+            )
+            how = SupernetSettings(
+                fused="fused" in words,
+                compiled="compile" in words,
+                recompute="recompute" in words,
+                affine=strategy.supernet.affine,
+            )
+            strategy = replace(strategy, fit=fit, supernet=how, record="graph" in words, mode=mode_of(words))
+        problem = Problem(
+            space=row.space,
+            cost=Macs(),
+            objective=Within(limit=float("inf")),
+            task=Task(classes=tuple(f"class{index}" for index in range(CLASSES))),
+            image=setting.image,
+            device=str(setting.device),
+        )
+        space: Any = row.space
+        supernet = space.supernet(setting.image, CLASSES, settings=strategy.supernet)
+        initialise(supernet, seed=0)
+        last = strategy.fit.channels_last and not strategy.supernet.fused
+        place(supernet, setting.device, channels_last=last).train()
+        self.engine = SupernetEngine(supernet, strategy, problem, device=setting.device)
+        self.learning = {decision.group for decision in space.decisions}
+        generator = torch.Generator().manual_seed(1)
+        pixels = torch.randn((setting.batch, *setting.image), generator=generator)
+        labels = torch.randint(CLASSES, (setting.batch, *setting.image[1:]), generator=generator)
+        self.batch = Batch(pixels.to(setting.device), labels.to(torch.uint8).to(setting.device))
+        self.number = 0
+
+    def draw(self) -> None:
+        """Let the next step have noise of its own."""
+        self.number += 1
+
+    def step(self) -> Tensor:
+        """Do one search step; return the loss."""
+        temperature = 3.0 - 0.001 * self.number
+        self.engine.step(
+            self.batch, number=self.number, temperature=temperature, rate=1e-3, learning=self.learning
+        )
+        return torch.tensor(self.engine.report().loss)
+
+
+def mode_of(words: frozenset[str]) -> Mode:
+    return "path" if "path" in words else "pair" if "pair" in words else "soft"
 
 
 def captured(search: Search) -> Callable[[], Tensor]:
@@ -156,10 +240,10 @@ def measure(setting: Setting, words: frozenset[str]) -> dict[str, float]:
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    search = Search(setting, words)
+    search = (EngineSearch if words & {"engine", "default"} else Search)(setting, words)
     search.draw()
     first = float(search.step())
-    step = captured(search) if "graph" in words else search.step
+    step = captured(search) if isinstance(search, Search) and "graph" in words else search.step
     seconds = []
     for count in range(setting.warmup + setting.steps):
         search.draw()
@@ -186,7 +270,7 @@ def measure(setting: Setting, words: frozenset[str]) -> dict[str, float]:
     return row
 
 
-def profile(search: Search, step: Callable[[], Tensor]) -> None:
+def profile(search: Search | EngineSearch, step: Callable[[], Tensor]) -> None:
     """Print what one step spends its time on."""
     search.draw()
     with torch.profiler.profile() as found:
@@ -202,7 +286,7 @@ def compare(setting: Setting, variants: list[str]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for variant in variants:
         words = frozenset(variant.split("-"))
-        if "path" in words and setting.space != "hyper_cell":
+        if words & {"path", "pair"} and setting.space != "hyper_cell":
             continue
         try:
             rows[variant] = measure(setting, words)

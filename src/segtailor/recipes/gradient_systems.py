@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 
 from segtailor.core.codec import to_json
 from segtailor.core.space import SPACES
@@ -30,13 +30,19 @@ def autortnet_recipe(scale: Scale, occasion: Occasion) -> SearchRecipe:
     return _recipe(autortnet(scale, image=_crop(occasion)), scale, occasion)
 
 
-def _robustness(scale: Scale, occasion: Occasion, *, row: int) -> SearchRecipe:
-    """Search from the first depths and with the seed of one row of AutoRTNet's Table 4."""
-    return _recipe(robustness(scale, image=_crop(occasion))[row], scale, occasion)
+@dataclass(frozen=True)
+class OtherStart:
+    """Search from other first depths or with another seed, to see whether depths end alike (AutoRTNet, Table 4)."""
+
+    row: int
+
+    def __call__(self, scale: Scale, occasion: Occasion) -> SearchRecipe:
+        """Return the search of one row of the table."""
+        return _recipe(robustness(scale, image=_crop(occasion))[self.row], scale, occasion)
 
 
 for _row in range(len(ROBUSTNESS)):
-    SYSTEMS.add(f"autortnet-robustness-{_row + 1}", partial(_robustness, row=_row))
+    SYSTEMS.add(f"autortnet-robustness-{_row + 1}", OtherStart(_row))
 
 
 def _crop(occasion: Occasion) -> tuple[int, int]:

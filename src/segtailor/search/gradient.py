@@ -75,7 +75,9 @@ class GradientSearch:
             problem.image, problem.task.outputs, settings=settings.supernet
         )
         initialise(supernet, problem.seed)
-        devices.place(supernet, self._device, channels_last=settings.fit.channels_last).train()
+        # Fused candidates gather flat kernels, so only their maps take the other layout.
+        last = settings.fit.channels_last and not settings.supernet.fused
+        devices.place(supernet, self._device, channels_last=last).train()
         self._engine = SupernetEngine(supernet, settings, problem, device=self._device)
         self._prices = Prices(problem)
         self._choosing = Choosing(problem, supernet, price=self._engine.price, prices=self._prices)

@@ -84,7 +84,8 @@ def test_the_planted_operator_is_found_where_unlikely_ones_do_not_run() -> None:
 
 @pytest.mark.slow
 def test_the_planted_operator_is_found_where_two_run_and_cost_counts() -> None:
-    how = settings(mode="pair", learn=Learning(warmup=0.3), steps=150, cost=CostTerm(weight=0.02))
+    # As few candidates train at a time, weights need longer before logits move: 8 of 10 with 150 steps, WARM.
+    how = settings(mode="pair", learn=Learning(warmup=0.5), steps=200, cost=CostTerm(weight=0.02))
     assert operators(how).count("conv3_d3") >= 9
 
 

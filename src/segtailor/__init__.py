@@ -9,14 +9,25 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from segtailor.api.models import load
-    from segtailor.api.networks import architectures, count, create, load_encoder, load_published
+    from segtailor.api.networks import architectures, baselines, count, create, load_encoder, load_published
     from segtailor.api.searching import search
     from segtailor.api.timing import bench
 
-__all__ = ["architectures", "bench", "count", "create", "load", "load_encoder", "load_published", "search"]
+__all__ = [
+    "architectures",
+    "baselines",
+    "bench",
+    "count",
+    "create",
+    "load",
+    "load_encoder",
+    "load_published",
+    "search",
+]
 
 _HOMES = {
     "architectures": "networks",
+    "baselines": "networks",
     "bench": "timing",
     "count": "networks",
     "create": "networks",

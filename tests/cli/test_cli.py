@@ -67,7 +67,25 @@ def test_list_names_the_thirty_networks(capsys: pytest.CaptureFixture[str]) -> N
     assert len(json.loads(out)) == 30
 
 
-@pytest.mark.parametrize("what", ["spaces", "operators", "datasets", "tasks"])
+def test_list_names_the_five_spaces_and_the_baselines_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = call(capsys, "list", "spaces", "--json")
+    assert "handmade" not in json.loads(out)
+    code, out, _ = call(capsys, "list", "baselines", "--json")
+    assert code == 0
+    assert tuple(json.loads(out)) == segtailor.baselines()
+    assert len(json.loads(out)) == 6
+
+
+def test_show_describes_a_baseline(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "show", "pidnet-s", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert (facts["family"], facts["params"], facts["output_stride"]) == ("handmade", 7625651, 8)
+    assert facts["outputs"] == ["main", "aux1", "aux2"]
+    assert facts["published"]["params_millions"] == 7.6
+
+
+@pytest.mark.parametrize("what", ["spaces", "baselines", "operators", "datasets", "tasks"])
 def test_list_knows_every_kind(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "list", what, "--json")
     assert code == 0

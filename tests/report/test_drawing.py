@@ -5,12 +5,12 @@ import pytest
 from segtailor import api
 from segtailor.report.drawing import draw_plan
 from segtailor.report.layout import arrange
-from segtailor.spaces import architectures
+from segtailor.spaces import architectures, baselines
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.mark.parametrize("name", architectures())
+@pytest.mark.parametrize("name", architectures() + baselines())
 def test_every_published_network_can_be_drawn(name: str) -> None:
     plan = api.plan(name, image=(512, 1024))
     root = ET.fromstring(draw_plan(plan, title=name))

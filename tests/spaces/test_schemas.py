@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
-from segtailor.core.space import SPACES, architecture_schema
-from segtailor.spaces import architectures, published_record
+from segtailor.core.space import architecture_schema, families
+from segtailor.spaces import architectures, baselines, published_record
 
-FAMILIES = ("decoder_cell", "hyper_cell", "inverted_residual", "multi_resolution", "scalable_path")
+FAMILIES = (
+    "decoder_cell",
+    "handmade",
+    "hyper_cell",
+    "inverted_residual",
+    "multi_resolution",
+    "scalable_path",
+)
 
 
 def shipped(family: str) -> dict[str, Any]:
@@ -21,7 +28,7 @@ def shipped(family: str) -> dict[str, Any]:
 
 
 def test_every_family_has_one() -> None:
-    assert set(FAMILIES) <= set(SPACES.names())  # tests may register spaces of their own
+    assert set(FAMILIES) <= set(families())  # tests may register spaces of their own
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -29,7 +36,7 @@ def test_the_shipped_schema_is_that_of_the_dataclass(family: str) -> None:
     assert shipped(family) == architecture_schema(family), "run `python tools/write_schemas.py`"
 
 
-@pytest.mark.parametrize("name", architectures())
+@pytest.mark.parametrize("name", architectures() + baselines())
 def test_published_files_fit_their_schema(name: str) -> None:
     validator = pytest.importorskip("jsonschema").Draft202012Validator
     record = json.loads(json.dumps(published_record(name)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from segtailor import spaces
@@ -17,9 +17,9 @@ def rows(what: str) -> list[tuple[str, str]]:
     return _KINDS[what]()
 
 
-def _architectures() -> list[tuple[str, str]]:
+def _published(names: Sequence[str]) -> list[tuple[str, str]]:
     found = []
-    for name in spaces.architectures():
+    for name in names:
         record = spaces.published_record(name)
         found.append((name, f"{record['family']}; {record['origin'].get('where', '')}"))
     return found
@@ -70,7 +70,8 @@ def _studies() -> list[tuple[str, str]]:
 
 
 _KINDS: dict[str, Callable[[], list[tuple[str, str]]]] = {
-    "architectures": _architectures,
+    "architectures": lambda: _published(spaces.architectures()),
+    "baselines": lambda: _published(spaces.baselines()),
     "spaces": lambda: _summaries(SPACES),
     "operators": lambda: _summaries(OPERATORS),
     "recipes": _recipes,

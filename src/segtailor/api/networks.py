@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from segtailor.core.atomic import write_text
 from segtailor.core.codec import short, to_json
-from segtailor.core.errors import InvalidArchitecture
+from segtailor.core.errors import InvalidArchitecture, Unsupported
 from segtailor.core.plan import MAIN, Count, Plan, Shape
 from segtailor.core.plan import count as count_plan
 from segtailor.core.receptive import receptive_field
 from segtailor.core.space import (
-    SPACES,
     Architecture,
+    family,
     family_of,
     identity,
     is_integer,
@@ -24,8 +24,9 @@ from segtailor.core.space import (
     read_architecture,
 )
 from segtailor.spaces import architectures as architectures
+from segtailor.spaces import baselines as baselines
+from segtailor.spaces import is_published, published_record
 from segtailor.spaces import published as published
-from segtailor.spaces import published_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,8 +40,8 @@ CLASSES = 19  # Cityscapes
 
 
 def resolve(source: str | Path | Architecture) -> Architecture:
-    """Return an architecture from a published name, a path to its JSON, or an architecture itself."""
-    if isinstance(source, str) and source in architectures():
+    """Return an architecture from a published or baseline name, a path to its JSON, or an architecture itself."""
+    if isinstance(source, str) and is_published(source):
         return published(source)
     if isinstance(source, str | Path):
         if isinstance(source, Path) or source.endswith(".json") or isfile(source):  # noqa: PTH113 - bears any text
@@ -74,7 +75,7 @@ def describe(
     arch, outputs = resolve(source), published_classes(source) if classes is None else classes
     expanded = plan(arch, image=image, classes=outputs)
     size, field = count_plan(expanded), receptive_field(expanded)
-    origin = published_record(str(source))["origin"] if str(source) in architectures() else {}
+    origin = published_record(str(source))["origin"] if is_published(str(source)) else {}
     return {
         "name": str(source) if isinstance(source, str | Path) else family_of(arch),
         "family": family_of(arch),
@@ -95,7 +96,7 @@ def describe(
 
 def published_classes(source: str | Path | Architecture) -> int:
     """Return the number of classes a published network was made for; 19 (Cityscapes) for anything else."""
-    if isinstance(source, str) and source in architectures():
+    if isinstance(source, str) and is_published(source):
         return int(published_record(source)["origin"].get("classes", CLASSES))
     return CLASSES
 
@@ -146,7 +147,12 @@ def load_published(network: Network, state: Mapping[str, Tensor]) -> None:
         )
     check_state(state)
     arch = network.architecture
-    space: Any = SPACES.get(family_of(arch))
+    space: Any = family(family_of(arch))
+    if not hasattr(space, "published_names"):
+        raise Unsupported(
+            f"networks of the family '{family_of(arch)}' have no reference weights here: their layers are grouped in "
+            "our own way. Train one with `segtailor train`."
+        )
     load_named(network, state, space.published_names(network, arch))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from segtailor.api.networks import architectures, create, plan, published_classes
+from segtailor.api.networks import create, plan, published_classes
 from segtailor.core.plan import MAIN, Shape
 from segtailor.core.space import Architecture, family_of
 from segtailor.core.target import Includes, Target, parse_target
@@ -14,6 +14,7 @@ from segtailor.deploy.fold import inference_form
 from segtailor.deploy.stages import staged
 from segtailor.nets.bundle import load_bundle
 from segtailor.nets.network import Network
+from segtailor.spaces import is_published
 from segtailor.targets.benchmark import OnnxSubject, Subject, benchmark, check_memory, read_onnx
 from segtailor.targets.runtime import runtime_for
 from segtailor.targets.timing import Measurement, TimingSettings
@@ -54,7 +55,7 @@ def _subject(
     size, preprocessing = image or TIMING_SIZE, Preprocessing()
     if isinstance(model, Network):
         network, name = model, family_of(model.architecture)
-    elif isinstance(model, str | Path) and str(model) not in architectures() and Path(model).is_dir():
+    elif isinstance(model, str | Path) and not is_published(str(model)) and Path(model).is_dir():
         bundle = load_bundle(Path(model))
         network, preprocessing, name = bundle.network, bundle.preprocessing, Path(model).resolve().name
     else:

@@ -12,6 +12,7 @@ from segtailor.cli.output import emit, table
 def list_(
     what: Literal[
         "architectures",
+        "baselines",
         "spaces",
         "recipes",
         "strategies",

@@ -29,7 +29,7 @@ def show_(
     Parameters
     ----------
     name:
-        A published name (see `segtailor list architectures`) or the path of an architecture file.
+        A published name (see `segtailor list architectures` and `list baselines`) or the path of an architecture file.
     image:
         Size HEIGHTxWIDTH at which to count.
     classes:

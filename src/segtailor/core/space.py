@@ -55,6 +55,24 @@ class SearchSpace(Protocol):
 
 
 SPACES: Registry[type[SearchSpace]] = Registry("space")
+FIXED: Registry[type[SearchSpace]] = Registry(
+    "family"
+)  # finished networks: built and priced alike, not searched
+
+
+def families() -> tuple[str, ...]:
+    """Return the names of all families: the search spaces, then those of finished networks."""
+    return SPACES.names() + FIXED.names()
+
+
+def family(name: str) -> type[SearchSpace]:
+    """Return a family by name, or raise `UnknownName` with near matches."""
+    return FIXED.get(name) if name in FIXED else SPACES.get(name)
+
+
+def family_name(space: SearchSpace) -> str:
+    """Return the registered name of the family that a space is of."""
+    return next(name for name in families() if family(name) is type(space))
 
 
 def check_picks(decisions: Iterable[Decision], picks: Picks) -> None:
@@ -73,12 +91,12 @@ def check_picks(decisions: Iterable[Decision], picks: Picks) -> None:
 
 
 def family_of(arch: Architecture) -> str:
-    """Return the registered name of the space an architecture belongs to."""
-    for name in SPACES.names():
-        if SPACES.get(name).architecture_type is type(arch):
+    """Return the registered name of the family an architecture belongs to."""
+    for name in families():
+        if family(name).architecture_type is type(arch):
             return name
     raise InvalidArchitecture(
-        f"{type(arch).__name__} is no architecture of a registered space: {SPACES.names()}."
+        f"{type(arch).__name__} is no architecture of a registered family: {families()}."
     )
 
 
@@ -86,7 +104,7 @@ def plan_of(arch: Architecture, image: Shape, classes: int) -> Plan:
     """Expand any architecture with the space of its family."""
     if not is_integer(classes) or not 1 <= classes <= MOST_CLASSES:
         raise InvalidArchitecture(f"classes: {short(classes)}; allowed: 1 to {MOST_CLASSES}.")
-    return SPACES.get(family_of(arch))().plan(arch, image, classes)
+    return family(family_of(arch))().plan(arch, image, classes)
 
 
 def is_integer(value: object) -> bool:
@@ -126,27 +144,27 @@ def parse_architecture(document: Any, *, what: str = "architecture") -> Architec
         raise InvalidArchitecture(
             f"{what}: unknown field '{unknown[0]}'; allowed: format, family, architecture, origin."
         )
-    family = document.get("family")
-    if family not in SPACES:
-        raise InvalidArchitecture(f"{what}: family is {short(family)}; allowed: {', '.join(SPACES.names())}.")
-    kind = SPACES.get(str(family)).architecture_type
-    return from_json(kind, document.get("architecture"), what=f"{what} ({family})", error=InvalidArchitecture)
+    name = document.get("family")
+    if name not in families():
+        raise InvalidArchitecture(f"{what}: family is {short(name)}; allowed: {', '.join(families())}.")
+    kind = family(name).architecture_type
+    return from_json(kind, document.get("architecture"), what=f"{what} ({name})", error=InvalidArchitecture)
 
 
-def architecture_schema(family: str) -> dict[str, Any]:
+def architecture_schema(name: str) -> dict[str, Any]:
     """Return the JSON schema of a family's architecture files; like the reader, it knows no fields of other names."""
-    body = adapter(SPACES.get(family).architecture_type).json_schema()
+    body = adapter(family(name).architecture_type).json_schema()
     definitions = body.pop("$defs", {})
     for kind in (body, *definitions.values()):
         if kind["type"] == "object":
             kind["additionalProperties"] = False
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"Architecture file of the family {family}",
+        "title": f"Architecture file of the family {name}",
         "type": "object",
         "properties": {
             "format": {"const": FORMAT},
-            "family": {"const": family},
+            "family": {"const": name},
             "architecture": body,
             "origin": {"type": "object", "description": "Where it comes from; not part of its identity."},
         },

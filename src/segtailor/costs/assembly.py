@@ -8,7 +8,7 @@ from typing import Any
 
 from segtailor.core.codec import to_json
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.space import SPACES, SearchSpace, identity
+from segtailor.core.space import SearchSpace, family_name, identity
 from segtailor.costs.estimate import estimated
 from segtailor.costs.keys import key_of
 from segtailor.costs.pack import Entry, Pack
@@ -41,7 +41,7 @@ class Subject:
     def header(self) -> dict[str, Any]:
         """Return the subject as plain data."""
         return {
-            "space": SPACES.name_of(type(self.space)),
+            "space": family_name(self.space),
             "settings": to_json(self.space),
             "image": list(self.image),
             "classes": self.classes,
@@ -76,7 +76,7 @@ def assemble(
         "missing": len(missing) - len(guessed),
     }
     draft = Pack(
-        space=SPACES.name_of(type(subject.space)),
+        space=family_name(subject.space),
         settings=to_json(subject.space),
         image=subject.image,
         classes=subject.classes,

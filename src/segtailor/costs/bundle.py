@@ -16,7 +16,7 @@ from segtailor.core.codec import from_json, read_json
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.job import Step
 from segtailor.core.plan import OpCall
-from segtailor.core.space import SPACES
+from segtailor.core.space import family
 from segtailor.core.target import parse_target
 from segtailor.costs import board_runner
 from segtailor.costs.assembly import Evidence, Subject, Whole, assemble
@@ -162,7 +162,7 @@ def import_results(path: Path) -> Pack:
         )
     results = from_json(Results, document, what=f"results {path}")
     manifest = results.manifest
-    space = from_json(SPACES.get(manifest.space), dict(manifest.settings), what=f"results {path}: settings")
+    space = from_json(family(manifest.space), dict(manifest.settings), what=f"results {path}: settings")
     target = parse_target(manifest.target)
     options = {**target.options, **({"threads": str(results.threads)} if results.threads else {})}
     subject = Subject(

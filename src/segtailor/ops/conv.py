@@ -12,7 +12,7 @@ from segtailor.ops.arithmetic import NORM, conv_macs, extent, kernel_weights
 if TYPE_CHECKING:
     from torch import nn
 
-Activation: TypeAlias = Literal["relu", "relu6", "hardswish", "sigmoid", "none"]
+Activation: TypeAlias = Literal["relu", "relu6", "hardswish", "hardsigmoid", "sigmoid", "none"]
 
 
 @OPERATORS.register("conv")

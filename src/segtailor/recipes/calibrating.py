@@ -11,13 +11,13 @@ from segtailor.core.atomic import write_text
 from segtailor.core.codec import Json, from_json
 from segtailor.core.errors import RunProblem
 from segtailor.core.job import Step
-from segtailor.core.space import SPACES, SearchSpace, family_of
+from segtailor.core.space import SearchSpace, family, family_of
 from segtailor.core.target import parse_target
 from segtailor.costs.calibrate import Calibration, CalibrationSettings
 from segtailor.costs.trust import scatter
 from segtailor.recipes.recipe import RECIPES, Place
 from segtailor.runs import Layout
-from segtailor.spaces import architectures, published
+from segtailor.spaces import architectures, baselines, published
 
 
 @RECIPES.register("calibrate")
@@ -38,7 +38,7 @@ class CalibrateRecipe:
 
     def search_space(self) -> SearchSpace:
         """Return the space; an unknown name or setting raises."""
-        kind = SPACES.get(self.space)
+        kind = family(self.space)
         return from_json(kind, self.settings, what=f"settings of space '{self.space}'", error=RunProblem)
 
     def job(self, place: Place) -> Calibrating:
@@ -54,7 +54,9 @@ class CalibrateRecipe:
             trust_networks=self.trust_networks,
             seed=self.seed,
         )
-        examples = [arch for arch in map(published, architectures()) if family_of(arch) == self.space]
+        examples = [
+            arch for arch in map(published, architectures() + baselines()) if family_of(arch) == self.space
+        ]
         return Calibrating(calibration=Calibration(space, settings, examples=examples), place=place)
 
 

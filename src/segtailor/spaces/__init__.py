@@ -1,13 +1,23 @@
-"""The five families as data. Importing this package registers them; it does not import torch."""
+"""The five families as data, and the hand-made baselines. Importing this registers them, without torch."""
 
-from segtailor.spaces import decoder_cell, hyper_cell, inverted_residual, multi_resolution, scalable_path
-from segtailor.spaces.published import architectures, published, published_record
+from segtailor.spaces import (
+    decoder_cell,
+    handmade,
+    hyper_cell,
+    inverted_residual,
+    multi_resolution,
+    scalable_path,
+)
+from segtailor.spaces.published import architectures, baselines, is_published, published, published_record
 
 __all__ = [
     "architectures",
+    "baselines",
     "decoder_cell",
+    "handmade",
     "hyper_cell",
     "inverted_residual",
+    "is_published",
     "multi_resolution",
     "published",
     "published_record",

@@ -1,4 +1,4 @@
-"""Published architectures by name, shipped as data beside their family."""
+"""Published networks by name, shipped as data beside their family."""
 
 from __future__ import annotations
 
@@ -8,40 +8,53 @@ from typing import Any
 
 from segtailor.core.codec import read_json
 from segtailor.core.errors import InvalidArchitecture, unknown
-from segtailor.core.space import SPACES, Architecture, parse_architecture
+from segtailor.core.space import FIXED, SPACES, Architecture, families, parse_architecture
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the names of all published architectures, family by family."""
-    return tuple(_index())
+    """Return the names of all published architectures of search spaces, family by family."""
+    return tuple(name for family in SPACES.names() for name in _files(family))
+
+
+def baselines() -> tuple[str, ...]:
+    """Return the names of the published networks that were made by hand."""
+    return tuple(name for family in FIXED.names() for name in _files(family))
+
+
+def is_published(name: object) -> bool:
+    """Tell whether something is the name of a published architecture or baseline."""
+    return isinstance(name, str) and name in _index()
 
 
 def published(name: str) -> Architecture:
-    """Return a published architecture by name."""
+    """Return a published architecture or baseline by name."""
     return parse_architecture(published_record(name), what=name)
 
 
 @cache
 def published_record(name: str) -> dict[str, Any]:
-    """Return the whole record of a published architecture: the document, and its published results under `origin`."""
+    """Return the whole record of a published network: the document, and its published results under `origin`."""
     if name not in _index():
-        raise unknown("published architecture", name, _index())
+        raise unknown("published architecture or baseline", name, _index())
     record: dict[str, Any] = read_json(_index()[name], what=f"record of {name}", error=InvalidArchitecture)
     return record
 
 
 @cache
 def _index() -> dict[str, Any]:
-    files: dict[str, Any] = {}
-    for family in SPACES.names():
-        folder = resources.files("segtailor.spaces") / family / "published"
-        if folder.is_dir():
-            found = sorted(
-                (file for file in folder.iterdir() if file.name.endswith(".json")),
-                key=lambda f: _order(f.name),
-            )
-            files.update({file.name.removesuffix(".json"): file for file in found})
-    return files
+    return {name: file for family in families() for name, file in _files(family).items()}
+
+
+@cache
+def _files(family: str) -> dict[str, Any]:
+    """Return the records of a family by name; families from outside this package have none."""
+    folder = resources.files("segtailor.spaces") / family / "published"
+    if not folder.is_dir():
+        return {}
+    found = [file for file in folder.iterdir() if file.name.endswith(".json")]
+    return {
+        file.name.removesuffix(".json"): file for file in sorted(found, key=lambda file: _order(file.name))
+    }
 
 
 def _order(name: str) -> tuple[str, int]:

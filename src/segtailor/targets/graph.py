@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
 from segtailor.core.plan import Shape
 from segtailor.core.target import Target
-from segtailor.targets.eager import TorchCompiled, place, to_host, torch_device_problem
-from segtailor.targets.runtime import RUNTIMES, Compiled
+from segtailor.targets.eager import TorchCompiled, cuda_settings, place, to_host, torch_device_problem
+from segtailor.targets.runtime import RUNTIMES, Compiled, flag
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -21,12 +21,12 @@ WARM_UPS = 5  # eager runs before recording: libraries choose kernels and alloca
 class GraphCompiled(TorchCompiled):
     """A recorded graph with static inputs and output."""
 
-    def __init__(self, module: nn.Module, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, module: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
         super().__init__(module, inputs=inputs, threads=None)
         with self.prepared():
             self._graph, self._output = self._record(module)
 
-    def _record(self, module: nn.Module) -> tuple[Any, Tensor]:
+    def _record(self, module: Callable[..., Tensor]) -> tuple[Any, Tensor]:
         import torch
 
         device = self.inputs[0].device
@@ -66,11 +66,15 @@ class GraphCompiled(TorchCompiled):
 
 @RUNTIMES.register("graph")
 class CudaGraph:
-    """A CUDA graph of PyTorch kernels, best for batch 1. Option: channels_last (1, the default, or 0)."""
+    """A CUDA graph, best for batch 1. Options, each 1 (the default) or 0: channels_last; tune.
+
+    Tuned, kernels are fused and chosen by trial, and branches run side by side; otherwise PyTorch's own kernels run
+    one after the other.
+    """
 
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
     precisions: ClassVar[tuple[str, ...]] = ("fp16", "bf16", "fp32")
-    options: ClassVar[tuple[str, ...]] = ("channels_last",)
+    options: ClassVar[tuple[str, ...]] = ("channels_last", "tune")
     experimental: ClassVar[bool] = False
 
     def available(self, target: Target) -> str | None:
@@ -82,4 +86,9 @@ class CudaGraph:
     ) -> Compiled:
         """Record a copy of the network at this input size."""
         module, tensors = place(network, target, inputs, pixels=pixels)
-        return GraphCompiled(module, tensors)
+        if not flag(target, "tune", default=True):
+            return GraphCompiled(module, tensors)
+        from segtailor.targets.cuda.program import program
+
+        with cuda_settings(tensors[0].device):
+            return GraphCompiled(program(module, tensors), tensors)

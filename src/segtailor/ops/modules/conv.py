@@ -19,6 +19,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "relu6": nn.ReLU6,
     "hardswish": nn.Hardswish,
+    "hardsigmoid": nn.Hardsigmoid,
     "sigmoid": nn.Sigmoid,
 }
 

@@ -1,0 +1,6 @@
+"""Well-known hand-made real-time networks, to hold searched ones against. Nothing here is searched."""
+
+from segtailor.spaces.handmade.architecture import HandmadeArchitecture
+from segtailor.spaces.handmade.space import Handmade
+
+__all__ = ["Handmade", "HandmadeArchitecture"]

@@ -1,0 +1,1 @@
+"""What makes a recorded CUDA graph fast: traced operators, fused kernels chosen by trial, parallel branches."""

@@ -1,0 +1,96 @@
+"""Run a graph of operators so that independent branches go to different streams; recorded, they run side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.node import map_arg
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """Run `call` on `lane`, after the lanes of the inputs in `waits` are done with them."""
+
+    node: fx.Node
+    call: Callable[..., Any]
+    lane: int
+    waits: tuple[fx.Node, ...]
+
+
+def schedule(graph: fx.Graph, lanes: int) -> list[Instruction]:
+    """Give each operator a lane: that of an input whose value was the lane's last, otherwise the longest idle."""
+    placed: dict[fx.Node, int] = {}
+    tails: dict[int, fx.Node] = {}
+    age = dict.fromkeys(range(lanes), -1)
+    program = []
+    for number, node in enumerate(node for node in graph.nodes if node.op == "call_function"):
+        inputs = [part for part in node.all_input_nodes if part in placed]
+        ends = [placed[part] for part in reversed(inputs) if part in tails.values()]
+        lane = ends[0] if ends else min(age, key=lambda key: age[key])
+        if not inputs and not tails:
+            lane = 0
+        waits = tuple(part for part in inputs if placed[part] != lane)
+        program.append(Instruction(node, node.target, lane, waits))
+        placed[node], tails[lane], age[lane] = lane, node, number
+    return program
+
+
+class Program:
+    """A scheduled graph, ready to run eagerly or while a CUDA graph is recorded."""
+
+    def __init__(self, module: fx.GraphModule, *, lanes: int) -> None:
+        self._graph = module.graph
+        self._program = schedule(module.graph, lanes)
+        self._constants = {
+            node: _attribute(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr"
+        }
+        self._inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        (self._result,) = (node.args[0] for node in module.graph.nodes if node.op == "output")
+        self._lanes = lanes
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """Run it; on a CUDA device over several streams, which all join the current one at the end."""
+        device = inputs[0].device
+        values: dict[fx.Node, Any] = {**self._constants, **dict(zip(self._inputs, inputs, strict=True))}
+        streams = self._streams(device)
+        events: dict[fx.Node, Any] = {}
+        shared = {part for step in self._program for part in step.waits}
+        for step in self._program:
+            with torch.cuda.stream(streams[step.lane]) if streams else nullcontext():
+                for part in step.waits if streams else ():
+                    streams[step.lane].wait_event(events[part])
+                values[step.node] = self._call(step, values)
+                if streams and step.node in shared:
+                    events[step.node] = streams[step.lane].record_event()
+        # All values live until here: memory freed on one stream may still be read on another.
+        for stream in streams[1:]:
+            streams[0].wait_stream(stream)
+        found: Tensor = map_arg(self._result, lambda node: values[node])
+        return found
+
+    def _streams(self, device: torch.device) -> Sequence[Any]:
+        if device.type != "cuda":
+            return ()
+        current = torch.cuda.current_stream(device)
+        others: list[Any] = [torch.cuda.Stream(device) for _ in range(self._lanes - 1)]  # type: ignore[no-untyped-call]
+        for stream in others:
+            stream.wait_stream(current)
+        return (current, *others)
+
+    @staticmethod
+    def _call(step: Instruction, values: dict[fx.Node, Any]) -> Any:
+        arguments = map_arg(step.node.args, lambda node: values[node])
+        keywords = map_arg(step.node.kwargs, lambda node: values[node])
+        return step.call(*arguments, **keywords)
+
+
+def _attribute(module: fx.GraphModule, name: str) -> Any:
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from segtailor.nets.slim import SlimNorm, Width
-from segtailor.nets.slim_kernels import Manner, Run, Sources, Values, cell_kernels, cell_maps
+from segtailor.nets.slim_kernels import Add, Manner, Sources, Values, cell_kernels, cell_maps, relu_sum
 from segtailor.nets.slim_ops import CellWidths, SlimCell, SlimMixed
 from segtailor.nets.slim_resize import sides
 
@@ -60,10 +60,10 @@ class FusedPass:
         applications: Sequence[Application],
         *,
         layouts: dict[object, Layout],
-        run: Run = cell_maps,
+        add: Add = relu_sum,
         matrices: bool = False,
     ) -> None:
-        self.applications, self._run, self._matrices = applications, run, matrices
+        self.applications, self._add, self._matrices = applications, add, matrices
         cells = {id(use.cell): use for use in applications}
         self._uses = list(cells.values())
         self._norms = {key: ordered_norms(use.cell) for key, use in cells.items()}
@@ -73,7 +73,8 @@ class FusedPass:
         self._manner = Manner(first.training, first.eps)
         key = tuple((id(use.cell), *_indices(use.widths), use.entry is None) for use in applications)
         if key not in layouts:
-            layouts[key] = self._layout(applications[0].weights.device)
+            with torch.inference_mode(False):  # kept for training, too
+                layouts[key] = self._layout(applications[0].weights.device)
         self._plan = layouts[key]
         self._choices = self._gathered_choices()
         self._values = self._split_values()
@@ -90,7 +91,7 @@ class FusedPass:
             enlarge = sides(small, (height, width), image.device, image.dtype)
         same, down, half = self._kernels[key]
         given = Sources(same, down, half, self._values[number], _order(use), shrink, enlarge)
-        return self._run(image, given, self._manner)
+        return cell_maps(image, given, self._manner, self._add)
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -117,7 +118,9 @@ class FusedPass:
         targets = [(row.norm.running_mean, row.norm.running_var)[kind] for row, _, _ in rows]
         widths = [target.shape[1] for target in targets]
         before = torch.cat(targets, dim=1)
-        fresh = torch.cat([self._statistics[kind][offset : offset + width.extent] for _, width, offset in rows])
+        fresh = torch.cat(
+            [self._statistics[kind][offset : offset + width.extent] for _, width, offset in rows]
+        )
         places = {id(row.norm): number for number, (row, _) in enumerate(self._chosen())}
         chosen = torch.cat(
             [self._hits[:, places[id(row.norm)], None].expand(-1, width) & row.norm.mask
@@ -128,7 +131,9 @@ class FusedPass:
 
     def _chosen(self) -> list[tuple[Norm, Width]]:
         """List the norms whose width only the device knows."""
-        rows = [(row, use.widths) for use in self._uses for group in self._norms[id(use.cell)] for row in group]
+        rows = [
+            (row, use.widths) for use in self._uses for group in self._norms[id(use.cell)] for row in group
+        ]
         found = [(row, _width(row, widths)) for row, widths in rows]
         return [(row, width) for row, width in found if width.index is None]
 
@@ -139,6 +144,10 @@ class FusedPass:
             return None
         picked = torch.stack([width.choice for _, width in chosen], dim=1)
         self._hits = picked > 0.5
+        rows = [width.row for _, width in chosen if width.row is not None and width.through_norms]
+        self._shares = None
+        if len(rows) == len(chosen) and rows[0].requires_grad:
+            self._shares = torch.stack(rows, dim=1).index_select(1, self._plan.owner)
         return picked.argmax(dim=0).index_select(0, self._plan.owner)
 
     def _gather(self, name: str, *, beyond: float) -> Tensor:
@@ -154,8 +163,12 @@ class FusedPass:
                         known.append(value[width.index, : width.extent])
         if unknown and self._choices is not None:
             table = torch.cat([value for value, _ in unknown], dim=1)
-            within = torch.cat([mask for _, mask in unknown], dim=1).gather(0, self._choices[None])[0]
-            known.append(torch.where(within, table.gather(0, self._choices[None])[0], beyond))
+            masks = torch.cat([mask for _, mask in unknown], dim=1)
+            within = masks.gather(0, self._choices[None])[0]
+            if self._shares is not None and name in ("weight", "bias"):
+                known.append((self._shares * masks * table).sum(0))
+            else:
+                known.append(torch.where(within, table.gather(0, self._choices[None])[0], beyond))
         return torch.cat(known)
 
     def _split_values(self) -> list[tuple[Values, ...]]:
@@ -193,7 +206,7 @@ class FusedPass:
         rows: dict[int, Tensor] = {}
         for use in self.applications:
             for width in (use.widths.inputs, use.widths.same, use.widths.down):
-                if width is not None and width.row is not None and width.row.requires_grad:
+                if width is not None and width.row is not None and width.score is not None:
                     rows[id(width.row)] = width.row
         if not rows:
             return None
@@ -258,7 +271,11 @@ def ordered_norms(cell: SlimCell) -> list[list[Norm]]:
         return Norm(norm, int(mixed is not cell.same), operator, not twice or number == 2)
 
     def first(mixed: SlimMixed) -> list[list[Norm]]:
-        return [[row(mixed, CONV, 1), row(mixed, CONV_2X, 1)], [row(mixed, CONV_2X, 2)], [row(mixed, SKIP, 1)]]
+        return [
+            [row(mixed, CONV, 1), row(mixed, CONV_2X, 1)],
+            [row(mixed, CONV_2X, 2)],
+            [row(mixed, SKIP, 1)],
+        ]
 
     halves = [cell.same] if cell.down is None else [cell.same, cell.down]
     half = [part for mixed in halves for part in (row(mixed, ZOOMED, 1), row(mixed, ZOOMED_2X, 1))]

@@ -47,10 +47,10 @@ class Choosing:
         self.prices = prices
 
     def likely(self, probabilities: Probabilities) -> Candidate:
-        """Return the most likely architecture; of several that the supernet judges itself, the last."""
+        """Return the most likely architecture; of several that the supernet judges itself, the first."""
         alternatives = self._alternatives(probabilities)
         if alternatives:
-            return alternatives[-1]
+            return alternatives[0]
         space = self.problem.space
         return None, space.architecture(space.discretise(probabilities))  # type: ignore[attr-defined]
 

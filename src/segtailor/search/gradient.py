@@ -75,9 +75,7 @@ class GradientSearch:
             problem.image, problem.task.outputs, settings=settings.supernet
         )
         initialise(supernet, problem.seed)
-        # Fused candidates gather flat kernels, so only their maps take the other layout.
-        last = settings.fit.channels_last and not settings.supernet.fused
-        devices.place(supernet, self._device, channels_last=last).train()
+        devices.place(supernet, self._device, channels_last=settings.fit.channels_last).train()
         self._engine = SupernetEngine(supernet, settings, problem, device=self._device)
         self._prices = Prices(problem)
         self._choosing = Choosing(problem, supernet, price=self._engine.price, prices=self._prices)
@@ -350,7 +348,7 @@ class GradientSearch:
                 )
 
     def _judged(self, role: str, candidate: Candidate) -> float:
-        """Judge an architecture by itself, or the output of the supernet that stands for it, at its likeliest widths."""
+        """Judge an architecture by itself, or the supernet's output that stands for it, at its likeliest widths."""
         output, arch = candidate
         if output is None:
             return self._judge(arch)

@@ -92,7 +92,7 @@ class CostTerm:
             raise SearchProblem("cost: adapt multiplies the weight, which is 0; give a weight to start from.")
         if self.window is not None and not 0 < self.window[0] < self.window[1]:
             raise SearchProblem(
-                f"cost.window: {self.window} is no range of shares of the budget; give 0 < lower < upper, e.g. (0.9, 1)."
+                f"cost.window: {self.window} is no range of shares of the budget; give 0 < lower < upper, e.g. 0.9, 1."
             )
         if self.window is not None and self.adapt > 0:
             raise SearchProblem("cost: adapt and window both steer the weight; give one of them.")
@@ -116,8 +116,8 @@ class LogitOptimiser:
 class Role:
     """One set of logits on the supernet, e.g. a student, or a teacher that costs nothing (`cost` 0).
 
-    `fixed` decisions, named themselves or by their group, have one option throughout; -1 is the last. Options in `never`
-    are searched like all others, but not chosen.
+    `fixed` decisions, named themselves or by their group, have one option throughout; -1 is the last. Options in
+    `never` are searched like all others, but not chosen.
     """
 
     name: str

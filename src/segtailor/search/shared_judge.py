@@ -109,7 +109,11 @@ class Driven(nn.Module):
         super().__init__()
         self.supernet, self.weights, self.live = supernet, weights, live
         self.output, self.scale = output, scale
-        self.plan = supernet  # says how its outputs are enlarged
+
+    @property
+    def plan(self) -> Supernet:
+        """Says how the output is enlarged."""
+        return self.supernet
 
     def forward(self, image: Tensor) -> Tensor:
         """Return the logits of the output."""

@@ -76,7 +76,11 @@ class SupernetEngine:
         self.excess = torch.zeros((), device=device)
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
-        self._steps: dict[tuple[Hashable, ...], CapturedStep] = {}
+        self._steps: dict[Hashable, CapturedStep] = {}
+        self._pool = devices.memory_pool(device) if settings.record else None
+        if settings.record:
+            devices.let_record(self.optimiser)
+            devices.let_record(self.roles.optimiser)
         with torch.no_grad():
             first = self._cost(self.roles.probabilities(self.roles.names[0]))
             self.reference = first.clamp(min=LEAST_COST)
@@ -108,9 +112,8 @@ class SupernetEngine:
             work(images=batch.images, labels=batch.labels, noise=torch.stack(noise), temperature=temperature)
             return
         key = turns, rate is None, frozenset(learning), batch.labels.shape
-        if key not in self._steps:  # what it supersedes holds as much memory as a step needs
-            self._steps = {known: step for known, step in self._steps.items() if known[:2] != key[:2]}
-            self._steps[key] = CapturedStep(work, self.device)
+        if key not in self._steps:
+            self._steps[key] = CapturedStep(work, self.device, pool=self._pool)
         heat = torch.full((), temperature, device=self.device)
         self._steps[key](images=batch.images, labels=batch.labels, noise=torch.stack(noise), temperature=heat)
 
@@ -175,6 +178,8 @@ class SupernetEngine:
         self.roles.keep(self.supernet.remaining())
         kept, counted = self.optimiser.state, self.guard.state()
         self.optimiser = make_optimiser(self.module, self.settings.fit)
+        if self.settings.record:
+            devices.let_record(self.optimiser)
         for group in self.optimiser.param_groups:
             for parameter in group["params"]:
                 if parameter in kept:
@@ -325,7 +330,7 @@ class SupernetEngine:
 
     def _set_rate(self, rate: float) -> None:
         """Set the learning rate; a recorded step reads it from the device."""
-        if not self.settings.record:
+        if not (self.settings.record and devices.can_record(self.device)):
             set_rate(self.optimiser, rate)
             return
         for group in self.optimiser.param_groups:

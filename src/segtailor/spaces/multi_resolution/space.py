@@ -63,7 +63,7 @@ class MultiResolution:
         branches = all(min(one) > max(other) for one, other in pairwise(self.ends) if one and other)
         if not 1 <= len(self.ends) <= 2 or not all(self.ends) or not set(rates) <= set(RATES) or not branches:
             raise InvalidArchitecture(
-                f"ends: {self.ends}; allowed: one or two branches, each with the rates {list(RATES)} that it may end at, "
+                f"ends: {self.ends}; allowed: one or two branches, each with rates of {list(RATES)} to end at, "
                 "those of the first all coarser than those of the second."
             )
 
@@ -166,13 +166,13 @@ class MultiResolution:
         return found
 
     def alternatives(self, probabilities: Mapping[str, Sequence[float]]) -> dict[str, Picks]:
-        """Return the picks for every choice of ends, by the output of the supernet that judges it; favourite last."""
-        return {name: self.picks(arch) for name, arch in self.derived(probabilities).items()}
+        """Return the picks for every choice of ends, coarsest first, by the output of the supernet that judges it."""
+        found = reversed(self.derived(probabilities).items())
+        return {name: self.picks(arch) for name, arch in found}
 
     def discretise(self, probabilities: Mapping[str, Sequence[float]]) -> Picks:
         """Return the picks of the derived network with the coarsest ends."""
-        *_, picks = self.alternatives(probabilities).values()
-        return picks
+        return next(iter(self.alternatives(probabilities).values()))
 
     def slots(self, arch: MultiResolutionArchitecture) -> list[Slot]:
         """Return where in the supernet each cell of a network is: on the first paths that hold its branches."""
@@ -222,8 +222,8 @@ class MultiResolution:
                 ], path
         raise InvalidArchitecture(
             f"branches.{number}: no path of this space over {self.layers} layers, which ends at rate "
-            f"{' or '.join(map(str, self.ends[number]))}, holds a branch to rate {end_rate(branch)} with {needed} cells "
-            "per rate (each halving cell counts for the rate it writes)."
+            f"{' or '.join(map(str, self.ends[number]))}, holds a branch to rate {end_rate(branch)} with {needed} "
+            "cells per rate (each halving cell counts for the rate it writes)."
         )
 
 

@@ -22,7 +22,7 @@ from segtailor.nets.network import Network
 from segtailor.nets.relax import Live, Weights
 from segtailor.nets.slim import Width, fixed
 from segtailor.nets.slim_fused import Application, FusedPass, Layout
-from segtailor.nets.slim_kernels import cell_maps
+from segtailor.nets.slim_kernels import compiled_relu_sum, relu_sum
 from segtailor.nets.slim_ops import CellWidths, SlimCell, SlimFrame, SlimMixed
 from segtailor.nets.supernet import Outputs, SupernetSettings, checked
 from segtailor.ops.modules.zoomed import Zoomed
@@ -61,16 +61,20 @@ class MultiResolutionSupernet(nn.Module):
         self.cells = nn.ModuleDict({_key(cell): self._cell(cell) for cell in grid.cells})
         self.ends = nn.ModuleList(Ends(grid, ratio, classes) for _, ratio in grid.sets)
         self._layouts: dict[object, Layout] = {}
-        self._run = torch.compile(cell_maps, dynamic=False) if settings.compiled else cell_maps
+        self._add = compiled_relu_sum() if settings.compiled else relu_sum
 
     def forward(self, image: Tensor, weights: Weights, live: Live | None = None) -> Outputs:
         """Return every output at rate 8. The set must be definite; widths definite, or one-hot rows of the device."""
         known = checked(self.decisions, weights, live, images=len(image))
         if any(side % MULTIPLE for side in image.shape[2:]):
             size = "x".join(map(str, image.shape[2:]))
-            raise Unsupported(f"the image is {size}; the supernet needs sides that are multiples of {MULTIPLE}.")
+            raise Unsupported(
+                f"the image is {size}; the supernet needs sides that are multiples of {MULTIPLE}."
+            )
         if len(known[FRAME]) != 1:
-            raise Unsupported(f"'{FRAME}' has {len(known[FRAME])} options at once; a role must fix one of them.")
+            raise Unsupported(
+                f"'{FRAME}' has {len(known[FRAME])} options at once; a role must fix one of them."
+            )
         frame = known[FRAME][0]
         outputs: Outputs = self.ends[frame](self.trunk(self.stems[frame](image), weights, known))
         return outputs
@@ -84,13 +88,15 @@ class MultiResolutionSupernet(nn.Module):
             fused = FusedPass(
                 [use for row in uses.values() for use in row],
                 layouts=self._layouts,
-                run=self._run,
+                add=self._add,
                 matrices=self.settings.matrices,
             )
         made: dict[tuple[Place, int], Tensor] = {}
         number = 0
         for cell in self.grid.cells:
-            sources = [made[source, cell.scale - source.scale] for source in self.grid.sources(cell)] or [start]
+            sources = [made[source, cell.scale - source.scale] for source in self.grid.sources(cell)] or [
+                start
+            ]
             if len(sources) > len(uses[cell]):
                 sources = [_mixed(sources, weights[cell.entry])]
             sums: list[Tensor | None] = [None, None]
@@ -176,6 +182,7 @@ class MultiResolutionSupernet(nn.Module):
             channels=_channels(cell.scale, self.grid.ratios),
             index=options[0] if len(options) == 1 else None,
             row=weights[cell.width],
+            through_norms=self.settings.width_gradient == "norms",
         )
 
     def _head(self, cell: Place, known: Live) -> Width:

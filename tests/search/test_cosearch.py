@@ -21,7 +21,6 @@ from segtailor.search.gradient_settings import (
     LogitOptimiser,
     Pass,
     Role,
-    Temperature,
 )
 from segtailor.spaces.multi_resolution.architecture import MultiResolutionArchitecture
 from tests.search.cosearch_toys import SPACE, PlantedDevice, problem, settings
@@ -263,8 +262,6 @@ def test_bad_settings_are_refused_with_a_remedy() -> None:
         CostTerm(window=(1.0, 0.9))
     with pytest.raises(SearchProblem, match="one of them"):
         CostTerm(window=(0.9, 1.0), adapt=0.1)
-    with pytest.raises(Unsupported, match="one temperature"):
-        settings(record=True, temperature=Temperature())
     with pytest.raises(Unsupported, match="masked"):
         settings(record=True)
     with pytest.raises(Unsupported, match="samples to 0"):

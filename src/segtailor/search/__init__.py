@@ -3,6 +3,7 @@
 import sys
 
 from segtailor.search.calling import CallablePackage
+from segtailor.search.controller import Controller
 from segtailor.search.evolution import Evolution
 from segtailor.search.executors import EXECUTORS, Processes, Ray, Serial
 from segtailor.search.expansion import Expansion
@@ -13,6 +14,7 @@ from segtailor.search.trials import TrialSearch
 
 __all__ = [
     "EXECUTORS",
+    "Controller",
     "Entrant",
     "Evolution",
     "Expansion",

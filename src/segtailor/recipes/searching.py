@@ -1,37 +1,32 @@
-"""Search an architecture on one dataset: the recipe behind `segtailor search`, and its workers' entry."""
+"""Search an architecture on one dataset: the recipe behind `segtailor search`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from segtailor import spaces as spaces  # registers the families in a fresh worker
 from segtailor.core.atomic import write_json, write_text
-from segtailor.core.codec import Json, fingerprint, from_json, to_json
-from segtailor.core.errors import Unsupported, unknown
+from segtailor.core.codec import Json, from_json, to_json
+from segtailor.core.errors import Unsupported
 from segtailor.core.job import Job, Step
 from segtailor.core.objective import Linear, Objective, Power, Within
 from segtailor.core.plan import OPERATORS, Plan, Shape
 from segtailor.core.registry import Registry
 from segtailor.core.space import SPACES, Architecture, architecture_document
-from segtailor.core.strategy import STRATEGIES, Candidate, Evaluator, Problem, Trial, TrialResult
+from segtailor.core.strategy import STRATEGIES, Candidate, Problem
 from segtailor.costs import LatencyTable, Use
-from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
+from segtailor.recipes.evaluators import EVALUATORS, Judging
 from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part
 from segtailor.recipes.recipe import RECIPES, Place
 from segtailor.report.pareto import Mark, draw_front
 from segtailor.runs import Layout
-from segtailor.runs.environment import environment
 from segtailor.search import gradient_settings as gradient_settings  # registers the strategy
-from segtailor.search.evaluators.train import HalvedPixels, TrainEvaluator
-from segtailor.search.halves import FIT, JUDGE, HalvedTrain
+from segtailor.search.evaluators.train import TrainEvaluator
+from segtailor.search.halves import HalvedTrain
 from segtailor.search.trials import TrialSearch
 from segtailor.training import distributed
 from segtailor.training.device import pick_device
@@ -40,7 +35,6 @@ OBJECTIVES: Registry[type[Objective]] = Registry("objective")
 OBJECTIVES.add("within", Within)
 OBJECTIVES.add("linear", Linear)
 OBJECTIVES.add("power", Power)
-EVALUATORS = ("train", "shared")
 
 
 @RECIPES.register("search")
@@ -78,22 +72,13 @@ class SearchRecipe:
 
     def problem(self, place: Place) -> Problem:
         """Turn names into objects."""
-        self._check_evaluator()
         device = str(pick_device(place.device))
         dataset = locate(self.data)
         halves = HalvedTrain(dataset=dataset).halves()
         use = Use(
             space=self.space.kind, image=self.image, classes=dataset.task.outputs, target=self.cost.target
         )
-        evaluator = Evaluator(
-            work=f"{__name__}:evaluate",
-            settings={
-                "training": to_json(replace(self.training, fit=replace(self.training.fit, seed=self.seed))),
-                "data": self.data,
-                "cache": str(place.cache),
-            },
-            data=fingerprint([halves.fingerprint, environment()["packages"]]),
-        )
+        judging = Judging(recipe=self, place=place, task=dataset.task, halves=halves)
         return Problem(
             space=self.space.build(SPACES),
             cost=self.cost.build(use, table=Layout(place.folder).cost_table),
@@ -101,7 +86,7 @@ class SearchRecipe:
             task=dataset.task,
             image=Shape(3, *self.image),
             data=halves,
-            evaluator=evaluator,
+            evaluator=EVALUATORS.get(self.evaluator)(judging),
             executor=self.executor.build(device),
             device=device,
             seed=self.seed,
@@ -114,15 +99,6 @@ class SearchRecipe:
         if self.objective is None:
             return Within(limit=self.limit or math.inf)
         return self.objective.build(OBJECTIVES)
-
-    def _check_evaluator(self) -> None:
-        if self.evaluator not in EVALUATORS:
-            raise unknown("evaluator", self.evaluator, EVALUATORS)
-        if self.evaluator == "shared":
-            raise Unsupported(
-                f"the evaluator 'shared' slices a trained supernet, and there is none for space '{self.space.kind}'. "
-                "Use the evaluator 'train'."
-            )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -200,22 +176,6 @@ class Searching:
         )
         plan = self.problem.space.plan(arch, self.problem.image, self.problem.task.outputs)
         write_json(layout.plan(record["fingerprint"]), plan_document(plan), what="plan")
-
-
-def evaluate(trial: Trial, device: str) -> TrialResult:
-    """Judge a trial in a worker: rebuild data and evaluator from the trial's plain settings."""
-    settings = dict(trial.evaluator)
-    data = _pixels(str(settings["data"]), str(settings["cache"]))
-    training = from_json(TrainEvaluator, settings["training"], what="training of the evaluator")
-    return training.judge(trial, data=data, device=torch.device(device))
-
-
-@cache
-def _pixels(data: str, folder: str) -> HalvedPixels:
-    """Open the halves once per worker."""
-    halved = HalvedTrain(dataset=locate(data))
-    fit, judge = (open_pixels(halved, half, Path(folder)) for half in (FIT, JUDGE))
-    return HalvedPixels(halved.task, fit, judge)
 
 
 def plan_document(plan: Plan) -> dict[str, Json]:

@@ -1,0 +1,89 @@
+"""Who judges architectures: a table of evaluators, each with the settings its workers get and the function they call.
+
+A recipe names one. `EVALUATORS` turns the name into plain data, and everything that cannot work is refused there; the
+functions `(trial, device)` below run in workers, which know nothing but that data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from segtailor import spaces as spaces  # registers the families in a fresh worker
+from segtailor.core.codec import Json, fingerprint, from_json, to_json
+from segtailor.core.errors import Unsupported
+from segtailor.core.registry import Registry
+from segtailor.core.strategy import Evaluator, Halves, Trial, TrialResult
+from segtailor.core.task import Task
+from segtailor.data.cache import open_pixels
+from segtailor.data.locate import locate
+from segtailor.recipes.recipe import Place
+from segtailor.runs.environment import environment
+from segtailor.search.evaluators.train import HalvedPixels, TrainEvaluator
+from segtailor.search.halves import FIT, JUDGE, HalvedTrain
+
+if TYPE_CHECKING:
+    from segtailor.recipes.searching import SearchRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging:
+    """What an evaluator is made from: the recipe, where it runs, and what the data turned out to be."""
+
+    recipe: SearchRecipe
+    place: Place
+    task: Task
+    halves: Halves
+
+    def evaluator(self, work: str, **settings: Json) -> Evaluator:
+        """Return an evaluator whose workers find the data; its results depend on data and installed packages."""
+        where: dict[str, Json] = {"data": self.recipe.data, "cache": str(self.place.cache)}
+        return Evaluator(
+            work=f"{__name__}:{work}" if ":" not in work else work,
+            settings={**settings, **where},
+            data=fingerprint([self.halves.fingerprint, environment()["packages"]]),
+        )
+
+
+MakeEvaluator: TypeAlias = Callable[[Judging], Evaluator]
+EVALUATORS: Registry[MakeEvaluator] = Registry("evaluator")
+
+
+@EVALUATORS.register("train")
+def train(judging: Judging) -> Evaluator:
+    """Train every architecture briefly, from scratch."""
+    recipe = judging.recipe
+    training = replace(recipe.training, fit=replace(recipe.training.fit, seed=recipe.seed))
+    return judging.evaluator("judge_by_training", training=to_json(training))
+
+
+@EVALUATORS.register("shared")
+def shared(judging: Judging) -> Evaluator:
+    """Give every architecture its slice of a trained supernet."""
+    raise Unsupported(
+        "the evaluator 'shared' slices a trained supernet, and there is none for space "
+        f"'{judging.recipe.space.kind}'. Use the evaluator 'train'."
+    )
+
+
+def judge_by_training(trial: Trial, device: str) -> TrialResult:
+    """Judge a trial in a worker: rebuild data and evaluator from the trial's plain settings."""
+    training = from_json(TrainEvaluator, trial.evaluator["training"], what="training of the evaluator")
+    return training.judge(trial, data=worker_pixels(trial), device=torch.device(device))
+
+
+def worker_pixels(trial: Trial) -> HalvedPixels:
+    """Return the halves that a trial's evaluator names, opened once per worker."""
+    return _pixels(str(trial.evaluator["data"]), str(trial.evaluator["cache"]))
+
+
+@cache
+def _pixels(data: str, folder: str) -> HalvedPixels:
+    halved = HalvedTrain(dataset=locate(data))
+    fit, judge = (open_pixels(halved, half, Path(folder)) for half in (FIT, JUDGE))
+    return HalvedPixels(halved.task, fit, judge)

@@ -60,8 +60,8 @@ class Trial:
 class TrialResult:
     """What a trial found: all that comes back from a worker. Quality is higher for better; failures are results.
 
-    `stopped` is a trial that halving or its evaluator ended before its full budget. `passing` marks a failure that may not
-    come again (out of memory, diverged). The driver adds the cost.
+    `stopped` is a trial that halving or its evaluator ended before its full budget. `passing` marks a failure that
+    may not come again (out of memory, diverged). The driver adds the cost.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""A recurrent policy over decisions: one step of an LSTM per decision, one linear head each (auxiliary cells, section 3).
+"""A recurrent policy over decisions: one step of an LSTM per decision, one linear head each (auxiliary cells).
 
 As published, the LSTM reads its own last output and never what was chosen, so that decisions are independent of one
 another; `feedback` adds an embedding of the last choice, which makes the policy autoregressive.
@@ -74,7 +74,9 @@ class Policy(nn.Module):
         else:
             for place, scores in enumerate(known):
                 choose(place, scores)
-        logs = [float(scores.log_softmax(-1)[0, choice]) for scores, choice in zip(known, chosen, strict=True)]
+        logs = [
+            float(scores.log_softmax(-1)[0, choice]) for scores, choice in zip(known, chosen, strict=True)
+        ]
         return Drawn(tuple(int(choice) for choice in chosen), sum(logs), known)
 
     def forward(self, actions: Tensor) -> Scored:

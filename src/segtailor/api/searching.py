@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import segtailor.recipes.auxcells
 import segtailor.recipes.gradient_systems
 import segtailor.recipes.lpsnet
 import segtailor.spaces  # noqa: F401 - registers the families
@@ -26,7 +27,7 @@ from segtailor.recipes.systems import SYSTEMS, Occasion
 from segtailor.runs import Layout, execute
 from segtailor.search.halves import FIT, HalvedTrain
 
-SEARCHES = ("random", "evolution", "expansion")  # that a recipe's strategy can be replaced by
+SEARCHES = ("random", "evolution", "expansion", "controller")  # that a recipe's strategy can be replaced by
 
 
 def search_recipe(

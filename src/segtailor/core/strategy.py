@@ -190,13 +190,15 @@ class Evaluator:
     """Who judges an architecture: `work` names a function `module:function` that takes a `Trial` and a device.
 
     The function returns a `TrialResult` and is found by name in the worker, where it rebuilds everything from
-    the plain `settings`. `data` is the fingerprint of what it reads. `memory` is asked what to tell each trial.
+    the plain `settings`. `data` is the fingerprint of what it reads. `memory` is asked what to tell each trial,
+    and `note` is for the user, as the search starts.
     """
 
     work: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     data: str = ""
     memory: Memory | None = None
+    note: str = ""
 
 
 class Pool(Protocol):

@@ -42,7 +42,11 @@ class Judging:
 
     def evaluator(self, work: str, **settings: Json) -> Evaluator:
         """Return an evaluator whose workers find the data; its results depend on data and installed packages."""
-        where: dict[str, Json] = {"data": self.recipe.data, "cache": str(self.place.cache)}
+        where: dict[str, Json] = {
+            "data": self.recipe.data,
+            "cache": str(self.place.cache),
+            "judging": self.recipe.judging,
+        }
         return Evaluator(
             work=f"{__name__}:{work}" if ":" not in work else work,
             settings={**settings, **where},
@@ -50,6 +54,7 @@ class Judging:
         )
 
 
+HALF = 0.5  # share of the training split that judges, unless a recipe says otherwise
 MakeEvaluator: TypeAlias = Callable[[Judging], Evaluator]
 EVALUATORS: Registry[MakeEvaluator] = Registry("evaluator")
 
@@ -79,11 +84,15 @@ def judge_by_training(trial: Trial, device: str) -> TrialResult:
 
 def worker_pixels(trial: Trial) -> HalvedPixels:
     """Return the halves that a trial's evaluator names, opened once per worker."""
-    return _pixels(str(trial.evaluator["data"]), str(trial.evaluator["cache"]))
+    settings = trial.evaluator
+    return halved_pixels(
+        str(settings["data"]), str(settings["cache"]), float(settings.get("judging", HALF))
+    )
 
 
 @cache
-def _pixels(data: str, folder: str) -> HalvedPixels:
-    halved = HalvedTrain(dataset=locate(data))
+def halved_pixels(data: str, folder: str, judging: float = HALF) -> HalvedPixels:
+    """Open the two parts of a dataset's training split."""
+    halved = HalvedTrain(dataset=locate(data), share=judging)
     fit, judge = (open_pixels(halved, half, Path(folder)) for half in (FIT, JUDGE))
     return HalvedPixels(halved.task, fit, judge)

@@ -19,12 +19,15 @@ from segtailor.core.space import SPACES, Architecture, architecture_document
 from segtailor.core.strategy import STRATEGIES, Candidate, Problem
 from segtailor.costs import LatencyTable, Use
 from segtailor.data.locate import locate
-from segtailor.recipes.evaluators import EVALUATORS, Judging
+from segtailor.recipes import staged_judging as staged_judging  # registers the evaluator
+from segtailor.recipes.evaluators import EVALUATORS, HALF, Judging
 from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part
 from segtailor.recipes.recipe import RECIPES, Place
+from segtailor.report.charts import draw_chart
 from segtailor.report.pareto import Mark, draw_front
 from segtailor.runs import Layout
 from segtailor.search import gradient_settings as gradient_settings  # registers the strategy
+from segtailor.search.evaluators.staged import StagedEvaluator
 from segtailor.search.evaluators.train import TrainEvaluator
 from segtailor.search.halves import HalvedTrain
 from segtailor.search.trials import TrialSearch
@@ -43,7 +46,8 @@ class SearchRecipe:
     """Everything that decides a search; running it again is the reproduction.
 
     `image` is the size (height, width) that networks are priced at, `limit` the hard budget in the unit of the cost.
-    Without an objective quality alone counts. `training` is the short training that judges a candidate.
+    Without an objective quality alone counts. `training` is the short training that judges a candidate, `staged` the
+    one of the evaluator of that name, `judging` the share of the training split that candidates are judged by.
     """
 
     name: str
@@ -52,6 +56,8 @@ class SearchRecipe:
     data: str
     image: tuple[int, int]
     training: TrainEvaluator
+    staged: StagedEvaluator | None = None
+    judging: float = HALF
     cost: CostSpec = field(default_factory=CostSpec)
     limit: float | None = None
     objective: Part | None = None
@@ -74,7 +80,7 @@ class SearchRecipe:
         """Turn names into objects."""
         device = str(pick_device(place.device))
         dataset = locate(self.data)
-        halves = HalvedTrain(dataset=dataset).halves()
+        halves = HalvedTrain(dataset=dataset, share=self.judging).halves()
         use = Use(
             space=self.space.kind, image=self.image, classes=dataset.task.outputs, target=self.cost.target
         )
@@ -119,6 +125,8 @@ class Searching:
         table = Layout(self.place.folder).cost_table
         if isinstance(self.problem.cost, LatencyTable) and not table.exists():
             self.problem.cost.pack.write(table)
+        if self.problem.evaluator is not None and self.problem.evaluator.note:
+            yield Step(phase="search", done=0, message=self.problem.evaluator.note)
         yield from self.search.steps()
 
     def save(self, folder: Path) -> None:
@@ -150,6 +158,8 @@ class Searching:
             path_name="family" if "family" in found else "front",
         )
         write_text(layout.report / "pareto.svg", drawing, what="Pareto plot")
+        if "chart" in found:
+            write_text(layout.report / "chart.svg", draw_chart(found["chart"]), what="chart of the study")
         return found | {
             "architecture": str(layout.architecture(found["fingerprint"])),
             "report": str(layout.report / "pareto.svg"),

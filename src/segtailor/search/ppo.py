@@ -79,7 +79,7 @@ class Learner:
         advantages = torch.tensor([item.reward - self.baseline for item in self.lessons])
         for _ in range(self.settings.epochs):
             order = torch.randperm(len(self.lessons), generator=self.rng)
-            for rows in order.split(self.settings.minibatch):
+            for rows in torch.split(order, self.settings.minibatch):
                 self._step(actions[rows], old[rows], advantages[rows])
 
     def _step(self, actions: Tensor, old: Tensor, advantages: Tensor) -> None:
@@ -87,7 +87,7 @@ class Learner:
         loss = ppo_loss(found.log_prob, old, advantages, clip=self.settings.clip)
         loss = loss - self.settings.entropy * found.entropy.mean()
         self.adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.gradient_clip)
         self.adam.step()
 

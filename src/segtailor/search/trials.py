@@ -17,7 +17,7 @@ from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, fingerprint, from_json, read_json, to_json
 from segtailor.core.errors import RunProblem
 from segtailor.core.job import Step
-from segtailor.core.space import architecture_document, identity
+from segtailor.core.space import Architecture, architecture_document, identity
 from segtailor.core.strategy import (
     Candidate,
     Evaluator,
@@ -67,6 +67,7 @@ class TrialSearch:
         self._saved = 0.0
         self._state = strategy.begin(problem, self._prices)
         self._kept: Kept | None = None
+        self._known: Mapping[str, Json] = {}
         self._fresh = True
         self._judged: list[Judged] = []
         self._running: dict[int, Judged] = {}
@@ -290,7 +291,7 @@ class TrialSearch:
     def _recall(self) -> None:
         """Tell the evaluator's memory every full result before the next trial."""
         memory = self._evaluator.memory
-        self._known: Mapping[str, Json] = {} if memory is None else memory.begin()
+        self._known = {} if memory is None else memory.begin()
         for number in range(self._next if memory is not None else 0):
             if memory is not None and self._records[number]["budget"] == 1:
                 self._known = memory.learn(self._known, self._result(number))
@@ -299,7 +300,7 @@ class TrialSearch:
         """Return a candidate of an earlier session with its result."""
         record: dict[str, Any] = self._records[number]
         kind = type(self._problem.space).architecture_type
-        arch = from_json(kind, record["architecture"], what=f"saved trial {number}", error=RunProblem)
+        arch: Architecture = from_json(kind, record["architecture"], what=f"saved trial {number}", error=RunProblem)
         result = replace(self._result(number), status=status, reason=reason)
         candidate = Candidate(architecture=arch, cost=record["result"]["cost"], origin=record["origin"])
         self._cache.put(self._trial(number, candidate, record["budget"]), result)

@@ -99,7 +99,9 @@ class Store:
                     file.close()
             for name, spec in self.arrays.items():
                 if (draft / name).stat().st_size != spec.nbytes:
-                    raise ValueError(f"array '{name}' has {(draft / name).stat().st_size} bytes, not {spec.nbytes}")
+                    raise ValueError(
+                        f"array '{name}' has {(draft / name).stat().st_size} bytes, not {spec.nbytes}"
+                    )
             write_json(draft / INDEX, {"format": FORMAT, "about": dict(self.about)}, what="index")
 
 

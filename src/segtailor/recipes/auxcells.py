@@ -51,7 +51,9 @@ def small_or_paper(name: str, scale: Scale, occasion: Occasion, strategy: Part) 
         strategy=strategy,
         data=occasion.data,
         image=PAPER_IMAGE if scale == "paper" else occasion.size,
-        training=TrainEvaluator(augment=judged.augment, fit=FitSettings(steps=40, batch=8, optimiser="adamw")),
+        training=TrainEvaluator(
+            augment=judged.augment, fit=FitSettings(steps=40, batch=8, optimiser="adamw")
+        ),
         staged=judged,
         judging=0.1 if scale == "paper" else 0.5,
         evaluator="staged",

@@ -85,9 +85,7 @@ def judge_by_training(trial: Trial, device: str) -> TrialResult:
 def worker_pixels(trial: Trial) -> HalvedPixels:
     """Return the halves that a trial's evaluator names, opened once per worker."""
     settings = trial.evaluator
-    return halved_pixels(
-        str(settings["data"]), str(settings["cache"]), float(settings.get("judging", HALF))
-    )
+    return halved_pixels(str(settings["data"]), str(settings["cache"]), float(settings.get("judging", HALF)))
 
 
 @cache

@@ -51,9 +51,7 @@ def staged(judging: Judging) -> Evaluator:
     data = halved_pixels(recipe.data, str(judging.place.cache), recipe.judging)
     tools = _tools(settings, space.encoder, data)
     check_space(settings.stores(judging.place.cache / FEATURES, tools.encoder, data, tools.teacher).all())
-    found = judging.evaluator(
-        f"{__name__}:judge_in_stages", staged=to_json(settings), encoder=space.encoder
-    )
+    found = judging.evaluator(f"{__name__}:judge_in_stages", staged=to_json(settings), encoder=space.encoder)
     taught = tools.teacher.print if tools.teacher else None
     return replace(
         found,
@@ -69,9 +67,7 @@ def judge_in_stages(trial: Trial, device: str) -> TrialResult:
     data = worker_pixels(trial)
     text = json.dumps(to_json(settings))
     ready = _ready(text, str(trial.evaluator["encoder"]), _Place(data, str(trial.evaluator["cache"]), device))
-    return settings.run(
-        trial, data=data, encoder=ready.encoder, maps=ready.maps, device=torch.device(device)
-    )
+    return settings.run(trial, data=data, encoder=ready.encoder, maps=ready.maps, device=torch.device(device))
 
 
 def open_encoder(name: str, settings: StagedEvaluator, pixels: Pixels) -> Encoder:

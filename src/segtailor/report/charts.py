@@ -27,8 +27,11 @@ class Value(NamedTuple):
 
 
 def draw_chart(document: Mapping[str, Any]) -> str:
-    """Draw a chart given as plain data: `title`, `subtitle`, `unit`, `lines`, and `values` as [series, label, value]."""
-    values = [Value(str(row[0]), str(row[1]), float(row[2]), f"{row[0]} {row[1]}: {row[2]:.4g}") for row in document["values"]]
+    """Draw a chart given as plain data: title, subtitle, unit, lines, and `values` as [series, label, value]."""
+    values = [
+        Value(str(row[0]), str(row[1]), float(row[2]), f"{row[0]} {row[1]}: {row[2]:.4g}")
+        for row in document["values"]
+    ]
     return chart(
         values,
         title=document["title"],

@@ -300,7 +300,9 @@ class TrialSearch:
         """Return a candidate of an earlier session with its result."""
         record: dict[str, Any] = self._records[number]
         kind = type(self._problem.space).architecture_type
-        arch: Architecture = from_json(kind, record["architecture"], what=f"saved trial {number}", error=RunProblem)
+        arch: Architecture = from_json(
+            kind, record["architecture"], what=f"saved trial {number}", error=RunProblem
+        )
         result = replace(self._result(number), status=status, reason=reason)
         candidate = Candidate(architecture=arch, cost=record["result"]["cost"], origin=record["origin"])
         self._cache.put(self._trial(number, candidate, record["budget"]), result)

@@ -29,9 +29,7 @@ def make_encoder_optimiser(network: nn.Module, settings: FitSettings) -> Optimiz
     return optimiser
 
 
-def divided(
-    network: nn.Module, settings: FitSettings
-) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+def divided(network: nn.Module, settings: FitSettings) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Return the parameters that are trained: those of the main optimiser, and those of the encoder's."""
     sides: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
     start = None if settings.encoder is None else f"nodes.{settings.encoder.start}"

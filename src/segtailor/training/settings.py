@@ -11,7 +11,6 @@ from segtailor.training.distill import DistillSettings
 from segtailor.training.losses import LossSettings
 from segtailor.training.schedule import Schedule
 
-
 OptimiserKind: TypeAlias = Literal["sgd", "adam", "adamw"]
 
 

@@ -156,7 +156,9 @@ def judge_rows(
     """Yield maps, labels and pixels of the central crops."""
     part = encoder.part.to(device).eval()
     for start in range(0, len(pixels), AT_ONCE):
-        pairs = [central(pixels, index, wanted.judge) for index in range(start, min(start + AT_ONCE, len(pixels)))]
+        pairs = [
+            central(pixels, index, wanted.judge) for index in range(start, min(start + AT_ONCE, len(pixels)))
+        ]
         images, labels = (np.stack(side) for side in zip(*pairs, strict=True))
         with torch.inference_mode():
             maps = part({IMAGE: normalise(images, encoder.preprocessing, device)})
@@ -194,7 +196,9 @@ def central(pixels: Pixels, index: int, size: tuple[int, int]) -> tuple[NDArray[
         picture = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float()
         smooth = functional.interpolate(picture, size=goal, mode="bilinear", align_corners=False)
         image = smooth[0].permute(1, 2, 0).round().clamp(0, 255).byte().numpy()
-        mask = functional.interpolate(torch.from_numpy(np.array(labels))[None, None], size=goal, mode="nearest")
+        mask = functional.interpolate(
+            torch.from_numpy(np.array(labels))[None, None], size=goal, mode="nearest"
+        )
         labels = mask[0, 0].numpy()
         height, width = goal
     top, left = (height - size[0]) // 2, (width - size[1]) // 2

@@ -97,7 +97,9 @@ class StagedEvaluator:
         if min(self.judge) < 1:
             raise UserError(f"staged.judge: {self.judge} is empty; give height and width in pixels.")
 
-    def stores(self, root: Path, encoder: Encoder, data: HalvedPixels, teacher: Teacher | None) -> FeatureStores:
+    def stores(
+        self, root: Path, encoder: Encoder, data: HalvedPixels, teacher: Teacher | None
+    ) -> FeatureStores:
         """Say which files the first stage needs."""
         wanted, halves = self._wanted, (data.fit, data.judge)
         return stores(root, encoder, halves, wanted, classes=data.task.outputs, teacher=teacher)
@@ -127,7 +129,9 @@ class StagedEvaluator:
         metrics = {"stage1": (found := first.score()).reward}
         if self.stage2 is not None:
             if not self._goes_on(trial, found.reward):
-                return trial.stopped(found.reward, "not above the running mean after the first stage", **metrics)
+                return trial.stopped(
+                    found.reward, "not above the running mean after the first stage", **metrics
+                )
             found = self._second(trial, network, encoder, data=data, maps=maps, device=device)
             metrics["stage2"] = found.reward
         figures = {"miou": found.miou, "fwiou": found.fwiou, "mean_accuracy": found.mean_accuracy}

@@ -55,7 +55,7 @@ def _make(
             for parameter in trained:  # zeros, or a skipped first step would leave the buffers uninitialised
                 sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return sgd
-    kind = {"adam": Adam, "adamw": AdamW}[settings.optimiser]
+    kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[settings.optimiser]
     return kind(groups, lr=settings.lr, fused=True, **adam)
 
 

@@ -31,12 +31,7 @@ def load_encoder(network: Network, state: Mapping[str, Tensor]) -> None:
 
     from segtailor.nets.weights import NameMap, load_named
 
-    arch = network.architecture
-    if not isinstance(arch, DecoderCellArchitecture):
-        raise Unsupported(
-            f"{type(arch).__name__} has no separate encoder; load whole networks with load_published."
-        )
-    layout = _layout(arch.encoder, state)
+    layout = _layout(encoder_of(network), state)
     nodes = {layer.node: network.nodes[layer.node] for layer in layout.layers if layer.node in network.nodes}
     part = nn.ModuleDict(nodes)
     names = key_map(layout.layers, part.state_dict())
@@ -53,7 +48,7 @@ def fill_encoder(network: Network, weights: str = "auto") -> str:
     `weights` is the path of a state dictionary, `package` (installed with the extra `encoders`), `timm` (its own
     pre-trained ones), `random`, or `auto`: the package where the encoder has one and it is installed, else random.
     """
-    name = network.architecture.encoder
+    name = encoder_of(network)
     if weights == "auto":
         weights = "package" if name == PACKAGED and find_spec(MODULE) is not None else "random"
         if weights == "random" and name == PACKAGED:
@@ -70,6 +65,16 @@ def fill_encoder(network: Network, weights: str = "auto") -> str:
 
     load_encoder(network, read_state(weights))
     return f"{name} with the weights of {weights}"
+
+
+def encoder_of(network: Network) -> str:
+    """Return the name of a network's encoder; networks of other families have none."""
+    arch = network.architecture
+    if not isinstance(arch, DecoderCellArchitecture):
+        raise Unsupported(
+            f"{type(arch).__name__} has no separate encoder; load whole networks with load_published."
+        )
+    return arch.encoder
 
 
 def taps(plan: Plan) -> tuple[str, ...]:

@@ -225,7 +225,6 @@ class Constant(torch.nn.Module):
 def test_the_teachers_logits_are_kept_and_followed(
     data: HalvedPixels, encoder: Encoder, tmp_path: Path
 ) -> None:
-    teacher = teacher_of(Constant(), Preprocessing(), device=CPU)
     classes = data.task.outputs
     module = torch.nn.Sequential(Constant(), torch.nn.Conv2d(11, classes, 1))
     teacher = teacher_of(module, Preprocessing(), device=CPU)

@@ -63,6 +63,7 @@ def search_recipe(
         executor=_executor(chosen, recipe.executor),
         seed=recipe.seed if chosen.seed is None else chosen.seed,
     )
+    recipe = _in_flight(recipe, chosen.workers or 1)
     changed = parse_recipe(overridden(recipe_document(recipe), changes), what="recipe")
     return changed if isinstance(changed, SearchRecipe) else recipe
 
@@ -137,6 +138,18 @@ def _strategy(chosen: SearchChoices, strategy: Part) -> Part:
             raise UserError(f"--{name}: strategy '{kind}' has no such setting; {remedy}.")
         settings[name] = value
     return Part(kind=kind, settings=settings)
+
+
+def _in_flight(recipe: SearchRecipe, workers: int) -> SearchRecipe:
+    """Let a controller ask for as many networks at a time as there are workers; those are then told the same."""
+    settings = dict(recipe.strategy.settings)
+    if recipe.strategy.kind == "controller":
+        settings["batch"] = max(settings["batch"], workers)
+    staged = recipe.staged
+    if staged is not None and staged.early_stop is not None:
+        stop = replace(staged.early_stop, every=max(staged.early_stop.every, workers))
+        staged = replace(staged, early_stop=stop)
+    return replace(recipe, strategy=replace(recipe.strategy, settings=settings), staged=staged)
 
 
 def _executor(chosen: SearchChoices, executor: ExecutorSpec) -> ExecutorSpec:

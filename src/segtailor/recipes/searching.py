@@ -39,6 +39,8 @@ OBJECTIVES.add("within", Within)
 OBJECTIVES.add("linear", Linear)
 OBJECTIVES.add("power", Power)
 
+MEASURES = {"staged": "reward"}  # what an evaluator's quality is, where it is not mIoU
+
 
 @RECIPES.register("search")
 @dataclass(frozen=True, kw_only=True)
@@ -150,12 +152,14 @@ class Searching:
         for member in _kept(found):
             self._write(layout, by_trial[member["trial"]])
         layout.report.mkdir(exist_ok=True)
+        measure = MEASURES.get(self.recipe.evaluator, "mIoU")
         drawing = draw_front(
             _marks(found),
             title=f"{self.recipe.name} on {self.recipe.data}",
             unit=found["unit"],
             path=[member["trial"] for member in found.get("family") or found["front"]],
             path_name="family" if "family" in found else "front",
+            measure=measure,
         )
         write_text(layout.report / "pareto.svg", drawing, what="Pareto plot")
         if "chart" in found:
@@ -163,6 +167,7 @@ class Searching:
         return found | {
             "architecture": str(layout.architecture(found["fingerprint"])),
             "report": str(layout.report / "pareto.svg"),
+            "measure": measure,
         }
 
     def _write(self, layout: Layout, record: Mapping[str, Any]) -> None:

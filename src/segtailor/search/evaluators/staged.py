@@ -42,6 +42,7 @@ from segtailor.search.evaluators.features import (
 )
 from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.training.averaging import Average
+from segtailor.training.device import arrange, place
 from segtailor.training.distill import DistillSettings, distillation
 from segtailor.training.fit import Fit
 from segtailor.training.losses import Criterion, LossSettings
@@ -217,6 +218,7 @@ class FirstStage:
         self.task = task
         self.taps = encoder.taps(network.plan)
         self.decoder = Part(network, inputs=self.taps, outputs=network.plan.outputs)
+        place(self.decoder, device, channels_last=settings.stage1.channels_last)
         self.criterion = Criterion(settings.stage1.loss, classes=task.outputs, device=device)
 
     def train(self, trial: Trial) -> None:
@@ -266,7 +268,10 @@ class FirstStage:
 
     def _values(self, arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]) -> dict[str, Tensor]:
         return {
-            name: torch.from_numpy(arrays[f"tap{level}"][rows]).to(self.device)
+            name: arrange(
+                torch.from_numpy(arrays[f"tap{level}"][rows]).to(self.device),
+                channels_last=self.settings.stage1.channels_last,
+            )
             for level, name in enumerate(self.taps)
         }
 

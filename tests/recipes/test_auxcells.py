@@ -110,6 +110,7 @@ def test_real_pictures_get_the_encoder_whose_weights_can_be_had_offline() -> Non
     assert SYSTEMS.get("auxcells")("small", OCCASION).space.settings["encoder"] == "mobilenet_v2"
 
 
+@pytest.mark.slow
 def test_a_search_writes_what_it_found_and_says_what_its_encoder_knows(tmp_path: Path) -> None:
     found: Any = search(tiny(), tmp_path / "run", surroundings=around(tmp_path))
     assert found["unit"] == "params"

@@ -115,6 +115,7 @@ def test_published_choices_are_independent_and_fed_back_ones_are_not() -> None:
     torch.testing.assert_close(both, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feedback", [False, True])
 def test_a_draw_has_the_probability_that_it_says(feedback: bool) -> None:
     decisions = Planted(options=2, decisions_count=2).decisions
@@ -142,6 +143,7 @@ def test_the_baseline_starts_at_the_first_reward_and_the_first_lesson_teaches_no
     assert not all(map(torch.equal, before, learner.policy.parameters()))
 
 
+@pytest.mark.slow
 def test_a_better_choice_becomes_more_likely() -> None:
     learner = Learner(replace(SMALL, lr=0.05), Planted(options=2, decisions_count=1).decisions, seed=0)
     before = learner.log_prob((1,))
@@ -152,6 +154,7 @@ def test_a_better_choice_becomes_more_likely() -> None:
     assert learner.log_prob((1,)) > np.log(0.9)
 
 
+@pytest.mark.slow
 def test_an_entropy_bonus_keeps_the_policy_undecided() -> None:
     def left(bonus: float) -> float:
         learner = Learner(replace(SMALL, lr=0.05, entropy=bonus), Planted().decisions, seed=0)
@@ -216,12 +219,12 @@ def test_the_reward_is_the_objective_so_that_cost_can_weigh_in() -> None:
 
 
 def test_every_trial_is_new_and_within_the_budget_and_a_small_space_ends_the_search() -> None:
-    found = outcome(replace(SMALL, trials=20), problem(limit=30.0))
+    found = outcome(replace(SMALL, trials=8), problem(limit=30.0))
     prints = [item["fingerprint"] for item in found["trials"]]
-    assert len(set(prints)) == len(prints) == 20
+    assert len(set(prints)) == len(prints) == 8
     assert max(item["result"]["cost"] for item in found["trials"]) <= 30
-    few = outcome(replace(SMALL, trials=99), problem(space=Planted(options=2, decisions_count=3)))
-    assert len(few["trials"]) == 8
+    few = outcome(replace(SMALL, trials=9), problem(space=Planted(options=2, decisions_count=2)))
+    assert len(few["trials"]) == 4
 
 
 def test_a_budget_that_no_architecture_meets_names_the_cheapest_seen() -> None:

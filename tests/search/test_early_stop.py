@@ -119,7 +119,11 @@ def test_a_stopped_trial_is_never_chosen_but_teaches() -> None:
     [
         RandomSearch(trials=5),
         Evolution(trials=6, population=3),
-        Controller(trials=5, batch=2, hidden=4, layers=1, warmup=0),
+        pytest.param(
+            Controller(trials=5, batch=2, hidden=4, layers=1, warmup=0),
+            marks=pytest.mark.slow,
+            id="controller",
+        ),
     ],
 )
 def test_what_is_known_is_the_same_after_any_interruption(strategy: Any, tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def test_a_trial_repeats_and_tells_both_stages(data: HalvedPixels, encoder: Enco
     assert alone.quality == alone.metrics["stage1"] == first.metrics["stage1"]
 
 
+@pytest.mark.slow
 def test_a_weak_trial_is_stopped_by_chance_and_keeps_its_first_reward(
     data: HalvedPixels, encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -174,6 +175,7 @@ def test_the_first_stage_trains_the_decoder_alone(
     assert set(network.plan.select((MAIN,)).outputs) == {MAIN}  # gone at inference
 
 
+@pytest.mark.slow
 def test_averaging_ends_between_the_start_and_the_last_weights(
     data: HalvedPixels, encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -191,6 +193,7 @@ def test_averaging_ends_between_the_start_and_the_last_weights(
     assert 0 < float(averaged.norm()) < 0.5 * float(plain.norm())  # two steps: 0.1 + 0.09 of the way at most
 
 
+@pytest.mark.slow
 def test_averages_of_each_epoch_are_trained_on_where_asked(
     data: HalvedPixels, encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -222,6 +225,7 @@ class Constant(torch.nn.Module):
         return small.mean(1, keepdim=True).expand(-1, 11, -1, -1)
 
 
+@pytest.mark.slow
 def test_the_teachers_logits_are_kept_and_followed(
     data: HalvedPixels, encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -311,6 +315,7 @@ def test_central_crops_cut_large_pictures_and_enlarge_small_ones() -> None:
     assert set(np.unique(labels)) <= {0, 1}
 
 
+@pytest.mark.slow
 def test_a_first_stage_that_diverges_says_so(data: HalvedPixels, encoder: Encoder, tmp_path: Path) -> None:
     wild = replace(SETTINGS, stage1=replace(SETTINGS.stage1, lr=1e30, clip=None))
     maps = opened(wild, encoder, data, tmp_path)

@@ -33,6 +33,7 @@ from segtailor.runs import Policy
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder, taps
 from segtailor.spaces.decoder_cell.encoders import ENCODERS, Encoder
+from tests.data.trees import write_image, write_mask
 from tests.search.tiny_encoder import TINY, finer_taps, layouts, three_taps
 
 DATA = "synthetic:size=32x64,train=10,val=2"
@@ -148,6 +149,24 @@ def test_the_study_of_auxiliary_outputs_has_three_kinds_of_three_decoders() -> N
         "plain",
         "none",
     ]
+
+
+@pytest.mark.slow
+def test_a_voc_folder_of_mixed_sizes_is_searched_without_its_background(tmp_path: Path) -> None:
+    root = tmp_path / "voc"
+    names = [f"2007_00000{number}" for number in range(6)]
+    for name, size in zip(names, [(40, 60), (60, 40), (50, 50)] * 2, strict=True):
+        write_image(root / "JPEGImages" / f"{name}.jpg", size)
+        write_mask(root / "SegmentationClass" / f"{name}.png", (0, 5, 20, 255), size)
+    lists = root / "ImageSets" / "Segmentation"
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_text("\n".join(names))
+    recipe = replace(tiny(trials=2), data=f"voc:{root}")
+    found: Any = search(recipe, tmp_path / "run", surroundings=around(tmp_path))
+    assert found["failed"] == 0
+    assert len(found["trials"]) == 2
+    shapes = {path.stat().st_size for path in (tmp_path / "cache" / "features").glob("judge-*/labels")}
+    assert shapes == {3 * 32 * 64}  # central crops of one size, enlarged where a picture is smaller
 
 
 @pytest.mark.slow

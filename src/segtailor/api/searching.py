@@ -7,6 +7,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import segtailor.recipes.auxcells
+import segtailor.recipes.auxcells_studies
 import segtailor.recipes.gradient_systems
 import segtailor.recipes.lpsnet
 import segtailor.spaces  # noqa: F401 - registers the families
@@ -28,7 +30,7 @@ from segtailor.runs import Layout, execute
 from segtailor.search.evaluators.shared import SharedEvaluator
 from segtailor.search.halves import FIT, HalvedTrain
 
-SEARCHES = ("random", "evolution", "expansion")  # that a recipe's strategy can be replaced by
+SEARCHES = ("random", "evolution", "expansion", "controller")  # that a recipe's strategy can be replaced by
 
 
 def search_recipe(
@@ -66,6 +68,7 @@ def search_recipe(
         executor=_executor(chosen, recipe.executor),
         seed=recipe.seed if chosen.seed is None else chosen.seed,
     )
+    recipe = _in_flight(recipe, chosen.workers or 1)
     changed = parse_recipe(overridden(recipe_document(recipe), changes), what="recipe")
     return changed if isinstance(changed, SearchRecipe) else recipe
 
@@ -154,6 +157,18 @@ def _saved(run: Path) -> str:
     """Return the folder of a run's supernet, or the folder itself; absolute, as workers may stand elsewhere."""
     inside = Layout(run).supernet
     return str((inside if inside.is_dir() else run).absolute())
+
+
+def _in_flight(recipe: SearchRecipe, workers: int) -> SearchRecipe:
+    """Let a controller ask for as many networks at a time as there are workers; those are then told the same."""
+    settings = dict(recipe.strategy.settings)
+    if recipe.strategy.kind == "controller":
+        settings["batch"] = max(settings["batch"], workers)
+    staged = recipe.staged
+    if staged is not None and staged.early_stop is not None:
+        stop = replace(staged.early_stop, every=max(staged.early_stop.every, workers))
+        staged = replace(staged, early_stop=stop)
+    return replace(recipe, strategy=replace(recipe.strategy, settings=settings), staged=staged)
 
 
 def _executor(chosen: SearchChoices, executor: ExecutorSpec) -> ExecutorSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import segtailor.recipes.searching  # so that resume knows them
 import segtailor.spaces  # noqa: F401 - registers the families that recipes and bundles may name
 from segtailor.api.networks import resolve
 from segtailor.core.codec import Json
-from segtailor.core.errors import DataProblem
+from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.space import Architecture, architecture_document
 from segtailor.core.task import Task
 from segtailor.data import doctor
@@ -22,14 +22,18 @@ from segtailor.data.augment import Augment
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, load_bundle
+from segtailor.recipes.auxcells_training import auxcells_training
+from segtailor.recipes.choices import Scale
 from segtailor.recipes.overrides import overridden
 from segtailor.recipes.recipe import Place, Recipe, parse_recipe, recipe_document
+from segtailor.recipes.staged_training import StagedTrainRecipe
 from segtailor.recipes.training import TrainRecipe
 from segtailor.runs import Display, Layout, Policy, execute, read_recipe
 from segtailor.training import distributed
 from segtailor.training.device import pick_device
 from segtailor.training.evaluate import evaluate as score
 
+TRAININGS = {"auxcells": auxcells_training}
 CROP_STEP = 32  # crops are a multiple of this where the images allow it: the deepest stride of the families
 LARGEST_CROP = (768, 1536)
 CHECKED = 2000  # samples per split that are examined before training starts
@@ -67,8 +71,31 @@ def train_recipe(
     return changed if isinstance(changed, TrainRecipe) else recipe
 
 
+def staged_recipe(
+    name: str,
+    model: str | Path | Architecture,
+    data: str | Sequence[str],
+    *,
+    scale: Scale = "small",
+    crop: tuple[int, int] | None = None,
+    surroundings: Surroundings | None = None,
+) -> StagedTrainRecipe:
+    """Write the training recipe of a published system; `data` may name one dataset per stage where it has several."""
+    if name not in TRAININGS:
+        raise unknown("training", name, TRAININGS)
+    around, names = surroundings or Surroundings(), [data] if isinstance(data, str) else list(data)
+    dataset = locate(names[-1])
+    found = crop or usual_crop(open_pixels(dataset, "train", around.cache))
+    val = "val" if "val" in dataset.splits else None
+    return TRAININGS[name](resolve(model), names, scale=scale, crop=found, val_split=val)
+
+
 def train(
-    recipe: TrainRecipe, out: str | Path, *, check: bool = True, surroundings: Surroundings | None = None
+    recipe: TrainRecipe | StagedTrainRecipe,
+    out: str | Path,
+    *,
+    check: bool = True,
+    surroundings: Surroundings | None = None,
 ) -> dict[str, Json]:
     """Train in the run directory `out`, or go on with what is there; errors of the data stop it before it starts."""
     if check and not Layout(Path(out)).recipe.exists():

@@ -46,7 +46,11 @@ class Judging:
 
     def evaluator(self, work: str, **settings: Json) -> Evaluator:
         """Return an evaluator whose workers find the data; its results depend on data and installed packages."""
-        where: dict[str, Json] = {"data": self.recipe.data, "cache": str(self.place.cache)}
+        where: dict[str, Json] = {
+            "data": self.recipe.data,
+            "cache": str(self.place.cache),
+            "judging": self.recipe.judging,
+        }
         return Evaluator(
             work=f"{__name__}:{work}" if ":" not in work else work,
             settings={**settings, **where},
@@ -54,6 +58,7 @@ class Judging:
         )
 
 
+HALF = 0.5  # share of the training split that judges, unless a recipe says otherwise
 MakeEvaluator: TypeAlias = Callable[[Judging], Evaluator]
 EVALUATORS: Registry[MakeEvaluator] = Registry("evaluator")
 
@@ -78,7 +83,7 @@ def shared(judging: Judging) -> Evaluator:
     if recipe.strategy.kind == "gradient":
         raise Unsupported(
             "the evaluator 'shared' judges trials, and the strategy 'gradient' makes none: it judges with its own "
-            "weights. Choose --strategy random, evolution or expansion."
+            "weights. Choose --strategy random, evolution, controller or expansion."
         )
     facts = supernet_facts(recipe.shared)
     check_fits(
@@ -90,10 +95,8 @@ def shared(judging: Judging) -> Evaluator:
 def judge_by_slicing(trial: Trial, device: str) -> TrialResult:
     """Judge a trial in a worker, which loads the supernet for its first trial."""
     evaluator = from_json(SharedEvaluator, trial.evaluator["shared"], what="shared evaluator")
-    place = str(trial.evaluator["data"]), str(trial.evaluator["cache"])
-    return evaluator.judge(
-        trial, weights=_sliced(evaluator, str(trial.evaluator["supernet"]), device, *place)
-    )
+    weights = _sliced(evaluator, str(trial.evaluator["supernet"]), device, *_where(trial))
+    return evaluator.judge(trial, weights=weights)
 
 
 def supernet_facts(shared: SharedEvaluator) -> SupernetFacts:
@@ -102,8 +105,11 @@ def supernet_facts(shared: SharedEvaluator) -> SupernetFacts:
 
 
 @lru_cache(maxsize=1)  # supernets are large
-def _sliced(evaluator: SharedEvaluator, supernet: str, device: str, data: str, folder: str) -> SharedJudge:
-    return evaluator.open(data=_pixels(data, folder), device=torch.device(device), expected=supernet)
+def _sliced(
+    evaluator: SharedEvaluator, supernet: str, device: str, data: str, folder: str, judging: float
+) -> SharedJudge:
+    pixels = halved_pixels(data, folder, judging)
+    return evaluator.open(data=pixels, device=torch.device(device), expected=supernet)
 
 
 def judge_by_training(trial: Trial, device: str) -> TrialResult:
@@ -114,11 +120,17 @@ def judge_by_training(trial: Trial, device: str) -> TrialResult:
 
 def worker_pixels(trial: Trial) -> HalvedPixels:
     """Return the halves that a trial's evaluator names, opened once per worker."""
-    return _pixels(str(trial.evaluator["data"]), str(trial.evaluator["cache"]))
+    return halved_pixels(*_where(trial))
+
+
+def _where(trial: Trial) -> tuple[str, str, float]:
+    settings = trial.evaluator
+    return str(settings["data"]), str(settings["cache"]), float(settings.get("judging", HALF))
 
 
 @cache
-def _pixels(data: str, folder: str) -> HalvedPixels:
-    halved = HalvedTrain(dataset=locate(data))
+def halved_pixels(data: str, folder: str, judging: float = HALF) -> HalvedPixels:
+    """Open the two parts of a dataset's training split."""
+    halved = HalvedTrain(dataset=locate(data), share=judging)
     fit, judge = (open_pixels(halved, half, Path(folder)) for half in (FIT, JUDGE))
     return HalvedPixels(halved.task, fit, judge)

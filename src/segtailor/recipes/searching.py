@@ -19,13 +19,16 @@ from segtailor.core.space import SPACES, Architecture, SearchSpace, architecture
 from segtailor.core.strategy import STRATEGIES, Candidate, Problem
 from segtailor.costs import LatencyTable, Use
 from segtailor.data.locate import locate
-from segtailor.recipes.evaluators import EVALUATORS, Judging, supernet_facts
+from segtailor.recipes import staged_judging as staged_judging  # registers the evaluator
+from segtailor.recipes.evaluators import EVALUATORS, HALF, Judging, supernet_facts
 from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part
 from segtailor.recipes.recipe import RECIPES, Place
+from segtailor.report.charts import draw_chart
 from segtailor.report.pareto import Mark, draw_front
 from segtailor.runs import Layout
 from segtailor.search import gradient_settings as gradient_settings  # registers the strategy
 from segtailor.search.evaluators.shared import SharedEvaluator
+from segtailor.search.evaluators.staged import StagedEvaluator
 from segtailor.search.evaluators.train import TrainEvaluator
 from segtailor.search.gradient import GradientSearch
 from segtailor.search.halves import HalvedTrain
@@ -39,6 +42,8 @@ OBJECTIVES.add("within", Within)
 OBJECTIVES.add("linear", Linear)
 OBJECTIVES.add("power", Power)
 
+MEASURES = {"staged": "reward"}  # what an evaluator's quality is, where it is not mIoU
+
 
 @RECIPES.register("search")
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +51,8 @@ class SearchRecipe:
     """Everything that decides a search; running it again is the reproduction.
 
     `image` is the size (height, width) that networks are priced at, `limit` the hard budget in the unit of the cost.
-    Without an objective quality alone counts. `training` is the short training that judges a candidate.
+    Without an objective quality alone counts. `training` is the short training that judges a candidate, `staged` the
+    one of the evaluator of that name, `judging` the share of the training split that candidates are judged by.
     """
 
     name: str
@@ -55,6 +61,8 @@ class SearchRecipe:
     data: str
     image: tuple[int, int]
     training: TrainEvaluator
+    staged: StagedEvaluator | None = None
+    judging: float = HALF
     cost: CostSpec = field(default_factory=CostSpec)
     limit: float | None = None
     objective: Part | None = None
@@ -78,7 +86,7 @@ class SearchRecipe:
         """Turn names into objects."""
         device = str(pick_device(place.device))
         dataset = locate(self.data)
-        halves = HalvedTrain(dataset=dataset).halves()
+        halves = HalvedTrain(dataset=dataset, share=self.judging).halves()
         use = Use(
             space=self.space.kind, image=self.image, classes=dataset.task.outputs, target=self.cost.target
         )
@@ -132,6 +140,8 @@ class Searching:
         table = Layout(self.place.folder).cost_table
         if isinstance(self.problem.cost, LatencyTable) and not table.exists():
             self.problem.cost.pack.write(table)
+        if self.problem.evaluator is not None and self.problem.evaluator.note:
+            yield Step(phase="search", done=0, message=self.problem.evaluator.note)
         yield from self.search.steps()
 
     def save(self, folder: Path) -> None:
@@ -161,17 +171,22 @@ class Searching:
             self._write(layout, records[outcome["trial"]], role=role)
             outcome["architecture"] = str(layout.architecture(outcome["fingerprint"]))
         layout.report.mkdir(exist_ok=True)
+        measure = MEASURES.get(self.recipe.evaluator, "mIoU")
         drawing = draw_front(
             _marks(found),
             title=f"{self.recipe.name} on {self.recipe.data}",
             unit=found["unit"],
             path=[member["trial"] for member in found.get("family") or found["front"]],
             path_name="family" if "family" in found else "front",
+            measure=measure,
         )
         write_text(layout.report / "pareto.svg", drawing, what="Pareto plot")
+        if "chart" in found:
+            write_text(layout.report / "chart.svg", draw_chart(found["chart"]), what="chart of the study")
         return found | {
             "architecture": str(layout.architecture(found["fingerprint"])),
             "report": str(layout.report / "pareto.svg"),
+            "measure": measure,
         }
 
     def _write(self, layout: Layout, record: Mapping[str, Any], **more: Json) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, read_json
@@ -28,6 +28,7 @@ from segtailor.nets.network import Network, initialise
 from segtailor.nets.reparam import plain_form, with_branches
 from segtailor.recipes.recipe import RECIPES, Place
 from segtailor.runs import Layout
+from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder
 from segtailor.training.device import pick_device
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings
@@ -42,6 +43,7 @@ class TrainRecipe:
 
     `reparameterise` trains the blocks that have one in their branched form and folds them at the end; the bundle is
     the same kind either way. `teacher` is the folder of a bundle to distil from. `start` one to take weights from.
+    `encoder_weights` names pre-trained weights of the encoder (`spaces.decoder_cell.encoder_weights.fill_encoder`).
     """
 
     architecture: dict[str, Any]
@@ -54,16 +56,19 @@ class TrainRecipe:
     reparameterise: bool = False
     teacher: str | None = None
     start: str | None = None
+    encoder_weights: str | None = None
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
 
-    def job(self, place: Place) -> Training:
-        """Open the data, build the network, and return the job."""
+    def job(self, place: Place, *, weights: Mapping[str, Tensor] | None = None) -> Training:
+        """Open the data, build the network, and return the job; `weights` are those of an earlier stage."""
         dataset = locate(self.data)
         self._check_splits(dataset.splits)
         pixels = open_pixels(dataset, self.train_split, place.cache)
         validation = open_pixels(dataset, self.val_split, place.cache) if self.val_split else None
         device = pick_device(place.device)
         network = self._network(dataset.task)
+        if weights is not None:
+            _copy_state(weights, network)
         images, labels = pixels.canvas()
         batches = partial(
             Batches,
@@ -93,8 +98,10 @@ class TrainRecipe:
             if name not in network.plan.outputs:
                 raise unknown("output of this network", name, network.plan.outputs)
         initialise(network, self.fit.seed)
+        if self.encoder_weights is not None:
+            fill_encoder(network, self.encoder_weights)
         if self.start is not None:
-            _copy_weights(load_bundle(Path(self.start)).network, network)
+            _copy_state(load_bundle(Path(self.start)).network.state_dict(), network)
         return with_branches(network, seed=self.fit.seed) if self.reparameterise else network
 
     def _check_splits(self, known: Sequence[str]) -> None:
@@ -193,9 +200,9 @@ def _shown(facts: Mapping[str, Json]) -> str:
     return f"{facts.get('train_images')} training images, fingerprint {pixels}"
 
 
-def _copy_weights(source: Network, target: Network) -> None:
+def _copy_state(given: Mapping[str, Tensor], target: Network) -> None:
     """Take every weight of the same name and shape; the classifier of another task stays fresh."""
-    own, given = target.state_dict(), source.state_dict()
+    own = target.state_dict()
     fitting = {name: value for name, value in given.items() if name in own and own[name].shape == value.shape}
     if not fitting:
         raise UserError(

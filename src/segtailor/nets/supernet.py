@@ -26,17 +26,22 @@ Outputs: TypeAlias = dict[str, Tensor]  # logits by name (`main`, ...), each at 
 
 @dataclass(frozen=True, kw_only=True)
 class SupernetSettings:
-    """How a supernet computes; what it computes does not depend on it, except for `affine`.
+    """How a supernet computes; what it computes does not depend on it, except for `affine` and `mix_inputs`.
 
     `fused` runs candidates together (fast on a GPU), `compiled` also hands what is between convolutions to torch's
     compiler (minutes at the first step). `recompute` trades a second forward pass for memory.
     `affine` False freezes scale and shift of the candidates' norms at 1 and 0, so that all stay on one scale.
+    Where widths are shared: `masked` leaves drawn widths on the device and fills with zeros, so that nothing waits and
+    shapes stay; `matrices` resizes by matrix products; `mix_inputs` runs a cell once on the mix of its inputs.
     """
 
     fused: bool = False
     compiled: bool = False
     recompute: bool = False
     affine: bool = True
+    masked: bool = False
+    matrices: bool = False
+    mix_inputs: bool = False
 
     @property
     def kernels(self) -> Kernels | None:

@@ -204,7 +204,8 @@ def test_geometric_temperature_moves_at_every_step() -> None:
 def test_shares_per_group_scale_the_cost_gradient_of_that_group_alone() -> None:
     how = settings(steps=1, groups={"op": Learning(cost=0.0)}, cost=CostTerm(weight=100.0))
     engine = GradientSearch(how, problem())._engine
-    soft = engine.roles.draw("student", temperature=1.0, seed=0, images=None)
+    noise = engine.roles.noise(seed=0, images=None)
+    soft = engine.roles.draw("student", noise=noise, temperature=1.0, images=None)
     engine._cost_term(how.roles[0], soft).backward()  # type: ignore[no-untyped-call]
     assert not engine.roles.logits["student"]["block0"].grad.any()  # type: ignore[union-attr]
 
@@ -215,7 +216,8 @@ def test_shares_per_group_scale_the_cost_gradient_of_that_group_alone() -> None:
 def test_every_form_of_the_cost_term_prefers_cheaper_options(form: Any, of: Any, whole: bool) -> None:
     how = settings(cost=CostTerm(weight=1.0, form=form, of=of, whole=whole))
     engine = GradientSearch(how, problem())._engine
-    soft = engine.roles.draw("student", temperature=1.0, seed=0, images=None)
+    noise = engine.roles.noise(seed=0, images=None)
+    soft = engine.roles.draw("student", noise=noise, temperature=1.0, images=None)
     engine._cost_term(how.roles[0], soft).backward()  # type: ignore[no-untyped-call]
     slope = engine.roles.logits["student"]["block0"].grad
     assert slope is not None
@@ -251,8 +253,9 @@ def test_a_divided_batch_gives_the_same_gradient_on_the_logits() -> None:
         job = GradientSearch(how, problem())
         engine = job._engine
         engine.module.eval()  # norms of smaller batches differ otherwise
-        soft = engine.roles.draw("student", temperature=1.0, seed=0, images=None)
-        engine._backward(job._fit.at(0), how.roles[0], soft, learn=True)
+        noise = engine.roles.noise(seed=0, images=None)
+        soft = engine.roles.draw("student", noise=noise, temperature=1.0, images=None)
+        engine._backward(job._fit.at(0), how.roles[0], soft, turn=how.turns[0], learn=True)
         slopes.append(engine.roles.logits["student"]["block0"].grad)
     torch.testing.assert_close(slopes[0], slopes[1])
 

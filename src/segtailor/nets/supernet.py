@@ -90,6 +90,14 @@ class Relaxable(Protocol):
         """Return the picks that probabilities stand for."""
 
 
+@runtime_checkable
+class Alternating(Protocol):
+    """A relaxable space whose supernet has an output for each of a few networks to choose from in the end."""
+
+    def alternatives(self, probabilities: Mapping[str, Sequence[float]]) -> Mapping[str, Picks]:
+        """Return the picks by the output that judges them; on a tie the last is taken."""
+
+
 class MixedPlan(nn.Module):
     """Executes a plan, or `only` some of its nodes, in which the `mixed` ones are driven by decisions."""
 

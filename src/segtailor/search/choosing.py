@@ -5,27 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from segtailor.core.codec import Json, to_json
 from segtailor.core.space import Architecture, Decision, Picks, architecture_document, identity
-from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem, TrialResult
+from segtailor.core.strategy import Candidate as Priced
+from segtailor.core.strategy import Judged, Problem, SearchProblem, TrialResult
 from segtailor.data.batches import Batches
 from segtailor.data.dataset import Pair
 from segtailor.nets.mixed import Price
 from segtailor.nets.network import Network
-from segtailor.nets.relax import one_hot_weights
-from segtailor.nets.supernet import Supernet
+from segtailor.nets.relax import Live, Weights, live, one_hot_weights
+from segtailor.nets.supernet import Alternating, Supernet
 from segtailor.search.front import pareto
 from segtailor.search.gradient_settings import Gradient
 from segtailor.search.prices import Prices
 from segtailor.search.trajectory import Probabilities
 from segtailor.training.device import place
 from segtailor.training.evaluate import Pictures, evaluate
+
+MULTIPLE = 32  # of image sides that any supernet accepts
+
+
+# What may be chosen: the output of the supernet that judges it, None for the weights it would take over, and itself.
+Candidate: TypeAlias = tuple[str | None, Architecture]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +76,14 @@ class SharedJudge:
         place(network, self.device, channels_last=self.settings.fit.channels_last)
         if self.settings.choice.recalibrate:
             self._recalibrate(network)
+        return self._miou(network)
+
+    def output(self, name: str, weights: Weights) -> float:
+        """Return the mIoU of an output of the supernet itself."""
+        scale = self.settings.choice.scale
+        return self._miou(Driven(self.supernet, weights, live(weights), output=name, scale=scale))
+
+    def _miou(self, network: nn.Module) -> float:
         count = self.settings.choice.images or len(self.pictures)
         return evaluate(
             network,
@@ -87,6 +104,25 @@ class SharedJudge:
         network.train()
         for number in range(self.settings.choice.recalibrate):
             network(self.batches.at(number).images)
+
+
+class Driven(nn.Module):
+    """A supernet at given weights as a network of one output; images are resized by `scale`, to sides it accepts."""
+
+    def __init__(
+        self, supernet: Supernet, weights: Weights, live: Live, *, output: str, scale: float
+    ) -> None:
+        super().__init__()
+        self.supernet, self.weights, self.live = supernet, weights, live
+        self.output, self.scale = output, scale
+        self.plan = supernet  # says how its outputs are enlarged
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return the logits of the output."""
+        size = [max(1, round(side * self.scale / MULTIPLE)) * MULTIPLE for side in image.shape[2:]]
+        if size != list(image.shape[2:]):
+            image = functional.interpolate(image, size=size, mode="bilinear", antialias=self.scale < 1)
+        return self.supernet.forward(image, self.weights, self.live)[self.output]
 
 
 def sampled_picks(
@@ -111,9 +147,23 @@ class Choosing:
         self.price = price
         self.prices = prices
 
-    def shortlist(self, probabilities: Probabilities, *, samples: int, seed: int) -> list[Architecture]:
-        """Return what to judge: the most likely architecture, an affordable form of it, and distinct draws."""
+    def likely(self, probabilities: Probabilities) -> Candidate:
+        """Return the most likely architecture; of several that the supernet judges itself, the last."""
+        alternatives = self._alternatives(probabilities)
+        if alternatives:
+            return alternatives[-1]
         space = self.problem.space
+        return None, space.architecture(space.discretise(probabilities))  # type: ignore[attr-defined]
+
+    def shortlist(self, probabilities: Probabilities, *, samples: int, seed: int) -> list[Candidate]:
+        """Return what to judge: the most likely architecture, an affordable form of it, and distinct draws.
+
+        Where the supernet itself judges alternatives, these.
+        """
+        space = self.problem.space
+        alternatives = self._alternatives(probabilities)
+        if alternatives:
+            return alternatives
         likely = dict(space.discretise(probabilities))  # type: ignore[attr-defined]
         wanted = [likely, self.affordable(likely, probabilities)]
         wanted += sampled_picks(space.decisions, probabilities, count=samples, seed=seed)
@@ -121,7 +171,14 @@ class Choosing:
         for picks in wanted:
             arch = space.architecture(picks)
             distinct.setdefault(identity(arch), arch)
-        return list(distinct.values())
+        return [(None, arch) for arch in distinct.values()]
+
+    def _alternatives(self, probabilities: Probabilities) -> list[Candidate]:
+        space = self.problem.space
+        if not isinstance(space, Alternating):
+            return []
+        found = space.alternatives(probabilities)
+        return [(output, space.architecture(picks)) for output, picks in found.items()]
 
     def outcome(self, candidates: Sequence[Architecture], qualities: Sequence[float]) -> dict[str, Json]:
         """Return the best within the budget by the objective, or the cheapest where none is, and the front."""
@@ -129,7 +186,7 @@ class Choosing:
             raise SearchProblem("the search is not finished, so there is nothing to choose from; resume it.")
         judged = [
             Judged(
-                candidate=Candidate(architecture=arch, cost=self.prices(arch)),
+                candidate=Priced(architecture=arch, cost=self.prices(arch)),
                 result=TrialResult(id=number, status="done", quality=quality, cost=self.prices(arch)),
             )
             for number, (arch, quality) in enumerate(zip(candidates, qualities, strict=True))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, TypeAlias
 
 import torch
@@ -90,3 +91,30 @@ def release_memory(device: torch.device) -> None:
 def collective_backend(device: torch.device) -> str:
     """Return the name of the communication library for several processes."""
     return "nccl" if device.type == "cuda" else "gloo"
+
+
+def can_record(device: torch.device) -> bool:
+    """Tell whether work on a device can be recorded and replayed."""
+    return device.type == "cuda"
+
+
+@contextmanager
+def aside(device: torch.device) -> Iterator[None]:
+    """Run on a stream beside the usual one, as work must that is recorded later."""
+    if not can_record(device):
+        yield
+        return
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        yield
+    torch.cuda.current_stream(device).wait_stream(side)
+
+
+def record(function: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """Record what a function does on a device, without doing it; return what does it."""
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph.replay

@@ -73,7 +73,8 @@ class FusedPass:
         self._manner = Manner(first.training, first.eps)
         key = tuple((id(use.cell), *_indices(use.widths), use.entry is None) for use in applications)
         if key not in layouts:
-            layouts[key] = self._layout(applications[0].weights.device)
+            with torch.inference_mode(False):  # kept for training, too
+                layouts[key] = self._layout(applications[0].weights.device)
         self._plan = layouts[key]
         self._choices = self._gathered_choices()
         self._values = self._split_values()

@@ -19,8 +19,9 @@ class Sides(NamedTuple):
 @lru_cache(maxsize=256)
 def sides(before: tuple[int, int], after: tuple[int, int], device: torch.device, dtype: torch.dtype) -> Sides:
     """Return the matrices of a bilinear resize with aligned corners; kept, so that a recorded step only reads them."""
-    made = [_matrix(size, wanted) for size, wanted in zip(before, after, strict=True)]
-    return Sides(*(matrix.to(device, dtype) for matrix in made))
+    with torch.inference_mode(False):  # kept for training, too
+        made = [_matrix(size, wanted) for size, wanted in zip(before, after, strict=True)]
+        return Sides(*(matrix.to(device, dtype) for matrix in made))
 
 
 def resize(image: Tensor, by: Sides) -> Tensor:

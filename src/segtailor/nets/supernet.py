@@ -95,7 +95,7 @@ class Alternating(Protocol):
     """A relaxable space whose supernet has an output for each of a few networks to choose from in the end."""
 
     def alternatives(self, probabilities: Mapping[str, Sequence[float]]) -> Mapping[str, Picks]:
-        """Return the picks by the output that judges them; on a tie the last is taken."""
+        """Return the picks by the output that judges them; on a tie the first is taken."""
 
 
 class MixedPlan(nn.Module):

@@ -165,6 +165,10 @@ class Searching:
         by_trial = {record["id"]: record for record in found["trials"]}
         for member in _kept(found):
             self._write(layout, by_trial[member["trial"]])
+        for role, outcome in found.get("roles", {}).items():
+            records = {record["id"]: record for record in outcome["trials"]}
+            self._write(layout, records[outcome["trial"]], role=role)
+            outcome["architecture"] = str(layout.architecture(outcome["fingerprint"]))
         layout.report.mkdir(exist_ok=True)
         drawing = draw_front(
             _marks(found),
@@ -179,7 +183,7 @@ class Searching:
             "report": str(layout.report / "pareto.svg"),
         }
 
-    def _write(self, layout: Layout, record: Mapping[str, Any]) -> None:
+    def _write(self, layout: Layout, record: Mapping[str, Any], **more: Json) -> None:
         """Write an architecture with where it comes from, and its plan."""
         kind = type(self.problem.space).architecture_type
         arch: Architecture = from_json(kind, record["architecture"], what="architecture")
@@ -191,6 +195,7 @@ class Searching:
             "cost": record["result"]["cost"],
             "unit": self.problem.cost.unit,
             **record["origin"],
+            **more,
         }
         layout.architectures.mkdir(exist_ok=True)
         write_json(

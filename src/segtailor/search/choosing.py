@@ -115,7 +115,11 @@ class Driven(nn.Module):
         super().__init__()
         self.supernet, self.weights, self.live = supernet, weights, live
         self.output, self.scale = output, scale
-        self.plan = supernet  # says how its outputs are enlarged
+
+    @property
+    def plan(self) -> Supernet:
+        """Says how the output is enlarged."""
+        return self.supernet
 
     def forward(self, image: Tensor) -> Tensor:
         """Return the logits of the output."""
@@ -148,10 +152,10 @@ class Choosing:
         self.prices = prices
 
     def likely(self, probabilities: Probabilities) -> Candidate:
-        """Return the most likely architecture; of several that the supernet judges itself, the last."""
+        """Return the most likely architecture; of several that the supernet judges itself, the first."""
         alternatives = self._alternatives(probabilities)
         if alternatives:
-            return alternatives[-1]
+            return alternatives[0]
         space = self.problem.space
         return None, space.architecture(space.discretise(probabilities))  # type: ignore[attr-defined]
 

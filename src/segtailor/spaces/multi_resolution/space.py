@@ -167,13 +167,13 @@ class MultiResolution:
         return found
 
     def alternatives(self, probabilities: Mapping[str, Sequence[float]]) -> dict[str, Picks]:
-        """Return the picks for every choice of ends, by the output of the supernet that judges it; favourite last."""
-        return {name: self.picks(arch) for name, arch in self.derived(probabilities).items()}
+        """Return the picks for every choice of ends, coarsest first, by the output of the supernet that judges it."""
+        found = reversed(self.derived(probabilities).items())
+        return {name: self.picks(arch) for name, arch in found}
 
     def discretise(self, probabilities: Mapping[str, Sequence[float]]) -> Picks:
         """Return the picks of the derived network with the coarsest ends."""
-        *_, picks = self.alternatives(probabilities).values()
-        return picks
+        return next(iter(self.alternatives(probabilities).values()))
 
     def slots(self, arch: MultiResolutionArchitecture) -> list[Slot]:
         """Return where in the supernet each cell of a network is: on the first paths that hold its branches."""

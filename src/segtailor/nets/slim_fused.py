@@ -98,6 +98,9 @@ class FusedPass:
         """Give the statistics of this pass to the norms: those of first uses, then those of second ones."""
         if not self._training:
             return
+        if self._run is not cell_maps:
+            rows = [own for row in self._values for own in row]
+            self._statistics = [torch.cat([own.mean for own in rows]), torch.cat([own.variance for own in rows])]
         for moved in self._plan.moved:
             for kind in (0, 1):
                 self._move([row for row in moved if row[1].index is not None], kind)
@@ -174,6 +177,8 @@ class FusedPass:
             ]
         sizes = [size for row in plan.sizes for size in row]
         columns = [value.split(sizes) for value in (weight, bias, *self._statistics)]  # type: ignore[no-untyped-call]
+        if self._run is not cell_maps:  # a compiler wants tensors that it writes to apart
+            columns[2:] = [[part.clone() for part in column] for column in columns[2:]]
         everything = iter([Values(*row) for row in zip(*columns, strict=True)])
         return [tuple(next(everything) for _ in row) for row in plan.sizes]
 

@@ -322,7 +322,7 @@ class SupernetEngine:
 
     def _set_rate(self, rate: float) -> None:
         """Set the learning rate; a recorded step reads it from the device."""
-        if not self.settings.record:
+        if not (self.settings.record and devices.can_record(self.device)):
             set_rate(self.optimiser, rate)
             return
         for group in self.optimiser.param_groups:

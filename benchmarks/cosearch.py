@@ -34,7 +34,14 @@ class CoSearch:
     """A supernet with both roles, and steps on random pixels."""
 
     def __init__(
-        self, kind: Kind, words: frozenset[str], *, image: Shape, batch: int, device: torch.device, layers: int
+        self,
+        kind: Kind,
+        words: frozenset[str],
+        *,
+        image: Shape,
+        batch: int,
+        device: torch.device,
+        layers: int,
     ) -> None:
         self.kind, self.device = kind, device
         settings = search_settings(words, batch=batch)

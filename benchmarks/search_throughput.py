@@ -25,10 +25,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from cosearch import CoSearch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cosearch import CoSearch
 from segtailor.core.errors import UserError
 from segtailor.core.plan import OpCall, Shape
 from segtailor.nets.network import initialise
@@ -207,7 +207,12 @@ def measure_cosearch(setting: Setting, words: frozenset[str]) -> dict[str, float
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     search = CoSearch(
-        setting.kind, words, image=setting.image, batch=setting.batch, device=setting.device, layers=setting.layers
+        setting.kind,
+        words,
+        image=setting.image,
+        batch=setting.batch,
+        device=setting.device,
+        layers=setting.layers,
     )
     # Both roles take turns in pretraining, and each records after three steps of its own.
     warmup = setting.warmup + (9 if "graph" in words and cuda else 0)
@@ -285,7 +290,9 @@ def describe(row: dict[str, Any]) -> str:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--space", default="both", choices=("both", *SPACES))
-    parser.add_argument("--kind", default="both", choices=("both", "cosearch", "pretrain"), help="FasterSeg's step")
+    parser.add_argument(
+        "--kind", default="both", choices=("both", "cosearch", "pretrain"), help="FasterSeg's step"
+    )
     parser.add_argument("--layers", type=int, default=16, help="of FasterSeg's supernet; at least 8")
     parser.add_argument("--image", default="64x128")
     parser.add_argument("--batch", type=int, default=2)

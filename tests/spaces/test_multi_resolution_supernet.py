@@ -72,7 +72,11 @@ def known(weights: dict[str, Tensor], *, masked: bool) -> dict[str, tuple[int, .
 def test_the_outputs_are_those_of_the_reference() -> None:
     meta, values = fixture("fasterseg_supernet_parity")
     grid = Grid(layers=4)
-    given = {8: meta["ratios_given"]["scale_8"], 16: meta["ratios_given"]["scale_16"], 32: meta["ratios_given"]["scale_32"]}
+    given = {
+        8: meta["ratios_given"]["scale_8"],
+        16: meta["ratios_given"]["scale_16"],
+        32: meta["ratios_given"]["scale_32"],
+    }
     supernets = [
         MultiResolutionSupernet(grid, Shape(3, 64, 128), 19, settings).eval()
         for settings in (SupernetSettings(), SupernetSettings(fused=True, matrices=True))
@@ -110,7 +114,9 @@ def test_every_fast_path_equals_the_plain_one(fast: str, training: bool) -> None
         supernet = small(fused="fused" in words, matrices="matrices" in words).train(training)
         leaves = {name: row.clone().requires_grad_(name != FRAME) for name, row in weights.items()}
         outputs = supernet(noise(2, 3, 64, 128), leaves, known(weights, masked="masked" in words))
-        sum((row * torch.linspace(-1, 1, row.numel()).view_as(row)).sum() for row in outputs.values()).backward()
+        sum(
+            (row * torch.linspace(-1, 1, row.numel()).view_as(row)).sum() for row in outputs.values()
+        ).backward()
         found.append(
             {
                 "outputs": {name: row.detach() for name, row in outputs.items()},
@@ -123,7 +129,9 @@ def test_every_fast_path_equals_the_plain_one(fast: str, training: bool) -> None
         assert wanted.keys() == found[1][kind].keys()
         size = max(float(value.abs().max()) for value in wanted.values())
         for name, value in wanted.items():
-            torch.testing.assert_close(found[1][kind][name], value, rtol=1e-3, atol=1e-5 * (1 + size), msg=name)
+            torch.testing.assert_close(
+                found[1][kind][name], value, rtol=1e-3, atol=1e-5 * (1 + size), msg=name
+            )
 
 
 def test_gradients_of_widths_flow_through_the_scores_of_both_ends() -> None:
@@ -137,7 +145,8 @@ def test_gradients_of_widths_flow_through_the_scores_of_both_ends() -> None:
         outputs = supernet(noise(1, *IMAGE), leaves, known(weights, masked=masked))
         outputs["16_32"].square().sum().backward()
         grads.append({name: row.grad for name, row in leaves.items() if row.grad is not None})
-    assert grads[0].keys() == grads[1].keys() and len(grads[0]) >= 7
+    assert grads[0].keys() == grads[1].keys()
+    assert len(grads[0]) >= 7
     for name, grad in grads[0].items():
         torch.testing.assert_close(grads[1][name], grad, rtol=1e-3, atol=1e-4)
         assert (grad != 0).sum() == 1  # the drawn option alone
@@ -166,7 +175,9 @@ def one_branch(end: int, seed: int) -> tuple[MultiResolution, MultiResolutionArc
     space = replace(SPACE, layers=10, ends=((end,),))
     frame = rng.randrange(2)
     stem, head = space.grid.sets[frame]
-    weights = {row.name: one_hot(rng.randrange(len(row.options)), len(row.options)) for row in space.grid.decisions}
+    weights = {
+        row.name: one_hot(rng.randrange(len(row.options)), len(row.options)) for row in space.grid.decisions
+    }
     weights[FRAME] = one_hot(frame, 2)
     path = rng.choice(space._paths(0))
     places, cells = along(path, space.layers), []
@@ -206,7 +217,9 @@ def test_the_one_hot_cost_is_that_of_stem_and_cells(end: int, seed: int) -> None
     cost = RelaxedCost(space.grid, IMAGE)
     branches = cost.branches({name: row.double() for name, row in weights.items()}, arbitrary_price)
     plan = network_plan(arch, IMAGE, 3)
-    wanted = sum(arbitrary_price(plan.call(n.name)) for n in plan.nodes if n.name.startswith(("stem", "cell")))
+    wanted = sum(
+        arbitrary_price(plan.call(n.name)) for n in plan.nodes if n.name.startswith(("stem", "cell"))
+    )
     assert float(branches[-1]) == pytest.approx(wanted, rel=1e-12)
     assert float(cost(weights, arbitrary_price)) == pytest.approx(float(sum(branches)), rel=1e-5)
 
@@ -215,7 +228,10 @@ def test_the_one_hot_cost_is_that_of_stem_and_cells(end: int, seed: int) -> None
 def test_the_cost_is_that_of_the_derived_networks(seed: int) -> None:
     supernet = SPACE.supernet(IMAGE, 3)
     weights = drawn(SPACE.grid, seed)
-    plans = [network_plan(arch, IMAGE, 3) for arch in SPACE.derived({n: r.tolist() for n, r in weights.items()}).values()]
+    plans = [
+        network_plan(arch, IMAGE, 3)
+        for arch in SPACE.derived({n: r.tolist() for n, r in weights.items()}).values()
+    ]
     wanted = sum(sum(map(arbitrary_price, plan.calls)) for plan in plans) / 2
     assert float(supernet.cost(weights, arbitrary_price)) == pytest.approx(wanted)
     calls = set(SPACE.calls(IMAGE, 3))
@@ -268,7 +284,9 @@ def latency(weights: dict[str, Tensor], **groups: str) -> list[float]:
     grid = MultiResolution().grid
     own = dict(weights)
     for row in grid.decisions:
-        if row.group == "op" and groups.get("op") == "uniform" or row.group == "path" and groups.get("entry") == "uniform":
+        if (row.group == "op" and groups.get("op") == "uniform") or (
+            row.group == "path" and groups.get("entry") == "uniform"
+        ):
             own[row.name] = torch.full((len(row.options),), 1 / len(row.options), dtype=torch.float64)
         if row.name.startswith("width"):
             own[row.name] = one_hot(RATIOS.index(int(groups["width"])), len(RATIOS)).double()
@@ -331,7 +349,9 @@ def sensitivities(total: Callable[[dict[str, Tensor], int], float]) -> tuple[flo
     weights = published_weights("student", MultiResolution())
     same = {n: torch.full((5,), 0.2).double() if n.startswith("op") else row for n, row in weights.items()}
     per_operator = [
-        total({n: one_hot(index, 5).double() if n.startswith("op") else row for n, row in weights.items()}, 12)
+        total(
+            {n: one_hot(index, 5).double() if n.startswith("op") else row for n, row in weights.items()}, 12
+        )
         for index in range(5)
     ]
     return (max(per_operator) - min(per_operator)) / 3, (total(same, 12) - total(same, 4)) / 3
@@ -357,7 +377,8 @@ def test_every_decision_moves_the_relaxed_latency() -> None:
     weights = {name: row.double().requires_grad_() for name, row in uniform(grid).items()}
     RelaxedCost(grid, FULL)(weights, PACK.price).backward()
     for name, row in weights.items():
-        assert row.grad is not None and row.grad.abs().max() > 0, name
+        assert row.grad is not None, name
+        assert row.grad.abs().max() > 0, name
 
 
 def test_skips_without_an_entry_are_priced_by_what_derivation_makes_of_them() -> None:

@@ -24,8 +24,8 @@ Widths: TypeAlias = Literal["own", "least", "most", "random"]
 class Width:
     """How wide a map is: the `channels` of all options in ascending order, and which of them holds.
 
-    `index` says it where the host knows. `row` has one weight per option, all zero but one: the choice where there is no
-    index, and in any case what gradients of the choice flow to.
+    `index` says it where the host knows. `row` has one weight per option, all zero but one: the choice where there is
+    no index, and in any case what gradients of the choice flow to.
     """
 
     channels: tuple[int, ...]

@@ -100,7 +100,10 @@ class FusedPass:
             return
         if self._run is not cell_maps:
             rows = [own for row in self._values for own in row]
-            self._statistics = [torch.cat([own.mean for own in rows]), torch.cat([own.variance for own in rows])]
+            self._statistics = [
+                torch.cat([own.mean for own in rows]),
+                torch.cat([own.variance for own in rows]),
+            ]
         for moved in self._plan.moved:
             for kind in (0, 1):
                 self._move([row for row in moved if row[1].index is not None], kind)
@@ -121,7 +124,9 @@ class FusedPass:
         targets = [(row.norm.running_mean, row.norm.running_var)[kind] for row, _, _ in rows]
         widths = [target.shape[1] for target in targets]
         before = torch.cat(targets, dim=1)
-        fresh = torch.cat([self._statistics[kind][offset : offset + width.extent] for _, width, offset in rows])
+        fresh = torch.cat(
+            [self._statistics[kind][offset : offset + width.extent] for _, width, offset in rows]
+        )
         places = {id(row.norm): number for number, (row, _) in enumerate(self._chosen())}
         chosen = torch.cat(
             [self._hits[:, places[id(row.norm)], None].expand(-1, width) & row.norm.mask
@@ -132,7 +137,9 @@ class FusedPass:
 
     def _chosen(self) -> list[tuple[Norm, Width]]:
         """List the norms whose width only the device knows."""
-        rows = [(row, use.widths) for use in self._uses for group in self._norms[id(use.cell)] for row in group]
+        rows = [
+            (row, use.widths) for use in self._uses for group in self._norms[id(use.cell)] for row in group
+        ]
         found = [(row, _width(row, widths)) for row, widths in rows]
         return [(row, width) for row, width in found if width.index is None]
 
@@ -264,7 +271,11 @@ def ordered_norms(cell: SlimCell) -> list[list[Norm]]:
         return Norm(norm, int(mixed is not cell.same), operator, not twice or number == 2)
 
     def first(mixed: SlimMixed) -> list[list[Norm]]:
-        return [[row(mixed, CONV, 1), row(mixed, CONV_2X, 1)], [row(mixed, CONV_2X, 2)], [row(mixed, SKIP, 1)]]
+        return [
+            [row(mixed, CONV, 1), row(mixed, CONV_2X, 1)],
+            [row(mixed, CONV_2X, 2)],
+            [row(mixed, SKIP, 1)],
+        ]
 
     halves = [cell.same] if cell.down is None else [cell.same, cell.down]
     half = [part for mixed in halves for part in (row(mixed, ZOOMED, 1), row(mixed, ZOOMED_2X, 1))]

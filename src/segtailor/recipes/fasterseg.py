@@ -155,5 +155,11 @@ def _pretraining_fit(*, paper: bool) -> FitSettings:
             precision="bf16",
         )
     return FitSettings(
-        steps=60, batch=4, optimiser="adamw", lr=0.008, schedule=Schedule(kind="constant"), loss=_loss(), clip=5.0
+        steps=60,
+        batch=4,
+        optimiser="adamw",
+        lr=0.008,
+        schedule=Schedule(kind="constant"),
+        loss=_loss(),
+        clip=5.0,
     )

@@ -36,7 +36,8 @@ def fasterseg_recipe(scale: Scale, occasion: Occasion) -> SearchRecipe:
     """Choose paths, operators and widths by gradients, and a teacher beside the student (FasterSeg)."""
     row = fasterseg(scale, image=_multiple(_crop(occasion)))
     recipe = replace(
-        _recipe(row, scale, occasion), objective=Part(kind="power", settings={"limit": TARGET_MS, "exponent": -0.07})
+        _recipe(row, scale, occasion),
+        objective=Part(kind="power", settings={"limit": TARGET_MS, "exponent": -0.07}),
     )
     if scale == "small":
         return recipe

@@ -58,10 +58,10 @@ def part(registry: Registry[type[T]], kind: str, **settings: Any) -> Part:
 
 @dataclass(frozen=True, kw_only=True)
 class CostSpec:
-    """What a network costs. A latency comes from a device pack (a file, or the name of a shipped one), or is measured on a
-    target of this machine.
+    """What a network costs. A latency comes from a device pack, or is measured on a target of this machine.
 
-    `seconds` is how long each network is measured at least. `force` takes a pack that was made for something else.
+    A pack is a file, or the name of one that is shipped. `seconds` is how long each network is measured at least.
+    `force` takes a pack that was made for something else.
     """
 
     kind: Literal["macs", "params", "memory", "latency"] = "macs"

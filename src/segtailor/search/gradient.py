@@ -85,7 +85,9 @@ class GradientSearch:
             device=self._device,
         )
         self._total = settings.fit.total(self._fit.steps_per_epoch)
-        self._ahead = 0 if first is None or self._first is None else first.fit.total(self._first.steps_per_epoch)
+        self._ahead = (
+            0 if first is None or self._first is None else first.fit.total(self._first.steps_per_epoch)
+        )
         self._interval = max(1, self._total // settings.marks)
         self._prepared = self._done = 0
         self._quality: float | None = None
@@ -98,7 +100,11 @@ class GradientSearch:
         pace = Pace()
         while self._prepared < self._ahead:
             self._prepare()
-            if self._prepared % self._interval == 0 or self._prepared == self._ahead or pace.due(self._prepared):
+            if (
+                self._prepared % self._interval == 0
+                or self._prepared == self._ahead
+                or pace.due(self._prepared)
+            ):
                 done = self._prepared % self._interval == 0 or self._prepared == self._ahead
                 step = Step(phase="pretrain", done=self._prepared, total=self._ahead, metrics=self._report())
                 yield replace(step, checkpoint=done)
@@ -271,7 +277,9 @@ class GradientSearch:
         every = self._interval * settings.judge_every
         if every and self._done and self._done % every == 0:
             first = engine.roles.names[0]
-            self._quality = metrics["quality"] = self._judged(first, self._choosing.likely(self._to_choose(first)))
+            self._quality = metrics["quality"] = self._judged(
+                first, self._choosing.likely(self._to_choose(first))
+            )
         left = sum(len(options) for options in engine.supernet.remaining().values())
         self.trajectory.append(
             {"step": self._done, "cost_weight": weight, "candidates": left,
@@ -310,7 +318,7 @@ class GradientSearch:
                 )
 
     def _judged(self, role: str, candidate: Candidate) -> float:
-        """Judge an architecture by itself, or the output of the supernet that stands for it, at its likeliest widths."""
+        """Judge an architecture by itself, or the supernet's output that stands for it, at its likeliest widths."""
         output, arch = candidate
         if output is None:
             return self._judge(arch)

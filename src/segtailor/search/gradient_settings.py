@@ -92,7 +92,7 @@ class CostTerm:
             raise SearchProblem("cost: adapt multiplies the weight, which is 0; give a weight to start from.")
         if self.window is not None and not 0 < self.window[0] < self.window[1]:
             raise SearchProblem(
-                f"cost.window: {self.window} is no range of shares of the budget; give 0 < lower < upper, e.g. (0.9, 1)."
+                f"cost.window: {self.window} is no range of shares of the budget; give 0 < lower < upper, e.g. 0.9, 1."
             )
         if self.window is not None and self.adapt > 0:
             raise SearchProblem("cost: adapt and window both steer the weight; give one of them.")
@@ -116,8 +116,8 @@ class LogitOptimiser:
 class Role:
     """One set of logits on the supernet, e.g. a student, or a teacher that costs nothing (`cost` 0).
 
-    `fixed` decisions, named themselves or by their group, have one option throughout; -1 is the last. Options in `never`
-    are searched like all others, but not chosen.
+    `fixed` decisions, named themselves or by their group, have one option throughout; -1 is the last. Options in
+    `never` are searched like all others, but not chosen.
     """
 
     name: str
@@ -171,7 +171,9 @@ class Choice:
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 4:
-            raise SearchProblem(f"choice.scale: {self.scale}; give a factor on image sides above 0, e.g. 0.5.")
+            raise SearchProblem(
+                f"choice.scale: {self.scale}; give a factor on image sides above 0, e.g. 0.5."
+            )
         if self.samples < 0 or self.recalibrate < 0 or (self.images is not None and self.images < 1):
             raise SearchProblem("choice: samples and recalibrate must be 0 or more, images 1 or more.")
 
@@ -226,9 +228,13 @@ class Gradient:
         if strangers:
             raise SearchProblem(f"passes: there is no role '{strangers[0]}'; roles are {', '.join(names)}.")
         if self.record and self.temperature.start != self.temperature.end:
-            raise Unsupported("record: a recorded step has one temperature; let it start and end alike, or do not record.")
+            raise Unsupported(
+                "record: a recorded step has one temperature; let it start and end alike, or do not record."
+            )
         if self.record and (self.mode != "soft" or (self._draws_hard and not self.supernet.masked)):
-            raise Unsupported("record: choices that the host must know end a recording; set supernet.masked, mode soft.")
+            raise Unsupported(
+                "record: choices that the host must know end a recording; set supernet.masked, mode soft."
+            )
         _check_fit(self.fit)
 
     @property

@@ -149,7 +149,9 @@ def _fixed(role: Role, decisions: Sequence[Decision]) -> dict[str, int]:
     known = {key for decision in decisions for key in (decision.name, decision.group)}
     for key in role.fixed:
         if key not in known:
-            raise SearchProblem(f"role '{role.name}' fixes '{key}', which is neither decision nor group here.")
+            raise SearchProblem(
+                f"role '{role.name}' fixes '{key}', which is neither decision nor group here."
+            )
     found = {}
     for decision in decisions:
         option = role.fixed.get(decision.name, role.fixed.get(decision.group))

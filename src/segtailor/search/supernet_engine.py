@@ -183,9 +183,7 @@ class SupernetEngine:
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
         self._steps.clear()
 
-    def _backward(
-        self, batch: Batch, role: Role, soft: Weights, *, turn: Pass, learn: bool
-    ) -> Tensor:
+    def _backward(self, batch: Batch, role: Role, soft: Weights, *, turn: Pass, learn: bool) -> Tensor:
         """Leave gradients on weights and, to `learn`, on logits; return the loss on the data."""
         drive = driving(
             self.supernet.decisions, soft, self.settings.mode, threshold=self.settings.prune_below
@@ -317,7 +315,11 @@ class SupernetEngine:
         window, limit = self.settings.cost.window, self.problem.limit
         if window is None or limit is None or not costs:
             return
-        step = -math.log(2) if min(costs) <= window[0] * limit else math.log(2) * (max(costs) >= window[1] * limit)
+        step = (
+            -math.log(2)
+            if min(costs) <= window[0] * limit
+            else math.log(2) * (max(costs) >= window[1] * limit)
+        )
         self.pressure.add_(step).clamp_(-PRESSURE, PRESSURE)
 
     def _set_rate(self, rate: float) -> None:

@@ -18,8 +18,8 @@ from segtailor.training import device as devices
 class CapturedStep:
     """Wraps a function of named tensors that returns nothing and never waits for the device.
 
-    The first `warmup` calls run as they are, which lets kernels be chosen and caches be filled. The next one records and
-    replays, so that every call does exactly one step. `record` False always calls.
+    The first `warmup` calls run as they are, which lets kernels be chosen and caches be filled. The next one records
+    and replays, so that every call does exactly one step. `record` False always calls.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class CapturedStep:
             own = self._inputs.get(name)
             if own is None or own.shape != value.shape:
                 raise Unsupported(
-                    f"a recorded step takes '{name}' in one shape only; {tuple(value.shape)} is another than before. Do "
-                    "not record where batches change their size."
+                    f"a recorded step takes '{name}' in one shape only; {tuple(value.shape)} is another than before. "
+                    "Do not record where batches change their size."
                 )
             own.copy_(value, non_blocking=True)

@@ -104,7 +104,7 @@ def aside(device: torch.device) -> Iterator[None]:
     if not can_record(device):
         yield
         return
-    side = torch.cuda.Stream(device)
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         yield

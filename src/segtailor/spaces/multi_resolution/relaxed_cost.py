@@ -1,4 +1,4 @@
-"""The relaxed latency of the supernet (FasterSeg section 3.3; its recursion as specified, without the release's faults).
+"""The relaxed latency of the supernet (FasterSeg section 3.3, without the faults of the release).
 
 The cost of reaching a cell is that of its inputs in proportion; the latency is the sum over the ends of all scales, the
 head left out. Widths enter as a pairwise expectation, which for one-hot rows is the entry of exactly these two.
@@ -22,7 +22,9 @@ from segtailor.spaces.multi_resolution.grid import FRAME, OPTIONS, Grid, Place
 from segtailor.spaces.multi_resolution.layers import OPERATORS_BY_NAME
 from segtailor.spaces.multi_resolution.paths import RATES
 
-Kind: TypeAlias = tuple[int, str, str, int]  # scale, who writes what is read, who reads what is written, stride
+Kind: TypeAlias = tuple[
+    int, str, str, int
+]  # scale, who writes what is read, who reads what is written, stride
 SKIPS: dict[int, Operator] = {1: Identity(), 2: FactorisedReduction(first=False)}
 
 
@@ -74,9 +76,7 @@ class RelaxedCost:
         down: Mapping[Place, Tensor],
         known: Prices,
     ) -> Tensor:
-        costs = [
-            (down if source.scale < cell.scale else same)[source] for source in self.grid.sources(cell)
-        ]
+        costs = [(down if source.scale < cell.scale else same)[source] for source in self.grid.sources(cell)]
         if not costs:
             return (rows[FRAME] * known.stems.to(rows[FRAME].dtype)).sum()
         return costs[0] if len(costs) == 1 else (rows[cell.entry] * torch.stack(costs)).sum()
@@ -128,7 +128,9 @@ class RelaxedCost:
             found.append(
                 [
                     [
-                        _price(price, name, size._replace(channels=rate * read), rate * stride * write, stride)
+                        _price(
+                            price, name, size._replace(channels=rate * read), rate * stride * write, stride
+                        )
                         for write in writes
                     ]
                     for read in reads

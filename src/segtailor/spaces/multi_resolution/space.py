@@ -63,7 +63,7 @@ class MultiResolution:
         branches = all(min(one) > max(other) for one, other in pairwise(self.ends) if one and other)
         if not 1 <= len(self.ends) <= 2 or not all(self.ends) or not set(rates) <= set(RATES) or not branches:
             raise InvalidArchitecture(
-                f"ends: {self.ends}; allowed: one or two branches, each with the rates {list(RATES)} that it may end at, "
+                f"ends: {self.ends}; allowed: one or two branches, each with rates of {list(RATES)} to end at, "
                 "those of the first all coarser than those of the second."
             )
 
@@ -146,9 +146,7 @@ class MultiResolution:
         how = settings or SupernetSettings()
         return MultiResolutionSupernet(self.grid, image, classes, how, space=self)
 
-    def derived(
-        self, probabilities: Mapping[str, Sequence[float]]
-    ) -> dict[str, MultiResolutionArchitecture]:
+    def derived(self, probabilities: Mapping[str, Sequence[float]]) -> dict[str, MultiResolutionArchitecture]:
         """Return the network for every choice of ends, by the supernet's output that reads the same scales."""
         grid = self.grid
         frame = list(probabilities[FRAME])
@@ -223,8 +221,8 @@ class MultiResolution:
                 ], path
         raise InvalidArchitecture(
             f"branches.{number}: no path of this space over {self.layers} layers, which ends at rate "
-            f"{' or '.join(map(str, self.ends[number]))}, holds a branch to rate {end_rate(branch)} with {needed} cells "
-            "per rate (each halving cell counts for the rate it writes)."
+            f"{' or '.join(map(str, self.ends[number]))}, holds a branch to rate {end_rate(branch)} with {needed} "
+            "cells per rate (each halving cell counts for the rate it writes)."
         )
 
 

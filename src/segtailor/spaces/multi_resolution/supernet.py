@@ -68,9 +68,13 @@ class MultiResolutionSupernet(nn.Module):
         known = checked(self.decisions, weights, live, images=len(image))
         if any(side % MULTIPLE for side in image.shape[2:]):
             size = "x".join(map(str, image.shape[2:]))
-            raise Unsupported(f"the image is {size}; the supernet needs sides that are multiples of {MULTIPLE}.")
+            raise Unsupported(
+                f"the image is {size}; the supernet needs sides that are multiples of {MULTIPLE}."
+            )
         if len(known[FRAME]) != 1:
-            raise Unsupported(f"'{FRAME}' has {len(known[FRAME])} options at once; a role must fix one of them.")
+            raise Unsupported(
+                f"'{FRAME}' has {len(known[FRAME])} options at once; a role must fix one of them."
+            )
         frame = known[FRAME][0]
         outputs: Outputs = self.ends[frame](self.trunk(self.stems[frame](image), weights, known))
         return outputs
@@ -90,7 +94,9 @@ class MultiResolutionSupernet(nn.Module):
         made: dict[tuple[Place, int], Tensor] = {}
         number = 0
         for cell in self.grid.cells:
-            sources = [made[source, cell.scale - source.scale] for source in self.grid.sources(cell)] or [start]
+            sources = [made[source, cell.scale - source.scale] for source in self.grid.sources(cell)] or [
+                start
+            ]
             if len(sources) > len(uses[cell]):
                 sources = [_mixed(sources, weights[cell.entry])]
             sums: list[Tensor | None] = [None, None]

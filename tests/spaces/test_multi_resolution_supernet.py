@@ -152,6 +152,22 @@ def test_gradients_of_widths_flow_through_the_scores_of_both_ends() -> None:
         assert (grad != 0).sum() == 1  # the drawn option alone
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_widths_learn_through_norms_what_every_option_would_do(fused: bool) -> None:
+    weights = drawn(SMALL, seed=4)
+    settings = SupernetSettings(fused=fused, masked=True, width_gradient="norms")
+    supernet = MultiResolutionSupernet(SMALL, Shape(3, 64, 128), 3, settings)
+    scramble(supernet, seed=1)
+    plain = small().train()(noise(2, 3, 64, 128), weights)
+    leaves = {name: row.clone().requires_grad_(name.startswith("width")) for name, row in weights.items()}
+    outputs = supernet(noise(2, 3, 64, 128), leaves, known(weights, masked=True))
+    torch.testing.assert_close(outputs["8_32"], plain["8_32"], rtol=1e-3, atol=1e-4)
+    outputs["8_32"][:, 0].square().sum().backward()
+    slopes = {name: row.grad for name, row in leaves.items() if row.grad is not None}
+    assert len(slopes) >= 7
+    assert all((slope != 0).all() for slope in slopes.values())  # options that were not drawn count as well
+
+
 def test_mixing_inputs_equals_mixing_outputs_where_one_input_counts() -> None:
     weights = drawn(SMALL, seed=5)
     for name, row in weights.items():

@@ -25,12 +25,15 @@ class Width:
     """How wide a map is: the `channels` of all options in ascending order, and which of them holds.
 
     `index` says it where the host knows. `row` has one weight per option, all zero but one: the choice where there is
-    no index, and in any case what gradients of the choice flow to.
+    no index, and in any case what gradients of the choice flow to: by the score of the chosen option, or, where there is
+    no index, `through_norms`, whose values of all options the row then weighs. A norm behind the next convolution removes
+    the factor that a score is, so little but rounding errors flows through scores in training.
     """
 
     channels: tuple[int, ...]
     index: int | None = None
     row: Tensor | None = None
+    through_norms: bool = False
 
     @property
     def extent(self) -> int:
@@ -47,7 +50,7 @@ class Width:
     @property
     def score(self) -> Tensor | None:
         """A factor of value one, straight-through, that carries gradients to the row; None where none are wanted."""
-        if self.row is None or not self.row.requires_grad:
+        if self.row is None or not self.row.requires_grad or (self.through_norms and self.index is None):
             return None
         return (self.row * self.choice).sum() if self.index is None else self.row[self.index]
 
@@ -118,7 +121,8 @@ class SlimNorm(nn.Module):
             )
         choice = width.choice[:, None]
         chosen = choice * self.mask
-        weight, bias = (chosen * self.weight).sum(0), (chosen * self.bias).sum(0)
+        shares = chosen if width.row is None or not width.through_norms else width.row[:, None] * self.mask
+        weight, bias = (shares * self.weight).sum(0), (shares * self.bias).sum(0)
         if not self.training:
             mean, variance = (choice * self.running_mean).sum(0), (choice * self.running_var).sum(0)
             return functional.batch_norm(image, mean, variance, weight, bias, False, 0.0, self.eps)

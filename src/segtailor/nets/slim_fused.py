@@ -150,6 +150,10 @@ class FusedPass:
             return None
         picked = torch.stack([width.choice for _, width in chosen], dim=1)
         self._hits = picked > 0.5
+        rows = [width.row for _, width in chosen if width.row is not None and width.through_norms]
+        self._shares = None
+        if len(rows) == len(chosen) and rows[0].requires_grad:
+            self._shares = torch.stack(rows, dim=1).index_select(1, self._plan.owner)
         return picked.argmax(dim=0).index_select(0, self._plan.owner)
 
     def _gather(self, name: str, *, beyond: float) -> Tensor:
@@ -165,8 +169,12 @@ class FusedPass:
                         known.append(value[width.index, : width.extent])
         if unknown and self._choices is not None:
             table = torch.cat([value for value, _ in unknown], dim=1)
-            within = torch.cat([mask for _, mask in unknown], dim=1).gather(0, self._choices[None])[0]
-            known.append(torch.where(within, table.gather(0, self._choices[None])[0], beyond))
+            masks = torch.cat([mask for _, mask in unknown], dim=1)
+            within = masks.gather(0, self._choices[None])[0]
+            if self._shares is not None and name in ("weight", "bias"):
+                known.append((self._shares * masks * table).sum(0))
+            else:
+                known.append(torch.where(within, table.gather(0, self._choices[None])[0], beyond))
         return torch.cat(known)
 
     def _split_values(self) -> list[tuple[Values, ...]]:
@@ -206,7 +214,7 @@ class FusedPass:
         rows: dict[int, Tensor] = {}
         for use in self.applications:
             for width in (use.widths.inputs, use.widths.same, use.widths.down):
-                if width is not None and width.row is not None and width.row.requires_grad:
+                if width is not None and width.row is not None and width.score is not None:
                     rows[id(width.row)] = width.row
         if not rows:
             return None

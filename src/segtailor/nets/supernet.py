@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,8 @@ class SupernetSettings:
     `affine` False freezes scale and shift of the candidates' norms at 1 and 0, so that all stay on one scale.
     Where widths are shared: `masked` leaves drawn widths on the device and fills with zeros, so that nothing waits and
     shapes stay; `matrices` resizes by matrix products; `mix_inputs` runs a cell once on the mix of its inputs.
+    `width_gradient` says how masked widths learn from data: by the score of the drawn one (FasterSeg), or through the
+    values of all norms, which tells widths apart.
     """
 
     fused: bool = False
@@ -42,6 +44,11 @@ class SupernetSettings:
     masked: bool = False
     matrices: bool = False
     mix_inputs: bool = False
+    width_gradient: Literal["score", "norms"] = "score"
+
+    def __post_init__(self) -> None:
+        if self.width_gradient == "norms" and not self.masked:
+            raise Unsupported("supernet.width_gradient: norms of all widths need supernet.masked; set it, or use score.")
 
     @property
     def kernels(self) -> Kernels | None:

@@ -182,6 +182,7 @@ class MultiResolutionSupernet(nn.Module):
             channels=_channels(cell.scale, self.grid.ratios),
             index=options[0] if len(options) == 1 else None,
             row=weights[cell.width],
+            through_norms=self.settings.width_gradient == "norms",
         )
 
     def _head(self, cell: Place, known: Live) -> Width:

@@ -24,7 +24,6 @@ from segtailor.search.gradient_settings import (
     Temperature,
 )
 from segtailor.spaces.multi_resolution.architecture import MultiResolutionArchitecture
-from segtailor.testing import check_strategy
 from tests.search.cosearch_toys import SPACE, PlantedDevice, problem, settings
 
 
@@ -133,19 +132,22 @@ def test_a_step_for_logits_leaves_weights_alone_and_trains_them_again_afterwards
 
 
 @pytest.mark.slow
-def test_a_recorded_search_that_never_waits_equals_the_plain_one() -> None:
-    found = []
+def test_a_step_that_never_waits_equals_the_plain_one() -> None:
+    """Logits are compared by their gradients' effect on the loss: Adam makes much of the sign of rounding errors."""
+    losses = []
     for fast in (False, True):
         how = settings(supernet=SupernetSettings(fused=fast, masked=fast, matrices=fast), record=fast)
         job = GradientSearch(how, problem())
-        for _ in job.steps():
-            pass
-        found.append(job)
-    for (name, one), other in zip(
-        found[0]._engine.roles.state().items(), found[1]._engine.roles.state().values(), strict=True
-    ):
-        if ".width" not in name:  # whose gradients are rounding errors: a norm removes their factor
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=2e-4)
+        own = []
+        for number in range(2):
+            batch = job._other.at(number)
+            job._engine.step(batch, number=number, temperature=1.0, rate=None, learning={"op", "path"})
+            own.append(job._engine.report().loss)
+            job._engine.step(batch, number=10 + number, temperature=1.0, rate=0.01, learning=set())
+            own.append(job._engine.report().loss)
+        losses.append(own)
+    assert losses[1] == pytest.approx(losses[0], rel=5e-3)
+    assert len(set(losses[0])) == 4
 
 
 @pytest.mark.slow
@@ -184,8 +186,20 @@ def test_the_window_halves_for_the_fast_and_doubles_for_the_slow(
 
 
 @pytest.mark.slow
-def test_search_repeats_and_resumes_after_every_step(tmp_path: Path) -> None:
-    check_strategy(settings(steps=2, ahead=1), problem(limit=3e6), tmp_path)
+@pytest.mark.parametrize("stop", [("pretrain", 1), ("search", 1)])
+def test_a_stopped_search_ends_as_if_nothing_had_happened(stop: tuple[str, int], tmp_path: Path) -> None:
+    how, asked = settings(steps=2, ahead=2), problem(limit=3e6)
+    whole, first, second = (GradientSearch(how, asked) for _ in range(3))
+    for _ in whole.steps():
+        pass
+    for step in first.steps():
+        if (step.phase, step.done) == stop:
+            break
+    first.save(tmp_path)
+    second.load(tmp_path)
+    for _ in second.steps():
+        pass
+    assert second.result() == whole.result()
 
 
 @pytest.mark.slow

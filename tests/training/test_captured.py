@@ -36,8 +36,8 @@ def test_every_call_is_one_step_while_warming_up_recording_and_replaying(
 ) -> None:
     counts = Recorder()
 
-    def record(function, device):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-        assert device == CPU
+    def record(function, device, *, pool=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        assert (device, pool) == (CPU, "shared")
         counts.recorded += 1
 
         def replay() -> None:
@@ -50,7 +50,7 @@ def test_every_call_is_one_step_while_warming_up_recording_and_replaying(
     monkeypatch.setattr(captured.devices, "record", record)
     monkeypatch.setattr(captured.devices, "aside", lambda _: torch.no_grad())
     state = torch.zeros(())
-    step = CapturedStep(lambda value: state.add_(value) and None, CPU, warmup=2)
+    step = CapturedStep(lambda value: state.add_(value) and None, CPU, warmup=2, pool="shared")
     assert total_after(step, state, 5) == 10
     assert step.recorded
     assert [counts.recorded, counts.replayed] == [1, 3]

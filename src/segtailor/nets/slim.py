@@ -25,9 +25,9 @@ class Width:
     """How wide a map is: the `channels` of all options in ascending order, and which of them holds.
 
     `index` says it where the host knows. `row` has one weight per option, all zero but one: the choice where there is
-    no index, and in any case what gradients of the choice flow to: by the score of the chosen option, or, where there is
-    no index, `through_norms`, whose values of all options the row then weighs. A norm behind the next convolution removes
-    the factor that a score is, so little but rounding errors flows through scores in training.
+    no index, and in any case what gradients of the choice flow to: by the score of the chosen option, or, where there
+    is no index, `through_norms`, whose values of all options the row then weighs. A norm behind the next convolution
+    removes the factor that a score is, so little but rounding errors flows through scores in training.
     """
 
     channels: tuple[int, ...]
@@ -77,7 +77,9 @@ class SlimConv(nn.Conv2d):
         super().__init__(inputs, outputs, kernel, stride, kernel // 2, bias=False)
 
     def kernel(self, inputs: Width, outputs: Width) -> Tensor:
-        """Return the part of the kernel that two widths use."""
+        """Return the part of the kernel that two widths use; the whole one as it is, since gradients of slices cost."""
+        if (outputs.extent, inputs.extent) == (self.out_channels, self.in_channels):
+            return self.weight
         return self.weight[: outputs.extent, : inputs.extent]
 
     def forward(self, image: Tensor, inputs: Width, outputs: Width) -> Tensor:  # type: ignore[override]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from segtailor.nets.slim import SlimNorm, Width
-from segtailor.nets.slim_kernels import Manner, Run, Sources, Values, cell_kernels, cell_maps
+from segtailor.nets.slim_kernels import Add, Manner, Sources, Values, cell_kernels, cell_maps, relu_sum
 from segtailor.nets.slim_ops import CellWidths, SlimCell, SlimMixed
 from segtailor.nets.slim_resize import sides
 
@@ -60,10 +60,10 @@ class FusedPass:
         applications: Sequence[Application],
         *,
         layouts: dict[object, Layout],
-        run: Run = cell_maps,
+        add: Add = relu_sum,
         matrices: bool = False,
     ) -> None:
-        self.applications, self._run, self._matrices = applications, run, matrices
+        self.applications, self._add, self._matrices = applications, add, matrices
         cells = {id(use.cell): use for use in applications}
         self._uses = list(cells.values())
         self._norms = {key: ordered_norms(use.cell) for key, use in cells.items()}
@@ -91,19 +91,13 @@ class FusedPass:
             enlarge = sides(small, (height, width), image.device, image.dtype)
         same, down, half = self._kernels[key]
         given = Sources(same, down, half, self._values[number], _order(use), shrink, enlarge)
-        return self._run(image, given, self._manner)
+        return cell_maps(image, given, self._manner, self._add)
 
     @torch.no_grad()
     def finish(self) -> None:
         """Give the statistics of this pass to the norms: those of first uses, then those of second ones."""
         if not self._training:
             return
-        if self._run is not cell_maps:
-            rows = [own for row in self._values for own in row]
-            self._statistics = [
-                torch.cat([own.mean for own in rows]),
-                torch.cat([own.variance for own in rows]),
-            ]
         for moved in self._plan.moved:
             for kind in (0, 1):
                 self._move([row for row in moved if row[1].index is not None], kind)
@@ -192,8 +186,6 @@ class FusedPass:
             ]
         sizes = [size for row in plan.sizes for size in row]
         columns = [value.split(sizes) for value in (weight, bias, *self._statistics)]  # type: ignore[no-untyped-call]
-        if self._run is not cell_maps:  # a compiler wants tensors that it writes to apart
-            columns[2:] = [[part.clone() for part in column] for column in columns[2:]]
         everything = iter([Values(*row) for row in zip(*columns, strict=True)])
         return [tuple(next(everything) for _ in row) for row in plan.sizes]
 

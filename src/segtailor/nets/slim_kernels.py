@@ -54,10 +54,29 @@ class Manner(NamedTuple):
     eps: float
 
 
-Run: TypeAlias = Callable[[Tensor, Sources, Manner], tuple[Tensor, Tensor | None]]
+Add: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def cell_maps(image: Tensor, given: Sources, manner: Manner) -> tuple[Tensor, Tensor | None]:
+def relu_sum(one: Tensor, two: Tensor, three: Tensor, four: Tensor, five: Tensor) -> Tensor:
+    """Add the ReLUs of five maps: worth a compiler, which reads each once."""
+    return (
+        functional.relu(one)
+        + functional.relu(two)
+        + functional.relu(three)
+        + functional.relu(four)
+        + functional.relu(five)
+    )
+
+
+def compiled_relu_sum() -> Add:
+    """Return the sum as one kernel for maps of any size."""
+    compiled: Add = torch.compile(relu_sum, dynamic=True)
+    return compiled
+
+
+def cell_maps(
+    image: Tensor, given: Sources, manner: Manner, add: Add = relu_sum
+) -> tuple[Tensor, Tensor | None]:
     """Run a cell; both results are sums of ReLUs whose norms hold the weights."""
     norms = iter(given.norms)
 
@@ -68,27 +87,30 @@ def cell_maps(image: Tensor, given: Sources, manner: Manner) -> tuple[Tensor, Te
             maps, own.mean, own.variance, own.weight, own.bias, manner.training, momentum, manner.eps
         )
 
-    def mix(kernels: Kernels, stride: int) -> Tensor:
-        full = norm(functional.conv2d(image, kernels.full, None, stride, 1))
-        first, second = full.chunk(2, dim=1)
-        second = functional.relu(norm(functional.conv2d(functional.relu(second), kernels.second, None, 1, 1)))
+    def first(kernels: Kernels, stride: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what convolution, its double and the skip lead to, before their ReLU."""
+        once, twice = norm(functional.conv2d(image, kernels.full, None, stride, 1)).chunk(2, dim=1)
+        twice = norm(functional.conv2d(functional.relu(twice), kernels.second, None, 1, 1))
         skip = functional.conv2d(image, kernels.skip, None, stride)
         if stride == 2 and given.order is not None:
             skip = skip.index_select(1, given.order)
-        return functional.relu(first) + second + functional.relu(norm(skip))
+        return once, twice, norm(skip)
 
-    same = mix(given.same, 1)
+    def again(maps: Tensor, kernel: Tensor) -> Tensor:
+        return norm(functional.conv2d(functional.relu(maps), kernel, None, 1, 1))
+
+    plain = first(given.same, 1)
     small = norm(functional.conv2d(_shrunk(image, given), given.half, None, 1, 1))
-    width = given.same.zoomed_second.shape[0]
-    parts = small.split([width, width] if given.down is None else [width, width, *_pair(given.down)], dim=1)  # type: ignore[no-untyped-call]
-    twice = norm(functional.conv2d(functional.relu(parts[1]), given.same.zoomed_second, None, 1, 1))
-    same = same + functional.relu(_enlarged(parts[0], image, given))
-    same = same + functional.relu(_enlarged(twice, image, given))
+    widths = [given.same.zoomed_second.shape[0]] * 2
+    if given.down is not None:
+        widths += [given.down.zoomed_second.shape[0]] * 2
+    parts = small.split(widths, dim=1)  # type: ignore[no-untyped-call]
+    twice = again(parts[1], given.same.zoomed_second)
+    same = add(*plain, _enlarged(parts[0], image, given), _enlarged(twice, image, given))
     if given.down is None:
         return same, None
-    down = mix(given.down, 2) + functional.relu(parts[2])
-    twice = norm(functional.conv2d(functional.relu(parts[3]), given.down.zoomed_second, None, 1, 1))
-    return same, down + functional.relu(twice)
+    plain = first(given.down, 2)
+    return same, add(*plain, parts[2], again(parts[3], given.down.zoomed_second))
 
 
 def cell_kernels(cell: SlimCell, widths: CellWidths) -> tuple[Kernels, Kernels | None, Tensor]:
@@ -120,11 +142,6 @@ def _skip(skip: SlimSkip, inputs: Width, outputs: Width) -> Tensor:
     part = Width(channels=tuple(width // 2 for width in outputs.channels), index=outputs.index)
     one, two = (conv.kernel(inputs, part) for conv in (skip.conv1, skip.conv2))
     return torch.cat([functional.pad(one, (0, 1, 0, 1)), functional.pad(two, (1, 0, 1, 0))])
-
-
-def _pair(kernels: Kernels) -> tuple[int, int]:
-    width = kernels.zoomed_second.shape[0]
-    return width, width
 
 
 def _shrunk(image: Tensor, given: Sources) -> Tensor:

@@ -48,7 +48,9 @@ class SupernetSettings:
 
     def __post_init__(self) -> None:
         if self.width_gradient == "norms" and not self.masked:
-            raise Unsupported("supernet.width_gradient: norms of all widths need supernet.masked; set it, or use score.")
+            raise Unsupported(
+                "supernet.width_gradient: norms of all widths need supernet.masked; set it, or use score."
+            )
 
     @property
     def kernels(self) -> Kernels | None:

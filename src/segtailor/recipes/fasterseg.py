@@ -9,6 +9,8 @@ Scales of augmentation are drawn from a range instead of three values.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from segtailor.data.augment import Augment
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.recipes.gradient_row import SMALL_IMAGE, GradientRow, Scale
@@ -163,3 +165,26 @@ def _pretraining_fit(*, paper: bool) -> FitSettings:
         loss=_loss(),
         clip=5.0,
     )
+
+
+def latency_terms(*, image: tuple[int, int] = SMALL_IMAGE) -> dict[str, GradientRow]:
+    """Return the two searches of Figure 4: one latency term over everything at once, and decoupled ones."""
+    return {
+        "plain": fasterseg("small", image=image, teacher=False, decoupled=False),
+        "decoupled": fasterseg("small", image=image, teacher=False),
+    }
+
+
+def ablation(*, image: tuple[int, int] = SMALL_IMAGE) -> dict[str, GradientRow]:
+    """Return the searches behind the rows of Table 3; its last two rows prune or distil what the third one finds."""
+    space = small_space()
+    middle = (space.ratios[len(space.ratios) // 2],)
+    spaces = {
+        "one branch": replace(space, ends=((32,),), ratios=middle),
+        "two branches": replace(space, ratios=middle),
+        "widths searched": space,
+    }
+    return {
+        name: replace(fasterseg("small", image=image, space=own), name=f"fasterseg {name}")
+        for name, own in spaces.items()
+    }

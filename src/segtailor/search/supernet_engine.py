@@ -77,6 +77,10 @@ class SupernetEngine:
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
         self._steps: dict[Hashable, CapturedStep] = {}
+        self._pool = devices.memory_pool(device) if settings.record else None
+        if settings.record:
+            devices.let_record(self.optimiser)
+            devices.let_record(self.roles.optimiser)
         with torch.no_grad():
             first = self._cost(self.roles.probabilities(self.roles.names[0]))
             self.reference = first.clamp(min=LEAST_COST)
@@ -110,7 +114,9 @@ class SupernetEngine:
             work(images=batch.images, labels=batch.labels, noise=torch.stack(noise))
             return
         key = (turns, rate is None, frozenset(learning), temperature, batch.labels.shape)
-        step = self._steps.setdefault(key, CapturedStep(work, self.device))
+        if key not in self._steps:
+            self._steps[key] = CapturedStep(work, self.device, pool=self._pool)
+        step = self._steps[key]
         step(images=batch.images, labels=batch.labels, noise=torch.stack(noise))
 
     def _step(

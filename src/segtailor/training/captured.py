@@ -19,13 +19,20 @@ class CapturedStep:
     """Wraps a function of named tensors that returns nothing and never waits for the device.
 
     The first `warmup` calls run as they are, which lets kernels be chosen and caches be filled. The next one records
-    and replays, so that every call does exactly one step. `record` False always calls.
+    and replays, so that every call does exactly one step. `record` False always calls. Steps that never run at once and
+    leave nothing behind but what they change in place may share the memory of a `pool`.
     """
 
     def __init__(
-        self, function: Callable[..., None], device: torch.device, *, warmup: int = 3, record: bool = True
+        self,
+        function: Callable[..., None],
+        device: torch.device,
+        *,
+        warmup: int = 3,
+        record: bool = True,
+        pool: object = None,
     ) -> None:
-        self.function, self.device = function, device
+        self.function, self.device, self._pool = function, device, pool
         self._left = warmup
         self._records = record and devices.can_record(device)
         self._inputs: dict[str, Tensor] = {}
@@ -48,7 +55,7 @@ class CapturedStep:
                 self.function(**self._inputs)
             return
         if self._replay is None:
-            self._replay = devices.record(lambda: self.function(**self._inputs), self.device)
+            self._replay = devices.record(lambda: self.function(**self._inputs), self.device, pool=self._pool)
         self._replay()
 
     def _take(self, tensors: Mapping[str, Tensor]) -> None:

@@ -111,10 +111,22 @@ def aside(device: torch.device) -> Iterator[None]:
     torch.cuda.current_stream(device).wait_stream(side)
 
 
-def record(function: Callable[[], None], device: torch.device) -> Callable[[], None]:
+def memory_pool(device: torch.device) -> object:
+    """Return what recorded steps share their memory by; None where nothing is recorded."""
+    return torch.cuda.graph_pool_handle() if can_record(device) else None
+
+
+def record(function: Callable[[], None], device: torch.device, *, pool: object = None) -> Callable[[], None]:
     """Record what a function does on a device, without doing it; return what does it."""
     torch.cuda.synchronize(device)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool):  # type: ignore[arg-type]
         function()
     return graph.replay
+
+
+def let_record(optimiser: torch.optim.Optimizer) -> None:
+    """Allow an optimiser to be part of a recorded step: one that counts its steps must do so on the device."""
+    for group in optimiser.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True

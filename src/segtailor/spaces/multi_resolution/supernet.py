@@ -22,7 +22,7 @@ from segtailor.nets.network import Network
 from segtailor.nets.relax import Live, Weights
 from segtailor.nets.slim import Width, fixed
 from segtailor.nets.slim_fused import Application, FusedPass, Layout
-from segtailor.nets.slim_kernels import cell_maps
+from segtailor.nets.slim_kernels import compiled_relu_sum, relu_sum
 from segtailor.nets.slim_ops import CellWidths, SlimCell, SlimFrame, SlimMixed
 from segtailor.nets.supernet import Outputs, SupernetSettings, checked
 from segtailor.ops.modules.zoomed import Zoomed
@@ -61,7 +61,7 @@ class MultiResolutionSupernet(nn.Module):
         self.cells = nn.ModuleDict({_key(cell): self._cell(cell) for cell in grid.cells})
         self.ends = nn.ModuleList(Ends(grid, ratio, classes) for _, ratio in grid.sets)
         self._layouts: dict[object, Layout] = {}
-        self._run = torch.compile(cell_maps, dynamic=False) if settings.compiled else cell_maps
+        self._add = compiled_relu_sum() if settings.compiled else relu_sum
 
     def forward(self, image: Tensor, weights: Weights, live: Live | None = None) -> Outputs:
         """Return every output at rate 8. The set must be definite; widths definite, or one-hot rows of the device."""
@@ -88,7 +88,7 @@ class MultiResolutionSupernet(nn.Module):
             fused = FusedPass(
                 [use for row in uses.values() for use in row],
                 layouts=self._layouts,
-                run=self._run,
+                add=self._add,
                 matrices=self.settings.matrices,
             )
         made: dict[tuple[Place, int], Tensor] = {}

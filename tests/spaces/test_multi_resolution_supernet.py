@@ -422,8 +422,10 @@ def test_bad_input_is_refused_with_a_remedy() -> None:
     supernet, weights = small(), drawn(SMALL, 1)
     with pytest.raises(Unsupported, match="multiples of 32"):
         supernet(noise(1, 3, 32, 48), weights)
+    with pytest.raises(Unsupported, match="larger crop or batch"):
+        supernet(noise(1, *IMAGE), weights)
     with pytest.raises(Unsupported, match="a role must fix one"):
-        supernet(noise(1, *IMAGE), uniform(SMALL))
+        supernet(noise(2, *IMAGE), uniform(SMALL))
     with pytest.raises(Unsupported, match="no weights for the decision"):
         supernet(noise(1, *IMAGE), {})
     with pytest.raises(Unsupported, match="remove_below"):

@@ -117,16 +117,23 @@ def cell_kernels(cell: SlimCell, widths: CellWidths) -> tuple[Kernels, Kernels |
     """Gather the kernels of both mixes, and the joint one of everything that works at half the resolution."""
     same, half = _mix_kernels(cell.same, widths.inputs, widths.same)
     if cell.down is None or widths.down is None:
-        return same, None, torch.cat(half)
+        return same, None, _cast(torch.cat(half))
     down, more = _mix_kernels(cell.down, widths.inputs, widths.down)
-    return same, down, torch.cat([*half, *more])
+    return same, down, _cast(torch.cat([*half, *more]))
 
 
 def _mix_kernels(mixed: SlimMixed, inputs: Width, outputs: Width) -> tuple[Kernels, list[Tensor]]:
     full = torch.cat([unit.conv1.kernel(inputs, outputs) for unit in (mixed.conv, mixed.conv_2x)])
     half = [unit.conv1.kernel(inputs, outputs) for unit in (mixed.zoomed_conv, mixed.zoomed_conv_2x)]
     second, zoomed_second = (_second(unit, outputs) for unit in (mixed.conv_2x, mixed.zoomed_conv_2x))
-    return Kernels(full, second, _skip(mixed.skip, inputs, outputs), zoomed_second), half
+    made = (full, second, _skip(mixed.skip, inputs, outputs), zoomed_second)
+    return Kernels(*map(_cast, made)), half
+
+
+def _cast(kernel: Tensor) -> Tensor:
+    """Bring a kernel to the precision of the forward pass once, for all inputs of its cell."""
+    kind = kernel.device.type
+    return kernel.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else kernel
 
 
 def _second(unit: SlimUnit, outputs: Width) -> Tensor:

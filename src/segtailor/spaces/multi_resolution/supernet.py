@@ -8,6 +8,7 @@ with derived networks are stems and cells.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -70,6 +71,14 @@ class MultiResolutionSupernet(nn.Module):
             size = "x".join(map(str, image.shape[2:]))
             raise Unsupported(
                 f"the image is {size}; the supernet needs sides that are multiples of {MULTIPLE}."
+            )
+        least = len(image) * math.prod(
+            max(1, side // (2 * RATES[self.grid.scales - 1])) for side in image.shape[2:]
+        )
+        if self.training and least < 2:
+            raise Unsupported(
+                "one image of this size leaves a single pixel at the coarsest scale, which has no statistics to train "
+                "with; use a larger crop or batch."
             )
         if len(known[FRAME]) != 1:
             raise Unsupported(

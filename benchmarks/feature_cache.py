@@ -30,7 +30,7 @@ from segtailor.core.strategy import Trial
 from segtailor.data.augment import Augment
 from segtailor.recipes.evaluators import halved_pixels
 from segtailor.recipes.staged_judging import open_encoder
-from segtailor.search.evaluators.features import AT_ONCE, Encoder, crops
+from segtailor.search.evaluators.features import AT_ONCE, FixedEncoder, crops
 from segtailor.search.evaluators.staged import STAGE1, FirstStage, Maps, StagedEvaluator
 from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.spaces.decoder_cell import DecoderCell
@@ -45,7 +45,7 @@ class Stepping:
     """A decoder that takes single steps, from the cache or through the encoder."""
 
     def __init__(
-        self, settings: StagedEvaluator, encoder: Encoder, data: HalvedPixels, maps: Maps, trial: Trial
+        self, settings: StagedEvaluator, encoder: FixedEncoder, data: HalvedPixels, maps: Maps, trial: Trial
     ) -> None:
         self.network = network = settings._network(trial, encoder, data.task.outputs)
         self.stage = FirstStage(settings, network, encoder, data.task, maps, CPU)

@@ -250,10 +250,13 @@ def test_encoder_weights_come_by_name_from_files_and_say_what_they_are(tmp_path:
     }
     torch.save(state, tmp_path / "weights.pth")
     target = fresh()
-    assert fill_encoder(target, str(tmp_path / "weights.pth")).startswith("tiny with the weights of ")
+    filled = fill_encoder(target, str(tmp_path / "weights.pth"))
+    assert filled.trained
+    assert filled.about.startswith("tiny with the weights of ")
     name = f"nodes.{taps(source.plan)[2]}.conv1.weight"
     assert torch.equal(target.state_dict()[name], source.state_dict()[name])
-    assert "random weights" in fill_encoder(target)
+    assert "random weights" in fill_encoder(target).about
+    assert not fill_encoder(target).trained
     with pytest.raises(Unsupported, match="no package holds weights of encoder 'tiny'"):
         fill_encoder(target, "package")
     with pytest.raises(Unsupported, match="is none of timm"):
@@ -267,7 +270,7 @@ def test_the_packaged_weights_are_taken_where_they_are_installed() -> None:
     network = segtailor.create(
         space.architecture({decision.name: 0 for decision in space.decisions}), classes=2
     )
-    assert "ImageNet weights of the package" in fill_encoder(network)
+    assert "ImageNet weights of the package" in fill_encoder(network).about
     stem = network.state_dict()["nodes.encoder_stem.conv1.weight"]
     assert float(stem.abs().max()) > 0.5  # trained kernels, not drawn ones
     images = torch.rand(2, 3, 64, 64)

@@ -330,15 +330,28 @@ def test_a_training_in_stages_goes_on_from_stage_to_stage_and_after_a_stop(tmp_p
     assert all(torch.equal(state[key], wanted[key]) for key in wanted)
 
 
-def test_choices_of_the_command_line_reach_the_stages(tmp_path: Path) -> None:
+def test_choices_of_the_command_line_reach_the_stages_and_the_reward(tmp_path: Path) -> None:
     found = search_recipe(
         "auxcells",
         DATA,
-        SearchChoices(trials=3, strategy="controller"),
-        changes=["staged.images=6", "staged.stage1.epochs=1", "strategy.settings.feedback=true"],
+        SearchChoices(trials=3, strategy="controller", workers=3),
+        changes=[
+            "staged.images=6",
+            "strategy.settings.feedback=true",
+            'objective={"kind": "power", "settings": {"limit": 2e6, "exponent": -0.5}}',
+        ],
         surroundings=around(tmp_path),
     )
-    assert (found.staged and found.staged.images, found.strategy.settings["feedback"]) == (6, True)
+    dear = found.problem(place(tmp_path)).objective.score(0.4, 8e6)
+    assert dear == pytest.approx(0.4 * 4**-0.5)
+    staged: Any = found.staged
+    assert (staged.images, found.strategy.settings["feedback"]) == (6, True)
+    few = search_recipe(
+        "auxcells", DATA, SearchChoices(scale="paper", workers=3), surroundings=around(tmp_path)
+    )
+    assert few.staged is not None
+    assert few.staged.early_stop is not None
+    assert (few.strategy.settings["batch"], few.staged.early_stop.every) == (3, 3)  # all workers are busy
 
 
 PROGRAM = """

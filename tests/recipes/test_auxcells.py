@@ -250,10 +250,13 @@ def test_encoder_weights_come_by_name_from_files_and_say_what_they_are(tmp_path:
     }
     torch.save(state, tmp_path / "weights.pth")
     target = fresh()
-    assert fill_encoder(target, str(tmp_path / "weights.pth")).startswith("tiny with the weights of ")
+    filled = fill_encoder(target, str(tmp_path / "weights.pth"))
+    assert filled.trained
+    assert filled.about.startswith("tiny with the weights of ")
     name = f"nodes.{taps(source.plan)[2]}.conv1.weight"
     assert torch.equal(target.state_dict()[name], source.state_dict()[name])
-    assert "random weights" in fill_encoder(target)
+    assert "random weights" in fill_encoder(target).about
+    assert not fill_encoder(target).trained
     with pytest.raises(Unsupported, match="no package holds weights of encoder 'tiny'"):
         fill_encoder(target, "package")
     with pytest.raises(Unsupported, match="is none of timm"):
@@ -267,7 +270,7 @@ def test_the_packaged_weights_are_taken_where_they_are_installed() -> None:
     network = segtailor.create(
         space.architecture({decision.name: 0 for decision in space.decisions}), classes=2
     )
-    assert "ImageNet weights of the package" in fill_encoder(network)
+    assert "ImageNet weights of the package" in fill_encoder(network).about
     stem = network.state_dict()["nodes.encoder_stem.conv1.weight"]
     assert float(stem.abs().max()) > 0.5  # trained kernels, not drawn ones
     images = torch.rand(2, 3, 64, 64)
@@ -327,15 +330,28 @@ def test_a_training_in_stages_goes_on_from_stage_to_stage_and_after_a_stop(tmp_p
     assert all(torch.equal(state[key], wanted[key]) for key in wanted)
 
 
-def test_choices_of_the_command_line_reach_the_stages(tmp_path: Path) -> None:
+def test_choices_of_the_command_line_reach_the_stages_and_the_reward(tmp_path: Path) -> None:
     found = search_recipe(
         "auxcells",
         DATA,
-        SearchChoices(trials=3, strategy="controller"),
-        changes=["staged.images=6", "staged.stage1.epochs=1", "strategy.settings.feedback=true"],
+        SearchChoices(trials=3, strategy="controller", workers=3),
+        changes=[
+            "staged.images=6",
+            "strategy.settings.feedback=true",
+            'objective={"kind": "power", "settings": {"limit": 2e6, "exponent": -0.5}}',
+        ],
         surroundings=around(tmp_path),
     )
-    assert (found.staged and found.staged.images, found.strategy.settings["feedback"]) == (6, True)
+    dear = found.problem(place(tmp_path)).objective.score(0.4, 8e6)
+    assert dear == pytest.approx(0.4 * 4**-0.5)
+    staged: Any = found.staged
+    assert (staged.images, found.strategy.settings["feedback"]) == (6, True)
+    few = search_recipe(
+        "auxcells", DATA, SearchChoices(scale="paper", workers=3), surroundings=around(tmp_path)
+    )
+    assert few.staged is not None
+    assert few.staged.early_stop is not None
+    assert (few.strategy.settings["batch"], few.staged.early_stop.every) == (3, 3)  # all workers are busy
 
 
 PROGRAM = """

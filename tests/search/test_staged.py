@@ -25,7 +25,7 @@ from segtailor.recipes.evaluators import halved_pixels
 from segtailor.recipes.staged_judging import open_encoder
 from segtailor.search.evaluators import staged as staged_module
 from segtailor.search.evaluators.early_stop import EarlyStop
-from segtailor.search.evaluators.features import Encoder, central, crops
+from segtailor.search.evaluators.features import FixedEncoder, central, crops
 from segtailor.search.evaluators.staged import STAGE1, STAGE2, FirstStage, Maps, StagedEvaluator
 from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.spaces.decoder_cell import decode
@@ -60,7 +60,7 @@ def data(tmp_path: Path) -> HalvedPixels:
 
 
 @pytest.fixture
-def encoder(data: HalvedPixels) -> Encoder:
+def encoder(data: HalvedPixels) -> FixedEncoder:
     return open_encoder("tiny", SETTINGS, data.fit)
 
 
@@ -71,7 +71,7 @@ def trial(**changes: Any) -> Trial:
 
 def opened(
     settings: StagedEvaluator,
-    encoder: Encoder,
+    encoder: FixedEncoder,
     data: HalvedPixels,
     root: Path,
     teacher: Teacher | None = None,
@@ -80,7 +80,9 @@ def opened(
     return settings.open(files, encoder, data, device=CPU, teacher=teacher)
 
 
-def test_cached_maps_are_those_of_the_encoder(data: HalvedPixels, encoder: Encoder, tmp_path: Path) -> None:
+def test_cached_maps_are_those_of_the_encoder(
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path
+) -> None:
     maps = opened(SETTINGS, encoder, data, tmp_path)
     images = torch.cat(
         [batch for batch, _ in crops(data.fit, SETTINGS._wanted, encoder.preprocessing, device=CPU)]
@@ -95,9 +97,11 @@ def test_cached_maps_are_those_of_the_encoder(data: HalvedPixels, encoder: Encod
 
 
 def test_maps_are_made_once_per_data_encoder_and_size(
-    data: HalvedPixels, encoder: Encoder, tmp_path: Path
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path
 ) -> None:
-    def folders(settings: StagedEvaluator, own: Encoder = encoder, given: HalvedPixels = data) -> list[Path]:
+    def folders(
+        settings: StagedEvaluator, own: FixedEncoder = encoder, given: HalvedPixels = data
+    ) -> list[Path]:
         return [store.folder for store in settings.stores(tmp_path, own, given, None).all()]
 
     first = folders(SETTINGS)
@@ -111,7 +115,7 @@ def test_maps_are_made_once_per_data_encoder_and_size(
     assert open_encoder("tiny", SETTINGS, data.fit).print == encoder.print
 
 
-def test_a_cache_of_other_data_is_refused(data: HalvedPixels, encoder: Encoder, tmp_path: Path) -> None:
+def test_a_cache_of_other_data_is_refused(data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path) -> None:
     opened(SETTINGS, encoder, data, tmp_path)
     files = SETTINGS.stores(tmp_path, encoder, HalvedPixels(data.task, data.judge, data.fit), None)
     misplaced = replace(files.fit, folder=SETTINGS.stores(tmp_path, encoder, data, None).fit.folder)
@@ -119,7 +123,9 @@ def test_a_cache_of_other_data_is_refused(data: HalvedPixels, encoder: Encoder, 
         misplaced.open(lambda: iter(()))
 
 
-def test_a_trial_repeats_and_tells_both_stages(data: HalvedPixels, encoder: Encoder, tmp_path: Path) -> None:
+def test_a_trial_repeats_and_tells_both_stages(
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path
+) -> None:
     maps = opened(SETTINGS, encoder, data, tmp_path)
     first, second = (
         SETTINGS.run(trial(), data=data, encoder=encoder, maps=maps, device=CPU) for _ in range(2)
@@ -136,7 +142,7 @@ def test_a_trial_repeats_and_tells_both_stages(data: HalvedPixels, encoder: Enco
 
 @pytest.mark.slow
 def test_a_weak_trial_is_stopped_by_chance_and_keeps_its_first_reward(
-    data: HalvedPixels, encoder: Encoder, tmp_path: Path
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path
 ) -> None:
     maps = opened(SETTINGS, encoder, data, tmp_path)
     strict = replace(SETTINGS, early_stop=EarlyStop(start=0.0))
@@ -156,14 +162,14 @@ def test_a_weak_trial_is_stopped_by_chance_and_keeps_its_first_reward(
 
 
 def first_stage(
-    settings: StagedEvaluator, encoder: Encoder, data: HalvedPixels, maps: Maps
+    settings: StagedEvaluator, encoder: FixedEncoder, data: HalvedPixels, maps: Maps
 ) -> tuple[FirstStage, Any]:
     network = settings._network(trial(), encoder, data.task.outputs)
     return FirstStage(settings, network, encoder, data.task, maps, CPU), network
 
 
 def test_the_first_stage_trains_the_decoder_alone(
-    data: HalvedPixels, encoder: Encoder, tmp_path: Path
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path
 ) -> None:
     stage, network = first_stage(SETTINGS, encoder, data, opened(SETTINGS, encoder, data, tmp_path))
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -177,7 +183,7 @@ def test_the_first_stage_trains_the_decoder_alone(
 
 @pytest.mark.slow
 def test_averaging_ends_between_the_start_and_the_last_weights(
-    data: HalvedPixels, encoder: Encoder, tmp_path: Path
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path
 ) -> None:
     maps = opened(SETTINGS, encoder, data, tmp_path)
     key = "nodes.head.conv1.weight"
@@ -195,7 +201,7 @@ def test_averaging_ends_between_the_start_and_the_last_weights(
 
 @pytest.mark.slow
 def test_averages_of_each_epoch_are_trained_on_where_asked(
-    data: HalvedPixels, encoder: Encoder, tmp_path: Path
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path
 ) -> None:
     maps = opened(SETTINGS, encoder, data, tmp_path)
     rewards = []
@@ -207,7 +213,7 @@ def test_averages_of_each_epoch_are_trained_on_where_asked(
 
 
 def test_without_auxiliary_coefficients_no_auxiliary_part_is_built(
-    data: HalvedPixels, encoder: Encoder, tmp_path: Path
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path
 ) -> None:
     bare = replace(
         SETTINGS, stage1=replace(SETTINGS.stage1, loss=replace(SETTINGS.stage1.loss, auxiliary_default=0.0))
@@ -227,7 +233,7 @@ class Constant(torch.nn.Module):
 
 @pytest.mark.slow
 def test_the_teachers_logits_are_kept_and_followed(
-    data: HalvedPixels, encoder: Encoder, tmp_path: Path
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path
 ) -> None:
     classes = data.task.outputs
     module = torch.nn.Sequential(Constant(), torch.nn.Conv2d(11, classes, 1))
@@ -257,7 +263,7 @@ def test_the_loss_of_the_first_stage_equals_the_reference() -> None:
     network = segtailor.create(arch, classes=21, outputs="all")
     segtailor.load_published(network, deterministic_state(facts["state"]))
     names = taps(network.plan)
-    probe = Encoder(taps=taps, network=network, print="", about="", preprocessing=Preprocessing())
+    probe = FixedEncoder(taps=taps, network=network, print="", about="", preprocessing=Preprocessing())
     with torch.no_grad():
         found = probe.part.eval()({IMAGE: noise(1, 3, 256, 256)})
     target = np.random.default_rng(1).integers(0, 22, (1, 64, 64))
@@ -316,7 +322,9 @@ def test_central_crops_cut_large_pictures_and_enlarge_small_ones() -> None:
 
 
 @pytest.mark.slow
-def test_a_first_stage_that_diverges_says_so(data: HalvedPixels, encoder: Encoder, tmp_path: Path) -> None:
+def test_a_first_stage_that_diverges_says_so(
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path
+) -> None:
     wild = replace(SETTINGS, stage1=replace(SETTINGS.stage1, lr=1e30, clip=None))
     maps = opened(wild, encoder, data, tmp_path)
     with pytest.raises(Diverged, match="first stage diverged"):

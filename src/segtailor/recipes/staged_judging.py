@@ -21,8 +21,8 @@ from segtailor.data.cache import Pixels
 from segtailor.nets.build import build
 from segtailor.nets.network import initialise
 from segtailor.nets.teacher import Teacher, open_teacher, weights_print
-from segtailor.recipes.evaluators import EVALUATORS, Judging, halved_pixels, worker_pixels
-from segtailor.search.evaluators.features import Encoder, Wanted, calibrate_norms, crops
+from segtailor.recipes.evaluators import EVALUATORS, Judging, halved_pixels
+from segtailor.search.evaluators.features import FixedEncoder, Wanted, calibrate_norms, crops
 from segtailor.search.evaluators.staged import Maps, StagedEvaluator
 from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.spaces.decoder_cell import DecoderCell
@@ -63,28 +63,27 @@ def staged(judging: Judging) -> Evaluator:
 
 def judge_in_stages(trial: Trial, device: str) -> TrialResult:
     """Judge a trial in a worker: rebuild everything from the trial's plain settings."""
-    settings = from_json(StagedEvaluator, trial.evaluator["staged"], what="settings of the evaluator")
-    data = worker_pixels(trial)
-    text = json.dumps(to_json(settings))
-    ready = _ready(text, str(trial.evaluator["encoder"]), _Place(data, str(trial.evaluator["cache"]), device))
-    return settings.run(trial, data=data, encoder=ready.encoder, maps=ready.maps, device=torch.device(device))
+    ready = _ready(json.dumps(dict(trial.evaluator), sort_keys=True), device)
+    return ready.evaluator.run(
+        trial, data=ready.data, encoder=ready.encoder, maps=ready.maps, device=torch.device(device)
+    )
 
 
-def open_encoder(name: str, settings: StagedEvaluator, pixels: Pixels) -> Encoder:
+def open_encoder(name: str, settings: StagedEvaluator, pixels: Pixels) -> FixedEncoder:
     """Build an encoder with its weights; the norms of a random one are shown some images first."""
     space = DecoderCell(encoder=name, channels=1, repeats=1, auxiliary="none")
     arch = space.architecture({decision.name: 0 for decision in space.decisions})
     network = build(arch, 1, outputs=(MAIN,))
     initialise(network, settings.seed)
-    about = fill_encoder(network, settings.encoder_weights)
-    found = Encoder(
+    filled = fill_encoder(network, settings.encoder_weights)
+    found = FixedEncoder(
         taps=taps,
         network=network.eval(),
         print=weights_print(network),
-        about=about,
+        about=filled.about,
         preprocessing=known_encoder(name).preprocessing,
     )
-    if "random" not in about:
+    if filled.trained:
         return found
     # The print is that of the weights as drawn and of what the norms see: arithmetic may differ in the last bit.
     count = min(CALIBRATED_ON, settings.images)
@@ -97,25 +96,15 @@ def open_encoder(name: str, settings: StagedEvaluator, pixels: Pixels) -> Encode
 
 
 class _Tools(NamedTuple):
-    encoder: Encoder
+    encoder: FixedEncoder
     teacher: Teacher | None
 
 
 class _Ready(NamedTuple):
-    encoder: Encoder
-    maps: Maps
-
-
-class _Place(NamedTuple):
+    evaluator: StagedEvaluator
     data: HalvedPixels
-    cache: str
-    device: str
-
-    def __hash__(self) -> int:
-        return hash((self.data.fit.fingerprint, self.data.judge.fingerprint, self.cache, self.device))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Place) and hash(self) == hash(other)
+    encoder: FixedEncoder
+    maps: Maps
 
 
 def _tools(settings: StagedEvaluator, encoder: str, data: HalvedPixels, device: torch.device = CPU) -> _Tools:
@@ -127,11 +116,12 @@ def _tools(settings: StagedEvaluator, encoder: str, data: HalvedPixels, device: 
 
 
 @cache
-def _ready(text: str, encoder: str, place: _Place) -> _Ready:
-    """Open everything once per worker."""
-    settings = from_json(StagedEvaluator, json.loads(text), what="settings of the evaluator")
-    device = torch.device(place.device)
-    tools = _tools(settings, encoder, place.data, device)
-    files = settings.stores(Path(place.cache) / FEATURES, tools.encoder, place.data, tools.teacher)
-    maps = settings.open(files, tools.encoder, place.data, device=device, teacher=tools.teacher)
-    return _Ready(tools.encoder, maps)
+def _ready(text: str, place: str) -> _Ready:
+    """Open everything once per worker and way of judging."""
+    plain, device = json.loads(text), torch.device(place)
+    settings = from_json(StagedEvaluator, plain["staged"], what="settings of the evaluator")
+    data = halved_pixels(plain["data"], plain["cache"], plain["judging"])
+    tools = _tools(settings, plain["encoder"], data, device)
+    files = settings.stores(Path(plain["cache"]) / FEATURES, tools.encoder, data, tools.teacher)
+    maps = settings.open(files, tools.encoder, data, device=device, teacher=tools.teacher)
+    return _Ready(settings, data, tools.encoder, maps)

@@ -113,6 +113,7 @@ class AblationState:
         ranks: dict[str, Json] = {
             f"{one} / {other}": spearman(*_paired(columns[one], columns[other]))
             for one, other in combinations(columns, 2)
+            if columns[one] != columns[other]  # a stage that two variants share says nothing
         }
         return {"study": rows, "ranks": ranks, "chart": self._chart(columns, ranks)}
 

@@ -29,7 +29,7 @@ AT_ONCE = 16  # images through the encoder at a time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Encoder:
+class FixedEncoder:
     """A fixed encoder: how to find its taps in a plan, its weights by key of any network that has it, its input.
 
     `print` changes with the weights, `about` says in words where they come from.
@@ -79,7 +79,7 @@ class Wanted(NamedTuple):
 
 
 def stores(
-    root: Path, encoder: Encoder, halves: tuple[Pixels, Pixels], wanted: Wanted, *,
+    root: Path, encoder: FixedEncoder, halves: tuple[Pixels, Pixels], wanted: Wanted, *,
     classes: int, teacher: Teacher | None = None,
 ) -> FeatureStores:  # fmt: skip
     """Say where the maps belong and how large they are; nothing is computed."""
@@ -114,7 +114,7 @@ def stores(
     )
 
 
-def tap_shapes(encoder: Encoder, image: tuple[int, int]) -> list[Shape]:
+def tap_shapes(encoder: FixedEncoder, image: tuple[int, int]) -> list[Shape]:
     """Return the shapes of the maps for images of a size (height, width)."""
     plan = encoder.network.plan
     sized = Plan(
@@ -128,7 +128,7 @@ def tap_shapes(encoder: Encoder, image: tuple[int, int]) -> list[Shape]:
 
 
 def fit_rows(
-    encoder: Encoder, pixels: Pixels, wanted: Wanted, *, device: torch.device
+    encoder: FixedEncoder, pixels: Pixels, wanted: Wanted, *, device: torch.device
 ) -> Iterator[Mapping[str, NDArray[Any]]]:
     """Yield maps and labels of the augmented images; labels are shrunk (nearest) to the first map."""
     part = encoder.part.to(device).eval()
@@ -141,7 +141,7 @@ def fit_rows(
 
 
 def teacher_rows(
-    teacher: Teacher, encoder: Encoder, pixels: Pixels, wanted: Wanted, *,
+    teacher: Teacher, encoder: FixedEncoder, pixels: Pixels, wanted: Wanted, *,
     size: tuple[int, int], device: torch.device,
 ) -> Iterator[Mapping[str, NDArray[Any]]]:  # fmt: skip
     """Yield the teacher's logits of the same augmented images, at the size of the first map."""
@@ -151,7 +151,7 @@ def teacher_rows(
 
 
 def judge_rows(
-    encoder: Encoder, pixels: Pixels, wanted: Wanted, *, device: torch.device
+    encoder: FixedEncoder, pixels: Pixels, wanted: Wanted, *, device: torch.device
 ) -> Iterator[Mapping[str, NDArray[Any]]]:
     """Yield maps, labels and pixels of the central crops."""
     part = encoder.part.to(device).eval()

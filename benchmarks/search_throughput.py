@@ -3,11 +3,16 @@
     python benchmarks/search_throughput.py                                   # tiny sizes, CPU
     python benchmarks/search_throughput.py --device cuda --image 512x1024 --batch 8
     python benchmarks/search_throughput.py --device cuda --space hyper_cell --variants plain,fused-bf16-graph
+    python benchmarks/search_throughput.py --device cuda --space multi_resolution --image 224x448 --batch 16
 
 A step is a draw of weights, forward, cross-entropy on the resized logits, cost term, backward, and both optimisers.
-A variant is a list of words joined by `-`: plain or fused; path (one operator per edge; hyper_cell only); bf16
-(autocast); last (channels last); compile (what is between convolutions); graph (the whole step as one CUDA graph);
-recompute. A variant that fails is reported and does not stop the others.
+A variant is a list of words joined by `-`: plain or fused; path or pair (one or two operators per edge; hyper_cell
+only); bf16 (autocast); last (channels last); compile (what is between convolutions); graph (the whole step as one CUDA
+graph); recompute; parts2, parts4, parts8 (the batch in parts, engine only). `engine` runs the step of the search itself
+instead of the bare one here, `default` that with all settings of the recipe at paper scale. For multi_resolution
+(FasterSeg; see `cosearch.py`) also: masked (drawn widths stay on the device; graph implies it), gemm (resizing by
+matrix products), mix (cells run once on mixed inputs, the paper's form instead of the release's). A variant that fails
+is reported and does not stop the others.
 """
 
 from __future__ import annotations
@@ -18,27 +23,47 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cosearch import CoSearch
 from segtailor.core.errors import UserError
+from segtailor.core.objective import Within
 from segtailor.core.plan import OpCall, Shape
+from segtailor.core.strategy import Problem
+from segtailor.core.task import Task
+from segtailor.costs import Macs
+from segtailor.data.batches import Batch
 from segtailor.nets.network import initialise
-from segtailor.nets.relax import driving, gumbel_noise, live, softmax
+from segtailor.nets.relax import Mode, driving, gumbel_noise, live, softmax
 from segtailor.nets.supernet import SupernetSettings
+from segtailor.recipes.autortnet import autortnet
+from segtailor.recipes.squeezenas import squeezenas
+from segtailor.search.supernet_engine import SupernetEngine
 from segtailor.spaces.hyper_cell import HyperCell
 from segtailor.spaces.inverted_residual import InvertedResidual
+from segtailor.training.device import place
 
-WORDS = ("plain", "fused", "path", "bf16", "last", "compile", "graph", "recompute")
+PARTS = {"parts2": 2, "parts4": 4, "parts8": 8}
+WORDS = (
+    "plain", "fused", "path", "pair", "bf16", "last", "compile", "graph", "recompute", "masked", "gemm", "mix",
+    "engine", "default", *PARTS,
+)  # fmt: skip
 ON_CUDA = (
     "plain,plain-bf16-last,fused,fused-bf16,fused-bf16-last,fused-bf16-graph,fused-bf16-last-graph,"
-    "fused-bf16-last-compile-graph,path,path-bf16-last"
+    "fused-bf16-last-compile-graph,path,path-bf16-last,engine,default"
 )
-ON_CPU = "plain,fused,path"
+ON_CPU = "plain,fused,path,pair,engine,default"
+COSEARCH_ON_CUDA = (
+    "plain,plain-bf16,plain-bf16-last,fused-bf16-last,fused-gemm-bf16-last,fused-gemm-masked-bf16-last,"
+    "fused-gemm-bf16-last-graph,fused-gemm-bf16-last-graph-mix"
+)
+COSEARCH_ON_CPU = "plain,fused,fused-gemm,fused-gemm-graph"
+SPACES = ("inverted_residual", "hyper_cell", "multi_resolution")
 CLASSES = 19
 
 
@@ -53,6 +78,8 @@ class Setting:
     steps: int
     warmup: int
     profile: bool = False
+    kind: Literal["cosearch", "pretrain"] = "cosearch"
+    layers: int = 16
 
 
 def macs(call: OpCall) -> float:
@@ -112,10 +139,10 @@ class Search:
         for optimiser in self.optimisers:
             optimiser.zero_grad(set_to_none=True)
         soft = {name: softmax(row + self.gumbel[name]) for name, row in self.logits.items()}
-        mode = "path" if "path" in self.words else "soft"
+        mode = mode_of(self.words)
         weights = driving(self.supernet.decisions, soft, mode)
         everything = {name: tuple(range(row.shape[-1])) for name, row in soft.items()}
-        kept = live(weights) if mode == "path" else everything  # soft weights need no look at the device
+        kept = everything if mode == "soft" else live(weights)  # soft weights need no look at the device
         low = torch.bfloat16
         with torch.autocast(self.setting.device.type, dtype=low, enabled="bf16" in self.words):
             logits = self.supernet(self.pixels, weights, kept)["main"]
@@ -126,6 +153,64 @@ class Search:
         for optimiser in self.optimisers:
             optimiser.step()
         return loss.detach()
+
+
+class EngineSearch:
+    """The step of the search itself, with settings by words or all of the recipe's at paper scale (`default`)."""
+
+    def __init__(self, setting: Setting, words: frozenset[str]) -> None:
+        self.setting = setting
+        row = {"inverted_residual": squeezenas, "hyper_cell": autortnet}[setting.space]("paper")
+        strategy = row.strategy
+        if "default" not in words:
+            fit = replace(
+                strategy.fit,
+                precision="bf16" if "bf16" in words else "fp32",
+                channels_last="last" in words,
+                accumulate=next((PARTS[word] for word in words if word in PARTS), 1),
+            )
+            how = SupernetSettings(
+                fused="fused" in words,
+                compiled="compile" in words,
+                recompute="recompute" in words,
+                affine=strategy.supernet.affine,
+            )
+            strategy = replace(strategy, fit=fit, supernet=how, record="graph" in words, mode=mode_of(words))
+        problem = Problem(
+            space=row.space,
+            cost=Macs(),
+            objective=Within(limit=float("inf")),
+            task=Task(classes=tuple(f"class{index}" for index in range(CLASSES))),
+            image=setting.image,
+            device=str(setting.device),
+        )
+        space: Any = row.space
+        supernet = space.supernet(setting.image, CLASSES, settings=strategy.supernet)
+        initialise(supernet, seed=0)
+        place(supernet, setting.device, channels_last=strategy.fit.channels_last).train()
+        self.engine = SupernetEngine(supernet, strategy, problem, device=setting.device)
+        self.learning = {decision.group for decision in space.decisions}
+        generator = torch.Generator().manual_seed(1)
+        pixels = torch.randn((setting.batch, *setting.image), generator=generator)
+        labels = torch.randint(CLASSES, (setting.batch, *setting.image[1:]), generator=generator)
+        self.batch = Batch(pixels.to(setting.device), labels.to(torch.uint8).to(setting.device))
+        self.number = 0
+
+    def draw(self) -> None:
+        """Let the next step have noise of its own."""
+        self.number += 1
+
+    def step(self) -> Tensor:
+        """Do one search step; return the loss."""
+        temperature = 3.0 - 0.001 * self.number
+        self.engine.step(
+            self.batch, number=self.number, temperature=temperature, rate=1e-3, learning=self.learning
+        )
+        return torch.tensor(self.engine.report().loss)
+
+
+def mode_of(words: frozenset[str]) -> Mode:
+    return "path" if "path" in words else "pair" if "pair" in words else "soft"
 
 
 def captured(search: Search) -> Callable[[], Tensor]:
@@ -156,10 +241,10 @@ def measure(setting: Setting, words: frozenset[str]) -> dict[str, float]:
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    search = Search(setting, words)
+    search = (EngineSearch if words & {"engine", "default"} else Search)(setting, words)
     search.draw()
     first = float(search.step())
-    step = captured(search) if "graph" in words else search.step
+    step = captured(search) if isinstance(search, Search) and "graph" in words else search.step
     seconds = []
     for count in range(setting.warmup + setting.steps):
         search.draw()
@@ -186,15 +271,63 @@ def measure(setting: Setting, words: frozenset[str]) -> dict[str, float]:
     return row
 
 
-def profile(search: Search, step: Callable[[], Tensor]) -> None:
+def measure_cosearch(setting: Setting, words: frozenset[str]) -> dict[str, float]:
+    """Time steps of FasterSeg's search; those of a variant that is recorded count once it is."""
+    cuda = setting.device.type == "cuda"
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    search = CoSearch(
+        setting.kind,
+        words,
+        image=setting.image,
+        batch=setting.batch,
+        device=setting.device,
+        layers=setting.layers,
+    )
+    # Both roles take turns in pretraining, and each records after three steps of its own.
+    warmup = setting.warmup + (9 if "graph" in words and cuda else 0)
+    seconds, first = [], None
+    for count in range(warmup + setting.steps):
+        if cuda:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        search.step()
+        if cuda:
+            torch.cuda.synchronize()
+        if count >= warmup:
+            seconds.append(time.perf_counter() - start)
+        if count == 0:
+            first = search.loss()
+    median = statistics.median(seconds)
+    row = {
+        "images_per_s": setting.batch / median,
+        "step_ms": 1000 * median,
+        "slowest_ms": 1000 * max(seconds),
+        "first_loss": first or 0.0,
+        "last_loss": search.loss(),
+    }
+    if setting.profile:
+        profile_of(search.step, cuda=cuda)
+    if cuda:
+        row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    return row
+
+
+def profile_of(step: Callable[[], object], *, cuda: bool) -> None:
     """Print what one step spends its time on."""
-    search.draw()
     with torch.profiler.profile() as found:
         step()
-        if search.setting.device.type == "cuda":
+        if cuda:
             torch.cuda.synchronize()
-    key = "self_cuda_time_total" if search.setting.device.type == "cuda" else "self_cpu_time_total"
+    key = "self_cuda_time_total" if cuda else "self_cpu_time_total"
     print(found.key_averages().table(sort_by=key, row_limit=20, max_name_column_width=70), file=sys.stderr)
+
+
+def profile(search: Search | EngineSearch, step: Callable[[], Tensor]) -> None:
+    """Print what one step spends its time on."""
+    search.draw()
+    profile_of(step, cuda=search.setting.device.type == "cuda")
 
 
 def compare(setting: Setting, variants: list[str]) -> dict[str, Any]:
@@ -202,16 +335,18 @@ def compare(setting: Setting, variants: list[str]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for variant in variants:
         words = frozenset(variant.split("-"))
-        if "path" in words and setting.space != "hyper_cell":
+        if words & {"path", "pair"} and setting.space != "hyper_cell":
             continue
         try:
-            rows[variant] = measure(setting, words)
+            timed = measure_cosearch if setting.space == "multi_resolution" else measure
+            rows[variant] = timed(setting, words)
         except (RuntimeError, UserError) as problem:  # out of memory, no compiler: say so and go on
             rows[variant] = {"failed": str(problem).splitlines()[0][:200]}
         base = rows.get("plain", {}).get("images_per_s")
         if base and "images_per_s" in rows[variant]:
             rows[variant]["speedup"] = rows[variant]["images_per_s"] / base
-        print(f"{setting.space:18} {variant:32} {describe(rows[variant])}", file=sys.stderr, flush=True)
+        what = setting.kind if setting.space == "multi_resolution" else setting.space
+        print(f"{what:18} {variant:34} {describe(rows[variant])}", file=sys.stderr, flush=True)
     return rows
 
 
@@ -225,7 +360,11 @@ def describe(row: dict[str, Any]) -> str:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--space", default="both", choices=("both", "inverted_residual", "hyper_cell"))
+    parser.add_argument("--space", default="both", choices=("both", *SPACES))
+    parser.add_argument(
+        "--kind", default="both", choices=("both", "cosearch", "pretrain"), help="FasterSeg's step"
+    )
+    parser.add_argument("--layers", type=int, default=16, help="of FasterSeg's supernet; at least 8")
     parser.add_argument("--image", default="64x128")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--device", default="cpu")
@@ -247,7 +386,11 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     height, width = map(int, options.image.split("x"))
-    variants = (options.variants or (ON_CUDA if device.type == "cuda" else ON_CPU)).split(",")
+    usual = {
+        "cuda": (ON_CUDA, COSEARCH_ON_CUDA),
+        "cpu": (ON_CPU, COSEARCH_ON_CPU),
+    }[device.type][options.space == "multi_resolution"]
+    variants = (options.variants or usual).split(",")
     unknown = sorted({word for variant in variants for word in variant.split("-")} - set(WORDS))
     if unknown:
         raise SystemExit(f"unknown word '{unknown[0]}'; variants are made of {', '.join(WORDS)}")
@@ -258,7 +401,7 @@ def main() -> None:
             total = torch.cuda.get_device_properties(device).total_memory
             torch.cuda.set_per_process_memory_fraction(options.memory_gib * 2**30 / total)
     torch._dynamo.config.recompile_limit = 256  # every block has its own shapes
-    spaces = ("inverted_residual", "hyper_cell") if options.space == "both" else (options.space,)
+    spaces = SPACES[:2] if options.space == "both" else (options.space,)
     results = {}
     for space in spaces:
         setting = Setting(
@@ -269,8 +412,13 @@ def main() -> None:
             steps=options.steps,
             warmup=options.warmup,
             profile=options.profile,
+            layers=options.layers,
         )
-        results[space] = compare(setting, variants)
+        if space != "multi_resolution":
+            results[space] = compare(setting, variants)
+            continue
+        for kind in ("cosearch", "pretrain") if options.kind == "both" else (options.kind,):
+            results[kind] = compare(replace(setting, kind=kind), variants)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     record = {"device": name, "torch": torch.__version__, "image": options.image, "batch": options.batch}
     print(json.dumps({**record, "results": results}, indent=2))

@@ -360,5 +360,5 @@ def test_the_next_command_can_be_typed_as_it_is(capsys: pytest.CaptureFixture[st
     assert code == 0, err
     assert f"next: segtailor eval '{out / 'weights'}' --data {TINY} --split val" in printed
     words[words.index("--out") + 1] = str(tmp_path / "unscored")
-    _, printed, _ = call(capsys, *words, "--set", "fit.steps=1", "--batch", "2", "--set", "val_split=null")
+    _, printed, _ = call(capsys, *words, "--set", "fit.steps=1", "val_split=null", "--batch", "2")
     assert "segtailor eval" not in printed

@@ -104,7 +104,7 @@ def test_a_dry_run_shows_the_recipe_and_writes_nothing(
         (["--pack", "absent.json"], "absent.json does not exist"),
         (["--strategy", "evolve"], "no strategy is called 'evolve'; did you mean 'evolution'"),
         (["--executor", "clster"], "no executor is called 'clster'"),
-        (["--evaluator", "shared"], "there is none for space 'scalable_path'. Use the evaluator 'train'"),
+        (["--evaluator", "shared"], "none was named; give --supernet RUN"),
         (["--space", "scalable"], "no space is called 'scalable'; did you mean 'scalable_path'"),
         (["--trials", "4"], "give --steps"),
     ],

@@ -118,6 +118,15 @@ def test_large_images_fill_the_crop_and_small_ones_stay_whole() -> None:
         assert (whole_source[padded] >= sizes[padded, axis] - 3).all()  # padded only where the source ran out
 
 
+def test_small_images_are_enlarged_until_their_shorter_side_is_long_enough() -> None:
+    sizes = np.array([[10, 30], [40, 60]])
+    grown = draw(replace(STILL, shorter=20), sizes, rng=np.random.default_rng(0))
+    step = np.diff(grown.rows.low[0].astype(float)).mean()
+    assert step == pytest.approx(0.5, abs=0.05)  # the first is doubled: two output rows per source row
+    assert grown.rows.inside.all()
+    assert set(np.diff(grown.rows.low[1])) == {1}  # the second is long enough as it is
+
+
 def test_image_outside_is_the_mean_colour_after_normalising() -> None:
     images, labels = pixels(4, 10, 10)
     drawn = draw(Augment(crop=(40, 40), brightness=0.5, hue=0.2), whole(images), rng=np.random.default_rng(0))

@@ -15,13 +15,14 @@ from segtailor.core.plan import Plan, Shape, count
 from segtailor.core.space import SPACES, parse_architecture, plan_of
 from segtailor.core.strategy import Evaluator, Problem, Trial, TrialResult
 from segtailor.core.task import Task
-from segtailor.search import Evolution, Expansion, RandomSearch, Serial
+from segtailor.search import Controller, Evolution, Expansion, RandomSearch, Serial
 
 FAMILIES = [name for name in SPACES.names() if name in vars(spaces)]
 STRATEGIES = {
     "random": RandomSearch(trials=2),
     "evolution": Evolution(trials=4, population=2),
     "expansion": Expansion(steps=2),
+    "controller": Controller(trials=2, hidden=8, layers=1, warmup=1),
 }
 REFUSED = {("decoder_cell", "expansion")}
 SIZE = Shape(3, 64, 128)

@@ -106,6 +106,23 @@ def test_pruned_weights_are_rescaled_and_never_all_zero() -> None:
         relax.pruned(soft, threshold=1.0)
 
 
+def test_a_pair_keeps_two_options_for_each_image_and_fewer_where_fewer_are_left() -> None:
+    soft = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.0, 1.0, 0.0]])
+    wanted = torch.tensor([[0.625, 0.375, 0.0], [0.0, 2 / 9, 7 / 9], [0.0, 1.0, 0.0]])
+    torch.testing.assert_close(relax.paired(soft), wanted)
+    row = soft[0].clone().requires_grad_()
+    (relax.paired(row) * torch.tensor([1.0, 0.0, 5.0])).sum().backward()  # type: ignore[no-untyped-call]
+    assert row.grad is not None
+    assert row.grad[0] > 0 > row.grad[1]  # the two that run are compared with each other
+    assert row.grad[2] == 0
+
+
+def test_a_temperature_on_the_device_relaxes_as_a_number_does() -> None:
+    logits = torch.tensor([0.3, -1.0, 2.0])
+    wanted = relax.softmax(logits, temperature=0.7)
+    assert torch.equal(relax.softmax(logits, temperature=torch.tensor(0.7)), wanted)
+
+
 def test_modes_leave_depths_soft_on_a_path_and_prune_everything() -> None:
     decisions = [
         Decision(name="edge", options=("a", "b", "c"), group="op"),
@@ -116,11 +133,14 @@ def test_modes_leave_depths_soft_on_a_path_and_prune_everything() -> None:
     path = relax.driving(decisions, soft, "path")
     assert path["edge"].tolist() == [1, 0, 0]
     assert path["depth"] is soft["depth"]
+    pair = relax.driving(decisions, soft, "pair")
+    torch.testing.assert_close(pair["edge"], torch.tensor([0.6, 0.3996, 0.0]) / 0.9996)
+    assert pair["depth"] is soft["depth"]
     assert relax.live(relax.driving(decisions, soft, "prune")) == {"edge": (0, 1), "depth": (0, 1)}
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(Unsupported, match="soft, path, prune"):
+    with pytest.raises(Unsupported, match="soft, pair, path, prune"):
         relax.driving([], {}, "hard")  # type: ignore[arg-type]
 
 

@@ -17,7 +17,8 @@ from segtailor.core.errors import UserError
 from segtailor.core.plan import Shape
 from segtailor.core.space import architecture_document, plan_of
 from segtailor.core.strategy import SearchProblem, Trial
-from segtailor.recipes.searching import SearchRecipe, evaluate, plan_document
+from segtailor.recipes.evaluators import judge_by_training
+from segtailor.recipes.searching import SearchRecipe, plan_document
 from segtailor.recipes.systems import SYSTEMS, Occasion
 from segtailor.runs import Policy, read_recipe
 from segtailor.spaces import published
@@ -50,16 +51,16 @@ def trial(tmp_path: Path, **changes: Any) -> Trial:
 
 def test_the_workers_entry_rebuilds_everything_from_plain_settings(tmp_path: Path) -> None:
     plain = json.loads(json.dumps(to_json(trial(tmp_path))))
-    result = evaluate(Trial(**plain), "cpu")
+    result = judge_by_training(Trial(**plain), "cpu")
     assert result.status == "done"
     assert 0 <= (result.quality or -1) <= 1
-    assert evaluate(trial(tmp_path), "cpu").quality == result.quality
+    assert judge_by_training(trial(tmp_path), "cpu").quality == result.quality
     assert result.metrics["steps"] == 1
 
 
 def test_the_workers_entry_names_a_wrong_setting(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="training of the evaluator: augment"):
-        evaluate(trial(tmp_path, augment={"crop": "large"}), "cpu")
+        judge_by_training(trial(tmp_path, augment={"crop": "large"}), "cpu")
 
 
 def test_a_study_tells_every_entrant_and_keeps_its_architecture(tmp_path: Path) -> None:

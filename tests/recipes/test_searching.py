@@ -107,7 +107,7 @@ def test_executors_follow_their_settings() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"evaluator": "shared"}, r"'shared' slices a trained supernet.*Use the evaluator 'train'"),
+        ({"evaluator": "shared"}, r"'shared' slices a trained supernet.*use the evaluator 'train'"),
         ({"evaluator": "trian"}, "no evaluator is called 'trian'; did you mean 'train'"),
         ({"strategy": Part(kind="evolve")}, "no strategy is called 'evolve'; did you mean 'evolution'"),
         ({"space": Part(kind="decoder_cell")}, "no ordered decision"),

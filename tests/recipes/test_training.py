@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 import segtailor
 from segtailor.api.training import Surroundings, evaluate, resume, run, train, train_recipe, usual_crop
 from segtailor.core.errors import DataProblem, RunProblem, UserError
+from segtailor.core.task import Task
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, save_bundle
@@ -103,6 +105,27 @@ def test_scores_need_the_same_number_of_classes(around: Surroundings, tmp_path: 
     folder = teacher(tmp_path / "t", 3)
     with pytest.raises(DataProblem, match="3 classes"):
         evaluate(folder, DATA, surroundings=around)
+
+
+def test_scores_say_where_classes_of_one_number_have_other_names(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    result = train(recipe(around), tmp_path / "run", check=False, surroundings=around)
+    model = segtailor.load(str(result["model"]))
+    assert evaluate(model, DATA, surroundings=around)["warnings"] == []
+    other = replace(model, task=Task(classes=("lane", *model.task.classes[1:])))
+    (warning,) = evaluate(other, DATA, surroundings=around)["warnings"]
+    assert f"'lane' of the model is '{model.task.classes[0]}' in the data" in warning
+
+
+@pytest.mark.parametrize("split", ["trainval", "val+train"])
+def test_scoring_on_images_that_also_train_is_refused(
+    split: str, around: Surroundings, tmp_path: Path
+) -> None:
+    place = Place(folder=tmp_path, cache=around.cache, device="cpu")
+    with pytest.raises(DataProblem, match=r"share the images of 'val'.*val_split=null"):
+        recipe(around, f"train_split={split}").job(place)
+    recipe(around, f"train_split={split}", "val_split=null").job(place)
 
 
 def test_overrides_reach_into_optional_parts() -> None:

@@ -279,7 +279,7 @@ def test_a_started_run_keeps_its_recipe_when_it_cannot_be_built_again(tmp_path: 
         raise UserError("the data is gone")
 
     with pytest.raises(UserError, match="pause"):
-        run(tmp_path / "run", failing_at(1, UserError("pause")))
+        run(tmp_path / "run", failing_at(2, UserError("pause")))
     with pytest.raises(UserError, match="gone"):
         run(tmp_path / "run", mistaken)
     assert read_recipe(tmp_path / "run") == RECIPE
@@ -290,3 +290,15 @@ def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
     with pytest.raises(RunProblem, match="is a file"):
         run(tmp_path / "run")
     assert (tmp_path / "run").read_text() == "mine"
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_only_a_run_that_got_through_a_step_keeps_its_folder(step: int, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="out of memory"):
+        run(tmp_path / "run", failing_at(step, UserError("out of memory; lower the batch")))
+    corrected = {**RECIPE, "batch": 1}
+    if step == 1:
+        assert run(tmp_path / "run", recipe=corrected) == run(tmp_path / "other", recipe=corrected)
+    else:
+        with pytest.raises(RunProblem, match="batch"):
+            run(tmp_path / "run", recipe=corrected)

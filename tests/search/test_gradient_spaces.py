@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from segtailor.core.codec import from_json, to_json
 from segtailor.core.errors import MissingCost
@@ -24,9 +25,10 @@ from segtailor.recipes.autortnet import ROBUSTNESS, autortnet, robustness
 from segtailor.recipes.squeezenas import squeezenas
 from segtailor.search.choosing import Choosing, sampled_picks
 from segtailor.search.gradient import GradientSearch
-from segtailor.search.gradient_settings import Choice, CostTerm, Gradient, LogitOptimiser
+from segtailor.search.gradient_settings import Choice, CostTerm, Gradient, Learning, LogitOptimiser
 from segtailor.search.halves import HalvedTrain
 from segtailor.search.prices import Prices
+from segtailor.search.saved_supernet import load_supernet, read_facts
 from segtailor.spaces.hyper_cell import OWN_PATHS, HyperCell, MultiScale
 from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.testing import check_strategy
@@ -70,7 +72,15 @@ def rows(job: GradientSearch) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("mode", [pytest.param("soft", marks=pytest.mark.slow), "path", "prune"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("soft", marks=pytest.mark.slow),
+        "pair",
+        pytest.param("path", marks=pytest.mark.slow),
+        "prune",
+    ],
+)
 def test_depth_logits_stay_frozen_for_a_third_and_then_move(mode: Any) -> None:
     strategy = short(autortnet("paper", mode=mode).strategy, steps=3)
     found = [row["probabilities"] for row in rows(finished(strategy, problem(CELLS)))]
@@ -88,6 +98,50 @@ def test_a_large_gamma_makes_the_expected_depths_fall() -> None:
         assert found[0][name] == pytest.approx(start, abs=0.05)
         assert found[-1][name] < 0.8 * start
     assert found[-1]["cost"] < found[0]["cost"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["squeezenas", "autortnet"])
+def test_the_fast_path_of_a_recipe_moves_logits_and_weights_as_the_plain_one_does(name: str) -> None:
+    row, asked = (
+        (squeezenas("paper"), BLOCKS) if name == "squeezenas" else (autortnet("paper", mode="soft"), CELLS)
+    )
+    fast = short(row.strategy, steps=2, supernet=row.strategy.supernet, learn=Learning())
+    fast = replace(fast, fit=replace(fast.fit, accumulate=1))
+    assert fast.supernet.fused
+    plain = replace(fast, record=False, supernet=SupernetSettings(affine=fast.supernet.affine))
+    updates, tables = [], []
+    for how in (fast, plain):
+        job = GradientSearch(how, problem(asked))
+        weights: list[Tensor] = list(job._engine.module.parameters())
+        before = _flat(weights)
+        job._advance()
+        updates.append(_flat(weights) - before)
+        tables.append(job.probabilities["student"])
+    # Float32 through twenty blocks of small maps; in float64 the supernets' own tests ask for much less.
+    assert (updates[0] - updates[1]).norm() < 0.01 * updates[1].norm()
+    assert updates[1].norm() > 0
+    for key, found in tables[0].items():
+        assert found == pytest.approx(tables[1][key], abs=1e-4), key
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([row.detach().flatten() for row in tensors])
+
+
+@pytest.mark.slow
+def test_a_saved_supernet_of_each_space_judges_as_the_search_did(tmp_path: Path) -> None:
+    for name, asked, strategy in (
+        ("blocks", BLOCKS, squeezenas("small")),
+        ("cells", CELLS, autortnet("small")),
+    ):
+        how = replace(short(strategy.strategy, steps=2), choice=Choice(samples=1, recalibrate=1, images=1))
+        job = finished(how, problem(asked))
+        job.save_supernet(tmp_path / name)
+        facts = read_facts(tmp_path / name)
+        again = replace(job._judge, supernet=load_supernet(tmp_path / name, facts))
+        for _, arch in job._shortlist("student"):
+            assert again(arch) == pytest.approx(job._judge(arch), abs=1e-6)
 
 
 @pytest.mark.slow
@@ -186,7 +240,7 @@ def test_autortnet_has_the_published_settings() -> None:
     assert values == pytest.approx([3.0, 1.515, 0.0498], abs=1e-4)
     assert row.strategy.learning("depth").warmup == pytest.approx(50 / 150)
     assert row.strategy.learning("op").warmup == 0
-    assert row.strategy.mode == "path"
+    assert row.strategy.mode == "pair"  # our choice, with its reason in the recipe
     assert isinstance(row.space, HyperCell)
     assert row.space.depths == (5, 10, 10)
 

@@ -7,6 +7,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import segtailor.recipes.auxcells
+import segtailor.recipes.auxcells_studies
 import segtailor.recipes.gradient_systems
 import segtailor.recipes.lpsnet
 import segtailor.spaces  # noqa: F401 - registers the families
@@ -18,15 +20,17 @@ from segtailor.core.strategy import STRATEGIES
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.recipes.choices import SearchChoices
+from segtailor.recipes.gradient_row import ADAPT
 from segtailor.recipes.overrides import overridden
 from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part, parse_limit, part
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.recipes.searching import Searching, SearchRecipe
 from segtailor.recipes.systems import SYSTEMS, Occasion
 from segtailor.runs import Layout, execute
+from segtailor.search.evaluators.shared import SharedEvaluator
 from segtailor.search.halves import FIT, HalvedTrain
 
-SEARCHES = ("random", "evolution", "expansion")  # that a recipe's strategy can be replaced by
+SEARCHES = ("random", "evolution", "expansion", "controller")  # that a recipe's strategy can be replaced by
 
 
 def search_recipe(
@@ -57,10 +61,14 @@ def search_recipe(
         limit=recipe.limit if chosen.budget is None else parse_limit(chosen.budget, cost),
         space=recipe.space if chosen.space is None else part(SPACES, chosen.space),
         strategy=_strategy(chosen, recipe.strategy),
-        evaluator=chosen.evaluator or recipe.evaluator,
+        evaluator=chosen.evaluator or ("shared" if chosen.supernet else recipe.evaluator),
+        shared=recipe.shared
+        if chosen.supernet is None
+        else SharedEvaluator(supernet=_saved(chosen.supernet)),
         executor=_executor(chosen, recipe.executor),
         seed=recipe.seed if chosen.seed is None else chosen.seed,
     )
+    recipe = _in_flight(recipe, chosen.workers or 1)
     changed = parse_recipe(overridden(recipe_document(recipe), changes), what="recipe")
     return changed if isinstance(changed, SearchRecipe) else recipe
 
@@ -134,7 +142,33 @@ def _strategy(chosen: SearchChoices, strategy: Part) -> Part:
             remedy = f"it counts {other}: give --{other}" if other in settings else "its number is fixed"
             raise UserError(f"--{name}: strategy '{kind}' has no such setting; {remedy}.")
         settings[name] = value
+    if kind == "gradient" and chosen.budget is not None:
+        settings["cost"] = _towards_budget(settings["cost"])
     return Part(kind=kind, settings=settings)
+
+
+def _towards_budget(cost: dict[str, Any]) -> dict[str, Any]:
+    """Let the cost weight of a search by gradients move towards the budget, unless the recipe has its own way."""
+    steered = cost["adapt"] > 0 or cost.get("window") is not None or cost["weight"] == 0
+    return cost if steered else {**cost, "adapt": ADAPT}
+
+
+def _saved(run: Path) -> str:
+    """Return the folder of a run's supernet, or the folder itself; absolute, as workers may stand elsewhere."""
+    inside = Layout(run).supernet
+    return str((inside if inside.is_dir() else run).absolute())
+
+
+def _in_flight(recipe: SearchRecipe, workers: int) -> SearchRecipe:
+    """Let a controller ask for as many networks at a time as there are workers; those are then told the same."""
+    settings = dict(recipe.strategy.settings)
+    if recipe.strategy.kind == "controller":
+        settings["batch"] = max(settings["batch"], workers)
+    staged = recipe.staged
+    if staged is not None and staged.early_stop is not None:
+        stop = replace(staged.early_stop, every=max(staged.early_stop.every, workers))
+        staged = replace(staged, early_stop=stop)
+    return replace(recipe, strategy=replace(recipe.strategy, settings=settings), staged=staged)
 
 
 def _executor(chosen: SearchChoices, executor: ExecutorSpec) -> ExecutorSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,20 @@ import segtailor.spaces  # noqa: F401 - registers the families that recipes and 
 from segtailor.api.models import open_model
 from segtailor.api.networks import resolve
 from segtailor.core.codec import Json
-from segtailor.core.errors import DataProblem, UserError
+from segtailor.core.errors import DataProblem, UserError, unknown
 from segtailor.core.space import Architecture, architecture_document
+from segtailor.core.task import Task
 from segtailor.data import doctor
 from segtailor.data.augment import Augment
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model
 from segtailor.nets.onnx_model import OnnxModel
+from segtailor.recipes.auxcells_training import auxcells_training
+from segtailor.recipes.choices import Scale
 from segtailor.recipes.overrides import overridden
 from segtailor.recipes.recipe import Place, Recipe, parse_recipe, recipe_document
+from segtailor.recipes.staged_training import StagedTrainRecipe
 from segtailor.recipes.training import TrainRecipe
 from segtailor.runs import Display, Layout, Policy, execute, read_recipe
 from segtailor.training import distributed
@@ -32,6 +36,7 @@ from segtailor.training.device import pick_device
 from segtailor.training.evaluate import evaluate as score
 from segtailor.training.evaluate import score_predictions
 
+TRAININGS = {"auxcells": auxcells_training}
 CROP_STEP = 32  # crops are a multiple of this where the images allow it: the deepest stride of the families
 LARGEST_CROP = (768, 1536)
 CHECKED = 2000  # samples per split that are examined before training starts
@@ -69,8 +74,27 @@ def train_recipe(
     return changed if isinstance(changed, TrainRecipe) else recipe
 
 
+def staged_recipe(
+    name: str,
+    model: str | Path | Architecture,
+    data: str | Sequence[str],
+    *,
+    scale: Scale = "small",
+    crop: tuple[int, int] | None = None,
+    surroundings: Surroundings | None = None,
+) -> StagedTrainRecipe:
+    """Write the training recipe of a published system; `data` may name one dataset per stage where it has several."""
+    if name not in TRAININGS:
+        raise unknown("training", name, TRAININGS)
+    around, names = surroundings or Surroundings(), [data] if isinstance(data, str) else list(data)
+    dataset = locate(names[-1])
+    found = crop or usual_crop(open_pixels(dataset, "train", around.cache))
+    val = "val" if "val" in dataset.splits else None
+    return TRAININGS[name](resolve(model), names, scale=scale, crop=found, val_split=val)
+
+
 def train(
-    recipe: TrainRecipe | str | Path | Architecture,
+    recipe: TrainRecipe | StagedTrainRecipe | str | Path | Architecture,
     out: str | Path,
     *,
     data: str | None = None,
@@ -82,7 +106,7 @@ def train(
 
     `recipe` is a recipe, or a network (name, architecture or its file) with `data` and `changes` (`field=value`).
     """
-    if not isinstance(recipe, TrainRecipe):
+    if not isinstance(recipe, TrainRecipe | StagedTrainRecipe):
         if data is None:
             raise UserError(f"training '{recipe}' needs data; give for example data='synthetic'.")
         recipe = train_recipe(recipe, data, changes=changes, surroundings=surroundings)
@@ -138,10 +162,15 @@ def evaluate(
             f"the model knows {trained.task.outputs} classes, the data has {dataset.task.outputs}; "
             "score it on data with the same classes."
         )
+    warnings = _other_names(trained.task, dataset.task)
+    if around.display is not None:
+        for warning in warnings:
+            around.display.message(warning)
     pixels = open_pixels(dataset, split, around.cache)
+    facts = {"images": len(pixels), "split": split, "data": data, "warnings": warnings}
     if isinstance(trained, OnnxModel):
         scores = score_predictions(trained.predict, pixels, task=dataset.task)
-        return {**scores.document(dataset.task.classes), "images": len(pixels), "split": split, "data": data}
+        return {**scores.document(dataset.task.classes), **facts}
     device = pick_device(around.device)
     scores = score(
         trained.network.to(device),
@@ -151,7 +180,19 @@ def evaluate(
         device=torch.device(device),
         batch=batch,
     )
-    return {**scores.document(dataset.task.classes), "images": len(pixels), "split": split, "data": data}
+    return {**scores.document(dataset.task.classes), **facts}
+
+
+def _other_names(model: Task, data: Task) -> list[str]:
+    """Say where model and data call the same class by different names: the numbers may compare unlike things."""
+    pairs = [
+        (ours, theirs) for ours, theirs in zip(model.classes, data.classes, strict=True) if ours != theirs
+    ]
+    if not pairs:
+        return []
+    shown = "; ".join(f"'{ours}' of the model is '{theirs}' in the data" for ours, theirs in pairs[:3])
+    more = f"; and {len(pairs) - 3} more" if len(pairs) > 3 else ""
+    return [f"class names differ, compared by position ({shown}{more}): is this the data it was trained for?"]
 
 
 def usual_crop(pixels: Pixels) -> tuple[int, int]:

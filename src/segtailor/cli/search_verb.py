@@ -65,14 +65,14 @@ def search_(
 
 
 def _print(console: Console, result: dict[str, Any], data: str) -> None:
-    unit = result["unit"]
+    unit, measure = result["unit"], f">{result.get('measure', 'mIoU')} %"
     if "study" in result:
         rows = [[row["entrant"], *_figures(row)] for row in result["study"]]
-        console.print(table(None, ["entrant", ">mIoU %", f">cost in {unit}"], rows))
+        console.print(table(None, ["entrant", measure, f">cost in {unit}"], rows))
     else:
         name = "family" if "family" in result else "front"
         rows = [[_how(row), *_figures(row), row["fingerprint"]] for row in result[name]]
-        console.print(table(None, [name, ">mIoU %", f">cost in {unit}", "architecture"], rows))
+        console.print(table(None, [name, measure, f">cost in {unit}", "architecture"], rows))
     failed = f", {result['failed']} of them failed" if result["failed"] else ""
     console.print(
         f"\n{result['trials']} trials{failed}; best: {100 * result['quality']:.1f} % at {result['cost']:.4g} {unit}, "

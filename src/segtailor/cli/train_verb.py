@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from segtailor.cli.options import DryRun, Json, Size
 from segtailor.cli.output import emit
 from segtailor.cli.surroundings import Where
+from segtailor.core.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class TrainFlags:
     """Images per step, over all processes."""
     lr: float | None = None
     """Learning rate at the start."""
-    optimiser: Literal["sgd", "adamw"] | None = None
+    optimiser: Literal["sgd", "adam", "adamw"] | None = None
     """Which optimiser."""
     precision: Literal["fp32", "bf16", "fp16"] | None = None
     """Number format of the forward and backward pass."""
@@ -36,8 +37,12 @@ class TrainFlags:
     """Size HEIGHTxWIDTH of training crops; follows from the images when left out."""
     teacher: Path | None = None
     """Bundle to distil from."""
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = ()
-    """Any field of the recipe, e.g. --set fit.loss.ohem=0.7; repeat it for more, --dry-run shows all."""
+    recipe: str | None = None
+    """A published training: auxcells (stages, two optimisers, auxiliary coefficients); it fixes the other settings."""
+    scale: Literal["small", "paper"] = "small"
+    """Of a published training: the paper's settings, or ones that a laptop carries out."""
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=(), consume_multiple=True)] = ()
+    """Any field of the recipe, e.g. --set fit.loss.ohem=0.7 fit.clip=5; --dry-run shows all."""
 
     def changes(self) -> list[str]:
         """Return the flags as changes of a recipe."""
@@ -76,7 +81,18 @@ def train_(
     from segtailor.recipes.recipe import recipe_document
 
     around = where.surroundings(json=json)
-    recipe = training.train_recipe(model, data, crop=flags.crop, changes=flags.changes(), surroundings=around)
+    recipe: Any
+    if flags.recipe is None:
+        changes = flags.changes()
+        recipe = training.train_recipe(model, data, crop=flags.crop, changes=changes, surroundings=around)
+    elif flags.changes():
+        raise UserError(
+            f"--recipe {flags.recipe} fixes the settings; leave the others out, or write a recipe in Python."
+        )
+    else:
+        recipe = training.staged_recipe(
+            flags.recipe, model, data, scale=flags.scale, crop=flags.crop, surroundings=around
+        )
     if dry_run:
         facts = {"run": str(out), "recipe": recipe_document(recipe)}
         emit(facts, lambda console: console.print_json(data=facts), json=json)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from segtailor.core.codec import Json, adapter, fingerprint, from_json, read_json, short, to_json
-from segtailor.core.errors import InvalidArchitecture
+from segtailor.core.errors import InvalidArchitecture, unknown
 from segtailor.core.plan import OpCall, Plan, Shape
 from segtailor.core.registry import Registry
 
@@ -73,6 +73,21 @@ def family(name: str) -> type[SearchSpace]:
 def family_name(space: SearchSpace) -> str:
     """Return the registered name of the family that a space is of."""
     return next(name for name in families() if family(name) is type(space))
+
+
+def check_picks(decisions: Iterable[Decision], picks: Picks) -> None:
+    """Raise `InvalidArchitecture` naming the decision that is missing, unknown or picked out of range."""
+    known = {decision.name: len(decision.options) for decision in decisions}
+    for name in picks:
+        if name not in known:
+            raise InvalidArchitecture(f"picks: {unknown('decision', str(name), known)}")
+    for name, count in known.items():
+        if name not in picks:
+            raise InvalidArchitecture(f"picks: {name} is missing; give one option for each decision.")
+        if not is_integer(picks[name]) or not 0 <= picks[name] < count:
+            raise InvalidArchitecture(
+                f"picks: {name} is {short(picks[name])}; allowed: the number of an option, 0 to {count - 1}."
+            )
 
 
 def family_of(arch: Architecture) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from segtailor.core.codec import Json, fingerprint
 from segtailor.core.cost import Cost
@@ -30,8 +30,8 @@ class SearchProblem(UserError):
 class Trial:
     """One evaluation to make: all that crosses to a worker.
 
-    `architecture` is an architecture document, `budget` the share (0..1] of a full evaluation, and `evaluator`
-    the evaluator's settings.
+    `architecture` is an architecture document, `budget` the share (0..1] of a full evaluation, `evaluator` the
+    evaluator's settings, and `context` what its memory knows of earlier trials.
     """
 
     id: int
@@ -39,12 +39,17 @@ class Trial:
     budget: float = 1.0
     seed: int = 0
     evaluator: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=dict)
 
     def done(self, quality: float, **metrics: float) -> TrialResult:
         """Return the result of a trial that went well; a quality that is no number counts as failed."""
         if not math.isfinite(quality):
             return self.failed(f"quality is {quality}: training diverged", passing=True)
         return TrialResult(id=self.id, status="done", quality=float(quality), metrics=metrics)
+
+    def stopped(self, quality: float, reason: str, **metrics: float) -> TrialResult:
+        """Return the result of a trial that was not worth finishing; its quality so far still teaches."""
+        return replace(self.done(quality, **metrics), status="stopped", reason=reason)
 
     def failed(self, reason: str, *, passing: bool = False) -> TrialResult:
         """Return the result of a trial that did not; `passing` where another try may go well."""
@@ -55,8 +60,8 @@ class Trial:
 class TrialResult:
     """What a trial found: all that comes back from a worker. Quality is higher for better; failures are results.
 
-    `stopped` is a trial that successive halving ended before its full budget. `passing` marks a failure that may not
-    come again (out of memory, diverged). The driver adds the cost.
+    `stopped` is a trial that halving or its evaluator ended before its full budget. `passing` marks a failure that
+    may not come again (out of memory, diverged). The driver adds the cost.
     """
 
     id: int
@@ -72,11 +77,15 @@ class TrialResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """An architecture that a strategy asks about, its cost, and where it comes from (for reports)."""
+    """An architecture that a strategy asks about, its cost, and where it comes from (for reports).
+
+    `evaluator` are settings of the evaluator that differ for this candidate alone, by (nested) name.
+    """
 
     architecture: Architecture
     cost: float
     origin: Mapping[str, Json] = field(default_factory=dict)
+    evaluator: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +132,17 @@ class AskTell(Protocol):
         """Return what this strategy has to report besides trials and front."""
 
 
+@runtime_checkable
+class Keeping(Protocol):
+    """A state that is dear to compute again from told results, and is therefore saved with a search."""
+
+    def keep(self) -> Callable[[Path], None]:
+        """Return a function that writes the state, as it is now, into an empty folder."""
+
+    def restore(self, folder: Path, judged: Sequence[Judged]) -> None:
+        """Read what was written when the state had been told `judged`."""
+
+
 class Sample(Protocol):
     """What identifies one labelled image."""
 
@@ -148,17 +168,37 @@ class Halves:
         return fingerprint([[[item.name, item.stamp] for item in half] for half in (self.fit, self.judge)])
 
 
+class Memory(Protocol):
+    """What a driver remembers of finished trials and tells the next ones, whose workers remember nothing.
+
+    A pure fold over full results in the order of trial ids, so that a resumed search knows the same.
+    """
+
+    @property
+    def every(self) -> int:
+        """How many trials are told the same: fewer know more, more can run at once."""
+
+    def begin(self) -> Mapping[str, Json]:
+        """Return what is known before the first trial."""
+
+    def learn(self, known: Mapping[str, Json], result: TrialResult) -> Mapping[str, Json]:
+        """Return what is known after one more result."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluator:
     """Who judges an architecture: `work` names a function `module:function` that takes a `Trial` and a device.
 
     The function returns a `TrialResult` and is found by name in the worker, where it rebuilds everything from
-    the plain `settings`. `data` is the fingerprint of what it reads.
+    the plain `settings`. `data` is the fingerprint of what it reads. `memory` is asked what to tell each trial,
+    and `note` is for the user, as the search starts.
     """
 
     work: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     data: str = ""
+    memory: Memory | None = None
+    note: str = ""
 
 
 class Pool(Protocol):

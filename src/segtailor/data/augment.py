@@ -33,7 +33,8 @@ class Augment:
 
     `brightness`, `contrast` and `saturation` x draw a factor from 1 - x to 1 + x, `hue` x a rotation of up to
     x turns. Colours are not clipped, and contrast is about the mean luminance of the preprocessing instead of
-    that of each image: both keep the whole chain one 3x4 matrix per image.
+    that of each image: both keep the whole chain one 3x4 matrix per image. The scale is raised where the shorter
+    side would have fewer than `shorter` pixels.
     """
 
     crop: tuple[int, int]
@@ -43,6 +44,7 @@ class Augment:
     contrast: float = 0.0
     saturation: float = 0.0
     hue: float = 0.0
+    shorter: int = 0
 
     def __post_init__(self) -> None:
         if min(self.crop) < 1:
@@ -92,6 +94,7 @@ def draw(
     """Draw for images of `sizes` (images, 2); what position k gets does not depend on the batch size."""
     chance = rng.random((len(sizes), DRAWS))
     scale = augment.scale[0] + chance[:, 0] * (augment.scale[1] - augment.scale[0])
+    scale = np.maximum(scale, augment.shorter / sizes.min(axis=1))
     flipped = chance[:, 1:2] < augment.flip
     heights, widths = sizes[:, 0:1].astype(np.int64), sizes[:, 1:2].astype(np.int64)
     rows = _sources(heights, augment.crop[0], scale[:, None], chance[:, 2:3])

@@ -117,7 +117,7 @@ def open_pixels(dataset: Dataset, split: str, root: Path, *, progress: Progress 
         return pixels
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _only_builder(folder):
+        with only_builder(folder):
             pixels = _load(folder, dataset.task)  # another process may have finished while we waited
             if pixels is None:
                 _build(samples, folder, dataset.task, progress or _silent)
@@ -160,7 +160,7 @@ def _load(folder: Path, task: Task) -> Pixels | None:
 
 
 @contextlib.contextmanager
-def _only_builder(folder: Path) -> Iterator[None]:
+def only_builder(folder: Path) -> Iterator[None]:
     """Wait until no other process builds this cache. The system frees the lock of a process that dies."""
     with folder.with_suffix(".lock").open("wb") as handle:
         locked = False

@@ -21,12 +21,16 @@ Weights: TypeAlias = Mapping[
 ]  # decision name -> (options,), or (images, options) for one draw per image
 Live: TypeAlias = Mapping[str, tuple[int, ...]]  # decision name -> options with a weight other than zero
 
-Mode: TypeAlias = Literal["soft", "path", "prune"]
+Mode: TypeAlias = Literal["soft", "pair", "path", "prune"]
 
 
-def softmax(logits: Tensor, *, temperature: float = 1.0, active: Tensor | None = None) -> Tensor:
-    """Return probabilities; options that are not `active` get exactly zero, and so do their gradients."""
-    _check_temperature(temperature)
+def softmax(logits: Tensor, *, temperature: float | Tensor = 1.0, active: Tensor | None = None) -> Tensor:
+    """Return probabilities; options that are not `active` get exactly zero, and so do their gradients.
+
+    A temperature that is a tensor is on the device and taken as it is: looking at it would wait.
+    """
+    if not isinstance(temperature, Tensor):
+        _check_temperature(temperature)
     if active is not None:
         logits = _masked(logits, active)
     return torch.softmax(logits / temperature, dim=-1)
@@ -78,22 +82,34 @@ def pruned(soft: Tensor, *, threshold: float = 1e-3) -> Tensor:
     return remaining / remaining.sum(dim=-1, keepdim=True)
 
 
+def paired(soft: Tensor) -> Tensor:
+    """Keep the two largest weights, rescaled to sum to one, the first of equals first; a lone option stays."""
+    if soft.shape[-1] <= 2:
+        return soft
+    kept = torch.zeros_like(soft, dtype=torch.bool).scatter(-1, soft.topk(2, dim=-1).indices, value=True)
+    remaining = torch.where(kept, soft, torch.zeros_like(soft))
+    return remaining / remaining.sum(dim=-1, keepdim=True)
+
+
 def driving(
     decisions: Iterable[Decision], soft: Weights, mode: Mode = "soft", *, threshold: float = 1e-3
 ) -> dict[str, Tensor]:
     """Return the weights that drive `forward` where soft ones were drawn; costs use the soft ones in any mode.
 
-    `soft` runs everything. `path` runs one candidate per decision, except that depths stay soft: an exit is only a
-    factor, which the norm behind it removes, and with it the gradient. `prune` skips weights below `threshold`.
+    `soft` runs everything. `pair` runs the two likeliest candidates of a draw, mixed; `path` the likeliest alone. Both
+    leave depths soft: an exit is only a factor, which the norm behind it removes, and with it the gradient. The same
+    holds, less strictly, for the lone operator of `path`: its gradient says whether more of it would help, which the
+    weights behind it settle, not whether another would be better. `prune` skips weights below `threshold`.
     """
     if mode not in get_args(Mode):
         raise Unsupported(f"mode is '{mode}'; choose one of {', '.join(get_args(Mode))}.")
     if mode == "prune":
         return {decision.name: pruned(soft[decision.name], threshold=threshold) for decision in decisions}
+    few = {"path": straight_through, "pair": paired}.get(mode)
     return {
-        decision.name: straight_through(soft[decision.name])
-        if mode == "path" and decision.group != "depth"
-        else soft[decision.name]
+        decision.name: soft[decision.name]
+        if few is None or decision.group == "depth"
+        else few(soft[decision.name])
         for decision in decisions
     }
 

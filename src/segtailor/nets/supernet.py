@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -26,17 +26,31 @@ Outputs: TypeAlias = dict[str, Tensor]  # logits by name (`main`, ...), each at 
 
 @dataclass(frozen=True, kw_only=True)
 class SupernetSettings:
-    """How a supernet computes; what it computes does not depend on it, except for `affine`.
+    """How a supernet computes; what it computes does not depend on it, except for `affine` and `mix_inputs`.
 
     `fused` runs candidates together (fast on a GPU), `compiled` also hands what is between convolutions to torch's
     compiler (minutes at the first step). `recompute` trades a second forward pass for memory.
     `affine` False freezes scale and shift of the candidates' norms at 1 and 0, so that all stay on one scale.
+    Where widths are shared: `masked` leaves drawn widths on the device and fills with zeros, so that nothing waits and
+    shapes stay; `matrices` resizes by matrix products; `mix_inputs` runs a cell once on the mix of its inputs.
+    `width_gradient` says how masked widths learn from data: by the score of the drawn one (FasterSeg), or through the
+    values of all norms, which tells widths apart.
     """
 
     fused: bool = False
     compiled: bool = False
     recompute: bool = False
     affine: bool = True
+    masked: bool = False
+    matrices: bool = False
+    mix_inputs: bool = False
+    width_gradient: Literal["score", "norms"] = "score"
+
+    def __post_init__(self) -> None:
+        if self.width_gradient == "norms" and not self.masked:
+            raise Unsupported(
+                "supernet.width_gradient: norms of all widths need supernet.masked; set it, or use score."
+            )
 
     @property
     def kernels(self) -> Kernels | None:
@@ -83,6 +97,14 @@ class Relaxable(Protocol):
 
     def discretise(self, probabilities: Mapping[str, Sequence[float]]) -> Picks:
         """Return the picks that probabilities stand for."""
+
+
+@runtime_checkable
+class Alternating(Protocol):
+    """A relaxable space whose supernet has an output for each of a few networks to choose from in the end."""
+
+    def alternatives(self, probabilities: Mapping[str, Sequence[float]]) -> Mapping[str, Picks]:
+        """Return the picks by the output that judges them; on a tie the first is taken."""
 
 
 class MixedPlan(nn.Module):
@@ -158,16 +180,23 @@ def transfer_nodes(
 ) -> None:
     """Copy the state of every node that has one from the module of the same name, or its picked candidate."""
     for name, target in network.nodes.items():
+        source: nn.Module | None = modules.get(name)
+        if isinstance(source, Mixed):  # asked for also where it has no weights: it may have been removed
+            source = _picked(source, driven_by[name], picks)
         if not target.state_dict():
             continue
-        source: nn.Module | None = modules[name]
-        if isinstance(source, Mixed):
-            source = source.candidate(picks[driven_by[name]])
         if source is None:
             raise Unsupported(
                 f"node '{name}' has weights, but its candidate has none: another space's network?"
             )
         target.load_state_dict(source.state_dict())
+
+
+def _picked(mixed: Mixed, decision: str, picks: Picks) -> nn.Module | None:
+    try:
+        return mixed.candidate(picks[decision])
+    except Unsupported as problem:
+        raise Unsupported(f"{decision}: {problem}") from None
 
 
 def remaining_options(

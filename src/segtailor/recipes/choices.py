@@ -26,13 +26,15 @@ class SearchChoices:
     space: str | None = None
     """Another search space: see `segtailor list spaces`."""
     strategy: str | None = None
-    """random, evolution or expansion; without it the recipe's own."""
+    """random, evolution, expansion or controller; without it the recipe's own."""
     trials: int | None = None
-    """Number of networks to judge (random, evolution)."""
+    """Number of networks to judge (random, evolution, controller)."""
     steps: int | None = None
     """Number of steps (expansion)."""
     evaluator: str | None = None
-    """Who judges: train (a short training)."""
+    """Who judges: train (a short training), staged (the decoder on a fixed encoder's maps, then everything), shared."""
+    supernet: Path | None = None
+    """Judge with the weights of this finished search by gradients; means --evaluator shared."""
     executor: str | None = None
     """serial, processes or ray."""
     workers: int | None = None

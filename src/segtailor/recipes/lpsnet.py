@@ -77,7 +77,7 @@ def _recipe(name: str, scale: Scale, occasion: Occasion, strategy: Part) -> Sear
 
 def _short_training(scale: Scale, occasion: Occasion) -> TrainEvaluator:
     """Return the short recipe of section 4.2 (the strength of colour jitter is ours), or a far shorter one."""
-    jitter = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.03}
+    jitter: dict[str, Any] = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.03}
     if scale == "paper":
         return TrainEvaluator(
             augment=Augment(crop=(768, 768), scale=(0.5, 2.0), **jitter),

@@ -16,8 +16,18 @@ from segtailor.core.errors import UserError, unknown
 from segtailor.core.registry import Registry
 from segtailor.core.strategy import Executor
 from segtailor.core.target import parse_budget_ms, parse_target
-from segtailor.costs import ActivationMemory, LatencyTable, Macs, Params, Use, read_pack
+from segtailor.costs import (
+    ActivationMemory,
+    LatencyTable,
+    Macs,
+    Params,
+    Use,
+    read_pack,
+    shipped_pack,
+    shipped_packs,
+)
 from segtailor.costs.measured import MeasuredLatency
+from segtailor.costs.pack import refuse_other
 from segtailor.search import EXECUTORS, Processes, Ray, Serial
 from segtailor.targets.runtime import runtime_for
 from segtailor.targets.timing import TimingSettings
@@ -50,7 +60,8 @@ def part(registry: Registry[type[T]], kind: str, **settings: Any) -> Part:
 class CostSpec:
     """What a network costs. A latency comes from a device pack, or is measured on a target of this machine.
 
-    `seconds` is how long each network is measured at least. `force` takes a pack that was made for something else.
+    A pack is a file, or the name of one that is shipped. `seconds` is how long each network is measured at least.
+    `force` takes a pack that was made for something else.
     """
 
     kind: Literal["macs", "params", "memory", "latency"] = "macs"
@@ -84,7 +95,13 @@ class CostSpec:
         if self.kind in counted:
             return counted[self.kind]
         if self.pack is not None:
-            file = table if table is not None and table.exists() else Path(self.pack)
+            kept = table is not None and table.exists()
+            if self.pack in shipped_packs() and not kept:
+                pack = shipped_pack(self.pack)
+                if not self.force:
+                    refuse_other(pack, use, what=f"device pack {self.pack}")
+                return LatencyTable(pack=pack)
+            file = table if table is not None and kept else Path(self.pack)
             return LatencyTable(pack=read_pack(file, use=use, force=self.force))
         target = parse_target(str(self.target))
         runtime_for(target)  # refuses what cannot run here

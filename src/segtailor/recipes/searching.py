@@ -1,37 +1,38 @@
-"""Search an architecture on one dataset: the recipe behind `segtailor search`, and its workers' entry."""
+"""Search an architecture on one dataset: the recipe behind `segtailor search`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from segtailor import spaces as spaces  # registers the families in a fresh worker
 from segtailor.core.atomic import write_json, write_text
-from segtailor.core.codec import Json, fingerprint, from_json, to_json
-from segtailor.core.errors import Unsupported, unknown
+from segtailor.core.codec import Json, from_json, to_json
+from segtailor.core.errors import Unsupported
 from segtailor.core.job import Job, Step
 from segtailor.core.objective import Linear, Objective, Power, Within
 from segtailor.core.plan import OPERATORS, Plan, Shape
 from segtailor.core.registry import Registry
-from segtailor.core.space import SPACES, Architecture, architecture_document
-from segtailor.core.strategy import STRATEGIES, Candidate, Evaluator, Problem, Trial, TrialResult
+from segtailor.core.space import SPACES, Architecture, SearchSpace, architecture_document
+from segtailor.core.strategy import STRATEGIES, Candidate, Problem
 from segtailor.costs import LatencyTable, Use
-from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
+from segtailor.recipes import staged_judging as staged_judging  # registers the evaluator
+from segtailor.recipes.evaluators import EVALUATORS, HALF, Judging, supernet_facts
 from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part
 from segtailor.recipes.recipe import RECIPES, Place
+from segtailor.report.charts import draw_chart
 from segtailor.report.pareto import Mark, draw_front
 from segtailor.runs import Layout
-from segtailor.runs.environment import environment
 from segtailor.search import gradient_settings as gradient_settings  # registers the strategy
-from segtailor.search.evaluators.train import HalvedPixels, TrainEvaluator
-from segtailor.search.halves import FIT, JUDGE, HalvedTrain
+from segtailor.search.evaluators.shared import SharedEvaluator
+from segtailor.search.evaluators.staged import StagedEvaluator
+from segtailor.search.evaluators.train import TrainEvaluator
+from segtailor.search.gradient import GradientSearch
+from segtailor.search.halves import HalvedTrain
+from segtailor.search.remaining import Remaining
 from segtailor.search.trials import TrialSearch
 from segtailor.training import distributed
 from segtailor.training.device import pick_device
@@ -40,7 +41,8 @@ OBJECTIVES: Registry[type[Objective]] = Registry("objective")
 OBJECTIVES.add("within", Within)
 OBJECTIVES.add("linear", Linear)
 OBJECTIVES.add("power", Power)
-EVALUATORS = ("train", "shared")
+
+MEASURES = {"staged": "reward"}  # what an evaluator's quality is, where it is not mIoU
 
 
 @RECIPES.register("search")
@@ -49,7 +51,8 @@ class SearchRecipe:
     """Everything that decides a search; running it again is the reproduction.
 
     `image` is the size (height, width) that networks are priced at, `limit` the hard budget in the unit of the cost.
-    Without an objective quality alone counts. `training` is the short training that judges a candidate.
+    Without an objective quality alone counts. `training` is the short training that judges a candidate, `staged` the
+    one of the evaluator of that name, `judging` the share of the training split that candidates are judged by.
     """
 
     name: str
@@ -58,10 +61,13 @@ class SearchRecipe:
     data: str
     image: tuple[int, int]
     training: TrainEvaluator
+    staged: StagedEvaluator | None = None
+    judging: float = HALF
     cost: CostSpec = field(default_factory=CostSpec)
     limit: float | None = None
     objective: Part | None = None
     evaluator: str = "train"
+    shared: SharedEvaluator | None = None
     executor: ExecutorSpec = field(default_factory=ExecutorSpec)
     retries: int = 2
     seed: int = 0
@@ -78,30 +84,21 @@ class SearchRecipe:
 
     def problem(self, place: Place) -> Problem:
         """Turn names into objects."""
-        self._check_evaluator()
         device = str(pick_device(place.device))
         dataset = locate(self.data)
-        halves = HalvedTrain(dataset=dataset).halves()
+        halves = HalvedTrain(dataset=dataset, share=self.judging).halves()
         use = Use(
             space=self.space.kind, image=self.image, classes=dataset.task.outputs, target=self.cost.target
         )
-        evaluator = Evaluator(
-            work=f"{__name__}:evaluate",
-            settings={
-                "training": to_json(replace(self.training, fit=replace(self.training.fit, seed=self.seed))),
-                "data": self.data,
-                "cache": str(place.cache),
-            },
-            data=fingerprint([halves.fingerprint, environment()["packages"]]),
-        )
+        judging = Judging(recipe=self, place=place, task=dataset.task, halves=halves)
         return Problem(
-            space=self.space.build(SPACES),
+            space=self._space(),
             cost=self.cost.build(use, table=Layout(place.folder).cost_table),
             objective=self._objective(),
             task=dataset.task,
             image=Shape(3, *self.image),
             data=halves,
-            evaluator=evaluator,
+            evaluator=EVALUATORS.get(self.evaluator)(judging),
             executor=self.executor.build(device),
             device=device,
             seed=self.seed,
@@ -110,19 +107,19 @@ class SearchRecipe:
             cache=place.cache / "trials",
         )
 
+    def _space(self) -> SearchSpace:
+        """Return the space, without what a supernet that judges has lost; growing through it must stay possible."""
+        space = self.space.build(SPACES)
+        if self.evaluator != "shared" or self.shared is None or self.strategy.kind == "expansion":
+            return space
+        facts = supernet_facts(self.shared)
+        whole = not facts.removed
+        return space if whole else Remaining(space=space, options=facts.remaining)  # type: ignore[return-value]
+
     def _objective(self) -> Objective:
         if self.objective is None:
             return Within(limit=self.limit or math.inf)
         return self.objective.build(OBJECTIVES)
-
-    def _check_evaluator(self) -> None:
-        if self.evaluator not in EVALUATORS:
-            raise unknown("evaluator", self.evaluator, EVALUATORS)
-        if self.evaluator == "shared":
-            raise Unsupported(
-                f"the evaluator 'shared' slices a trained supernet, and there is none for space '{self.space.kind}'. "
-                "Use the evaluator 'train'."
-            )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -143,6 +140,8 @@ class Searching:
         table = Layout(self.place.folder).cost_table
         if isinstance(self.problem.cost, LatencyTable) and not table.exists():
             self.problem.cost.pack.write(table)
+        if self.problem.evaluator is not None and self.problem.evaluator.note:
+            yield Step(phase="search", done=0, message=self.problem.evaluator.note)
         yield from self.search.steps()
 
     def save(self, folder: Path) -> None:
@@ -162,26 +161,37 @@ class Searching:
         """Write architectures, plans and the plot; return the figures."""
         found: dict[str, Any] = dict(self.search.result())
         layout = Layout(self.place.folder)
+        if isinstance(self.search, GradientSearch):
+            self.search.save_supernet(layout.supernet)
         by_trial = {record["id"]: record for record in found["trials"]}
         for member in _kept(found):
             self._write(layout, by_trial[member["trial"]])
+        for role, outcome in found.get("roles", {}).items():
+            records = {record["id"]: record for record in outcome["trials"]}
+            self._write(layout, records[outcome["trial"]], role=role)
+            outcome["architecture"] = str(layout.architecture(outcome["fingerprint"]))
         layout.report.mkdir(exist_ok=True)
+        measure = MEASURES.get(self.recipe.evaluator, "mIoU")
         drawing = draw_front(
             _marks(found),
             title=f"{self.recipe.name} on {self.recipe.data}",
             unit=found["unit"],
             path=[member["trial"] for member in found.get("family") or found["front"]],
             path_name="family" if "family" in found else "front",
+            measure=measure,
         )
         write_text(layout.report / "pareto.svg", drawing, what="Pareto plot")
+        if "chart" in found:
+            write_text(layout.report / "chart.svg", draw_chart(found["chart"]), what="chart of the study")
         return found | {
             "architecture": str(layout.architecture(found["fingerprint"])),
             "report": str(layout.report / "pareto.svg"),
+            "measure": measure,
         }
 
-    def _write(self, layout: Layout, record: Mapping[str, Any]) -> None:
+    def _write(self, layout: Layout, record: Mapping[str, Any], **more: Json) -> None:
         """Write an architecture with where it comes from, and its plan."""
-        kind = type(self.problem.space).architecture_type
+        kind = self.problem.space.architecture_type
         arch: Architecture = from_json(kind, record["architecture"], what="architecture")
         origin = {
             "recipe": self.recipe.name,
@@ -191,6 +201,7 @@ class Searching:
             "cost": record["result"]["cost"],
             "unit": self.problem.cost.unit,
             **record["origin"],
+            **more,
         }
         layout.architectures.mkdir(exist_ok=True)
         write_json(
@@ -200,22 +211,6 @@ class Searching:
         )
         plan = self.problem.space.plan(arch, self.problem.image, self.problem.task.outputs)
         write_json(layout.plan(record["fingerprint"]), plan_document(plan), what="plan")
-
-
-def evaluate(trial: Trial, device: str) -> TrialResult:
-    """Judge a trial in a worker: rebuild data and evaluator from the trial's plain settings."""
-    settings = dict(trial.evaluator)
-    data = _pixels(str(settings["data"]), str(settings["cache"]))
-    training = from_json(TrainEvaluator, settings["training"], what="training of the evaluator")
-    return training.judge(trial, data=data, device=torch.device(device))
-
-
-@cache
-def _pixels(data: str, folder: str) -> HalvedPixels:
-    """Open the halves once per worker."""
-    halved = HalvedTrain(dataset=locate(data))
-    fit, judge = (open_pixels(halved, half, Path(folder)) for half in (FIT, JUDGE))
-    return HalvedPixels(halved.task, fit, judge)
 
 
 def plan_document(plan: Plan) -> dict[str, Json]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, read_json
-from segtailor.core.errors import RunProblem, UserError, unknown
+from segtailor.core.errors import DataProblem, RunProblem, UserError, unknown
 from segtailor.core.job import Step
 from segtailor.core.plan import MAIN
 from segtailor.core.space import identity, parse_architecture
@@ -21,12 +21,14 @@ from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
+from segtailor.data.splits import parts_of
 from segtailor.nets.build import build
 from segtailor.nets.bundle import Model, load_bundle, save_bundle
 from segtailor.nets.network import Network, initialise
 from segtailor.nets.reparam import plain_form, with_branches
 from segtailor.recipes.recipe import RECIPES, Place
 from segtailor.runs import Layout
+from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder
 from segtailor.training.device import pick_device
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings
@@ -41,6 +43,7 @@ class TrainRecipe:
 
     `reparameterise` trains the blocks that have one in their branched form and folds them at the end; the bundle is
     the same kind either way. `teacher` is the folder of a bundle to distil from. `start` one to take weights from.
+    `encoder_weights` names pre-trained weights of the encoder (`spaces.decoder_cell.encoder_weights.fill_encoder`).
     """
 
     architecture: dict[str, Any]
@@ -53,15 +56,19 @@ class TrainRecipe:
     reparameterise: bool = False
     teacher: str | None = None
     start: str | None = None
+    encoder_weights: str | None = None
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
 
-    def job(self, place: Place) -> Training:
-        """Open the data, build the network, and return the job."""
+    def job(self, place: Place, *, weights: Mapping[str, Tensor] | None = None) -> Training:
+        """Open the data, build the network, and return the job; `weights` are those of an earlier stage."""
         dataset = locate(self.data)
+        self._check_splits(dataset.splits)
         pixels = open_pixels(dataset, self.train_split, place.cache)
         validation = open_pixels(dataset, self.val_split, place.cache) if self.val_split else None
         device = pick_device(place.device)
         network = self._network(dataset.task)
+        if weights is not None:
+            _copy_state(weights, network)
         images, labels = pixels.canvas()
         batches = partial(
             Batches,
@@ -91,9 +98,23 @@ class TrainRecipe:
             if name not in network.plan.outputs:
                 raise unknown("output of this network", name, network.plan.outputs)
         initialise(network, self.fit.seed)
+        if self.encoder_weights is not None:
+            fill_encoder(network, self.encoder_weights)
         if self.start is not None:
-            _copy_weights(load_bundle(Path(self.start)).network, network)
+            _copy_state(load_bundle(Path(self.start)).network.state_dict(), network)
         return with_branches(network, seed=self.fit.seed) if self.reparameterise else network
+
+    def _check_splits(self, known: Sequence[str]) -> None:
+        """Refuse to score on images that also train, unless just that was asked for."""
+        if self.val_split is None or self.val_split == self.train_split:
+            return
+        shared = set(parts_of(self.train_split, known)) & set(parts_of(self.val_split, known))
+        if shared:
+            raise DataProblem(
+                f"train_split '{self.train_split}' and val_split '{self.val_split}' share the images of "
+                f"'{min(shared)}', so scores would be of images seen in training. Choose splits that share none, or "
+                "val_split=null to train without scoring."
+            )
 
     def _teacher(self, task: Task) -> nn.Module | None:
         if self.teacher is None:
@@ -179,9 +200,9 @@ def _shown(facts: Mapping[str, Json]) -> str:
     return f"{facts.get('train_images')} training images, fingerprint {pixels}"
 
 
-def _copy_weights(source: Network, target: Network) -> None:
+def _copy_state(given: Mapping[str, Tensor], target: Network) -> None:
     """Take every weight of the same name and shape; the classifier of another task stays fresh."""
-    own, given = target.state_dict(), source.state_dict()
+    own = target.state_dict()
     fitting = {name: value for name, value in given.items() if name in own and own[name].shape == value.shape}
     if not fitting:
         raise UserError(

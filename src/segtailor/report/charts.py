@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 STYLE = """
@@ -24,6 +24,21 @@ class Value(NamedTuple):
     label: str
     value: float
     hint: str = ""
+
+
+def draw_chart(document: Mapping[str, Any]) -> str:
+    """Draw a chart given as plain data: title, subtitle, unit, lines, and `values` as [series, label, value]."""
+    values = [
+        Value(str(row[0]), str(row[1]), float(row[2]), f"{row[0]} {row[1]}: {row[2]:.4g}")
+        for row in document["values"]
+    ]
+    return chart(
+        values,
+        title=document["title"],
+        subtitle=document["subtitle"],
+        unit=document["unit"],
+        lines=document["lines"],
+    )
 
 
 def chart(values: Sequence[Value], *, title: str, subtitle: str, unit: str, lines: bool = False) -> str:

@@ -67,9 +67,15 @@ class Axis:
 
 
 def draw_front(
-    marks: Sequence[Mark], *, title: str, unit: str, path: Sequence[int] = (), path_name: str = "front"
+    marks: Sequence[Mark],
+    *,
+    title: str,
+    unit: str,
+    path: Sequence[int] = (),
+    path_name: str = "front",
+    measure: str = "mIoU",
 ) -> str:
-    """Return an SVG document; `path` holds the ids of the marks to join, in their order."""
+    """Return an SVG document; `path` holds the ids of the marks to join, `measure` is what the quality is."""
     x, y = _axes(marks)
     by_id = {mark.id: mark for mark in marks}
     chosen = [by_id[number] for number in path if number in by_id]
@@ -82,7 +88,7 @@ def draw_front(
                 '<rect class="page" width="100%" height="100%"/>',
                 f'<text class="ink" x="16" y="26" font-size="17" font-weight="600">{escape(title)}</text>',
                 *_legend(len(marks), len(chosen), path_name),
-                *_grid(x, y, unit),
+                *_grid(x, y, unit, measure),
                 *_dots([mark for mark in marks if mark not in chosen], x, y, kind="trial"),
                 *_line(chosen, x, y),
                 *_dots(chosen, x, y, kind="chosen"),
@@ -112,7 +118,7 @@ def padded(low: float, high: float) -> tuple[float, float]:
     return (max(0.0, low - space) if low >= 0 else low - space), high + space
 
 
-def _grid(x: Axis, y: Axis, unit: str) -> list[str]:
+def _grid(x: Axis, y: Axis, unit: str, measure: str) -> list[str]:
     parts = []
     for value in y.ticks():
         at = y.at(value)
@@ -127,7 +133,7 @@ def _grid(x: Axis, y: Axis, unit: str) -> list[str]:
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, f"cost in {unit}{scale}", size=12))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     turned = f'transform="rotate(-90 20 {middle:.0f})"'
-    label = "mIoU in % on the judging half"
+    label = f"{measure} in % on the judging half"
     parts.append(
         f'<text class="soft" x="20" y="{middle:.0f}" font-size="12" text-anchor="middle" {turned}>{label}</text>'
     )

@@ -67,6 +67,11 @@ class Layout:
         return self.root / "architectures"
 
     @property
+    def supernet(self) -> Path:
+        """Trained supernet of a search by gradients."""
+        return self.root / "supernet"
+
+    @property
     def weights(self) -> Path:
         """Trained bundles."""
         return self.root / "weights"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from segtailor.core.atomic import strict, sweep, write_json, writing
@@ -62,8 +61,8 @@ def execute(
                     shown.message(f"{folder} is on a file system without locks: let no other process use it.")
                 if note:
                     shown.message(note)
-                built = partial(_made, make, layout, new=new)
-                return _lead(built, layout, display=shown, policy=policy or Policy(), agree=agree)
+                with _claimed(layout, new=new):
+                    return _lead(make, layout, display=shown, policy=policy or Policy(), agree=agree)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped at once, at the last checkpoint; {_resume(folder)}") from None
 
@@ -89,12 +88,13 @@ def _lead(
             session.close()
 
 
-def _made(make: Callable[[], Job], layout: Layout, *, new: bool) -> Job:
-    """Build the job; a new recipe that cannot be built is taken back, so that a corrected one may use the folder."""
+@contextmanager
+def _claimed(layout: Layout, *, new: bool) -> Iterator[None]:
+    """Take a new recipe back that fails before its first step ends, so that a corrected one may use the folder."""
     try:
-        return make()
+        yield
     except UserError:
-        if new:
+        if new and not read_history(layout.root, damaged=_ignore).steps:
             layout.recipe.unlink(missing_ok=True)
         raise
 

@@ -2,7 +2,10 @@
 
 import sys
 
+from segtailor.search.ablation import Ablation, Variant
 from segtailor.search.calling import CallablePackage
+from segtailor.search.contest import Contender, Contest
+from segtailor.search.controller import Controller
 from segtailor.search.evolution import Evolution
 from segtailor.search.executors import EXECUTORS, Processes, Ray, Serial
 from segtailor.search.expansion import Expansion
@@ -13,6 +16,10 @@ from segtailor.search.trials import TrialSearch
 
 __all__ = [
     "EXECUTORS",
+    "Ablation",
+    "Contender",
+    "Contest",
+    "Controller",
     "Entrant",
     "Evolution",
     "Expansion",
@@ -23,6 +30,7 @@ __all__ = [
     "Serial",
     "Study",
     "TrialSearch",
+    "Variant",
 ]
 
 sys.modules[__name__].__class__ = CallablePackage

@@ -1,92 +1,27 @@
-"""From a learned distribution to one architecture: what is likely, affordable, and good with shared weights."""
+"""From a learned distribution to one architecture: what is likely, affordable, and the best of what was judged."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
 
 from segtailor.core.codec import Json, to_json
 from segtailor.core.space import Architecture, Decision, Picks, architecture_document, identity
-from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem, TrialResult
-from segtailor.data.batches import Batches
-from segtailor.data.dataset import Pair
+from segtailor.core.strategy import Candidate as Priced
+from segtailor.core.strategy import Judged, Problem, SearchProblem, TrialResult
 from segtailor.nets.mixed import Price
-from segtailor.nets.network import Network
 from segtailor.nets.relax import one_hot_weights
-from segtailor.nets.supernet import Supernet
+from segtailor.nets.supernet import Alternating, Supernet
 from segtailor.search.front import pareto
-from segtailor.search.gradient_settings import Gradient
 from segtailor.search.prices import Prices
 from segtailor.search.trajectory import Probabilities
-from segtailor.training.device import place
-from segtailor.training.evaluate import Pictures, evaluate
 
-
-@dataclass(frozen=True, kw_only=True)
-class First:
-    """The first `count` of some pictures."""
-
-    pictures: Pictures
-    count: int
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Height and width of each."""
-        return self.pictures.sizes[: self.count]
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def pair(self, index: int) -> Pair:
-        """Return one."""
-        return self.pictures.pair(range(len(self))[index])
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedJudge:
-    """Judges architectures by the supernet's weights on the half that trained none."""
-
-    settings: Gradient
-    problem: Problem
-    supernet: Supernet
-    batches: Batches
-    pictures: Pictures
-    device: torch.device
-
-    def __call__(self, arch: Architecture) -> float:
-        """Return the mIoU on the held-out half."""
-        plan = self.problem.space.plan(arch, self.problem.image, self.problem.task.outputs)
-        network = Network(plan, architecture=arch)
-        self.supernet.transfer(arch, network)
-        place(network, self.device, channels_last=self.settings.fit.channels_last)
-        if self.settings.choice.recalibrate:
-            self._recalibrate(network)
-        count = self.settings.choice.images or len(self.pictures)
-        return evaluate(
-            network,
-            First(pictures=self.pictures, count=count),
-            task=self.problem.task,
-            preprocessing=self.settings.preprocessing,
-            device=self.device,
-            batch=self.settings.fit.validate_batch,
-        ).miou
-
-    @torch.no_grad()
-    def _recalibrate(self, network: nn.Module) -> None:
-        """Measure the statistics of norms: the shared ones are of mixed maps that this network never sees."""
-        norms = [part for part in network.modules() if isinstance(part, nn.BatchNorm2d)]
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a plain average over all batches
-        network.train()
-        for number in range(self.settings.choice.recalibrate):
-            network(self.batches.at(number).images)
+# What may be chosen: the output of the supernet that judges it, None for the weights it would take over, and itself.
+Candidate: TypeAlias = tuple[str | None, Architecture]
 
 
 def sampled_picks(
@@ -111,9 +46,23 @@ class Choosing:
         self.price = price
         self.prices = prices
 
-    def shortlist(self, probabilities: Probabilities, *, samples: int, seed: int) -> list[Architecture]:
-        """Return what to judge: the most likely architecture, an affordable form of it, and distinct draws."""
+    def likely(self, probabilities: Probabilities) -> Candidate:
+        """Return the most likely architecture; of several that the supernet judges itself, the first."""
+        alternatives = self._alternatives(probabilities)
+        if alternatives:
+            return alternatives[0]
         space = self.problem.space
+        return None, space.architecture(space.discretise(probabilities))  # type: ignore[attr-defined]
+
+    def shortlist(self, probabilities: Probabilities, *, samples: int, seed: int) -> list[Candidate]:
+        """Return what to judge: the most likely architecture, an affordable form of it, and distinct draws.
+
+        Where the supernet itself judges alternatives, these.
+        """
+        space = self.problem.space
+        alternatives = self._alternatives(probabilities)
+        if alternatives:
+            return alternatives
         likely = dict(space.discretise(probabilities))  # type: ignore[attr-defined]
         wanted = [likely, self.affordable(likely, probabilities)]
         wanted += sampled_picks(space.decisions, probabilities, count=samples, seed=seed)
@@ -121,7 +70,14 @@ class Choosing:
         for picks in wanted:
             arch = space.architecture(picks)
             distinct.setdefault(identity(arch), arch)
-        return list(distinct.values())
+        return [(None, arch) for arch in distinct.values()]
+
+    def _alternatives(self, probabilities: Probabilities) -> list[Candidate]:
+        space = self.problem.space
+        if not isinstance(space, Alternating):
+            return []
+        found = space.alternatives(probabilities)
+        return [(output, space.architecture(picks)) for output, picks in found.items()]
 
     def outcome(self, candidates: Sequence[Architecture], qualities: Sequence[float]) -> dict[str, Json]:
         """Return the best within the budget by the objective, or the cheapest where none is, and the front."""
@@ -129,7 +85,7 @@ class Choosing:
             raise SearchProblem("the search is not finished, so there is nothing to choose from; resume it.")
         judged = [
             Judged(
-                candidate=Candidate(architecture=arch, cost=self.prices(arch)),
+                candidate=Priced(architecture=arch, cost=self.prices(arch)),
                 result=TrialResult(id=number, status="done", quality=quality, cost=self.prices(arch)),
             )
             for number, (arch, quality) in enumerate(zip(candidates, qualities, strict=True))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from random import Random
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.sampling import mutate, sample_picks
-from segtailor.core.space import Picks, identity
+from segtailor.core.space import Architecture, Picks, identity
 from segtailor.core.strategy import Candidate, Problem, SearchProblem
 from segtailor.search.prices import Prices
 
@@ -22,7 +23,7 @@ class Draws:
         self._prices = prices
         self._rng = rng
         self._seen: set[str] = set()
-        self._cheapest: tuple[float, Picks] = (math.inf, {})
+        self.cheapest: tuple[float, Picks] = (math.inf, {})
 
     def accept(self, picks: Picks) -> Candidate | None:
         """Return a candidate unless it was seen before, costs too much or cannot be built at this image size."""
@@ -34,8 +35,8 @@ class Draws:
             cost = self._prices(arch)
         except InvalidArchitecture:
             return None
-        if cost < self._cheapest[0]:
-            self._cheapest = (cost, picks)
+        if cost < self.cheapest[0]:
+            self.cheapest = (cost, picks)
         if self._problem.limit is not None and cost > self._problem.limit:
             return None
         self._seen.add(key)
@@ -58,20 +59,26 @@ class Draws:
                 break
             found.append(candidate)
         if not found:
-            raise self._nothing()
+            raise self.nothing()
         return found
+
+    def remember(self, seen: Iterable[Architecture], *, cheapest: tuple[float, Picks]) -> None:
+        """Take up what an earlier session accepted and saw."""
+        self._seen.update(identity(arch) for arch in seen)
+        self.cheapest = cheapest
 
     def _walk(self) -> Candidate | None:
         """Search around the cheapest architecture: a tight budget is hard to hit by chance."""
-        if not self._cheapest[1]:
+        if not self.cheapest[1]:
             return None
         for _ in range(TRIES):
-            found = self.accept(mutate(self._problem.space, self._cheapest[1], self._rng))
+            found = self.accept(mutate(self._problem.space, self.cheapest[1], self._rng))
             if found is not None:
                 return found
         return None
 
-    def _nothing(self) -> SearchProblem:
+    def nothing(self) -> SearchProblem:
+        """Build the error for a budget that nothing meets."""
         unit, limit = self._problem.cost.unit, self._problem.limit
         if limit is None:
             return SearchProblem(
@@ -80,5 +87,5 @@ class Draws:
             )
         return SearchProblem(
             f"no architecture within {limit:g} {unit} in {2 * TRIES} draws; the cheapest seen costs "
-            f"{self._cheapest[0]:.4g} {unit}. Raise the budget, shrink the image or choose a smaller space."
+            f"{self.cheapest[0]:.4g} {unit}. Raise the budget, shrink the image or choose a smaller space."
         )

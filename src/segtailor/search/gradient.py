@@ -6,24 +6,26 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from segtailor.core.codec import Json
+from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import RunProblem
 from segtailor.core.job import Step
-from segtailor.core.space import Architecture, Group
+from segtailor.core.space import SPACES, Group
 from segtailor.core.strategy import Problem, SearchProblem
-from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
-from segtailor.data.cache import Pixels
 from segtailor.nets.network import initialise
+from segtailor.nets.relax import straight_through
 from segtailor.nets.supernet import keep_only
-from segtailor.search.choosing import Choosing, SharedJudge
-from segtailor.search.gradient_settings import Gradient
-from segtailor.search.halved_pixels import halved_pixels
+from segtailor.search.choosing import Candidate, Choosing
+from segtailor.search.gradient_settings import Gradient, Pass
+from segtailor.search.halved_pixels import FIRST_STREAM, FIT_STREAM, JUDGE_STREAM, half_batches, halved_pixels
 from segtailor.search.prices import Prices
 from segtailor.search.roles import mixed_seed
+from segtailor.search.saved_supernet import SupernetFacts, save_supernet
+from segtailor.search.shared_judge import SharedJudge
 from segtailor.search.supernet_engine import SupernetEngine, plain
 from segtailor.search.trajectory import advice, collapsed, entropies, expected_depths, hopeless, record
 from segtailor.training import device as devices
@@ -31,6 +33,24 @@ from segtailor.training.optimiser import load_optimiser, optimiser_state
 from segtailor.training.state import read_state, write_state
 
 REPORT_SECONDS = 0.5  # between two progress records, the only moments that wait for the device
+SAVING = 0.1  # the most that checkpoints at marks may take of the time
+
+
+class Pace:
+    """Says when the next progress record is due, in steps, so that asking waits for nothing."""
+
+    def __init__(self, done: int = 0) -> None:
+        self._started, self._since, self._pause = time.perf_counter(), done, 1
+
+    def due(self, done: int) -> bool:
+        """Tell whether enough steps were done since the last record."""
+        return done >= self._since + self._pause
+
+    def rest(self, done: int) -> None:
+        """Count anew, at the speed seen."""
+        seconds = time.perf_counter() - self._started
+        self._pause = math.ceil(REPORT_SECONDS * (done - self._since) / max(seconds, 1e-9))
+        self._started, self._since = time.perf_counter(), done
 
 
 class GradientSearch:
@@ -43,7 +63,14 @@ class GradientSearch:
         devices.make_deterministic(on=settings.fit.deterministic)
         devices.seed_everything(problem.seed)
         pixels = halved_pixels(problem)
-        self._fit, self._other = self._batches(pixels.fit, 0), self._batches(pixels.judge, 1)
+        batches = partial(half_batches, image=problem.image, seed=problem.seed, device=self._device)
+        self._fit = batches(pixels.fit, settings, stream=FIT_STREAM)
+        self._other = batches(pixels.judge, settings, stream=JUDGE_STREAM)
+        first = settings.pretraining
+        self._first: Batches | None = None
+        if first is not None:
+            ahead = replace(settings, augment=first.augment or settings.augment, fit=first.fit)
+            self._first = batches(pixels.fit, ahead, stream=FIRST_STREAM)
         supernet = problem.space.supernet(  # type: ignore[attr-defined]
             problem.image, problem.task.outputs, settings=settings.supernet
         )
@@ -54,42 +81,60 @@ class GradientSearch:
         self._choosing = Choosing(problem, supernet, price=self._engine.price, prices=self._prices)
         self._judge = SharedJudge(
             settings=settings,
-            problem=problem,
+            space=problem.space,
+            task=problem.task,
+            image=problem.image,
             supernet=supernet,
             batches=self._fit,
             pictures=pixels.judge,
             device=self._device,
         )
         self._total = settings.fit.total(self._fit.steps_per_epoch)
+        self._ahead = (
+            0 if first is None or self._first is None else first.fit.total(self._first.steps_per_epoch)
+        )
         self._interval = max(1, self._total // settings.marks)
-        self._done = 0
+        self._prepared = self._done = 0
         self._quality: float | None = None
         self._warnings: list[str] = []
+        self._saved, self._save_seconds = -math.inf, 0.0
         self.trajectory: list[dict[str, Json]] = []
         self.judged: dict[str, list[float]] = {role: [] for role in self._engine.roles.names}
 
     def steps(self) -> Iterator[Step]:
-        """Search, then choose, yielding a record about twice a second and at every mark."""
+        """Prepare weights, search, then choose, yielding a record about twice a second and at every mark."""
+        pace = Pace()
+        while self._prepared < self._ahead:
+            self._prepare()
+            if (
+                self._prepared % self._interval == 0
+                or self._prepared == self._ahead
+                or pace.due(self._prepared)
+            ):
+                done = self._prepared % self._interval == 0 or self._prepared == self._ahead
+                step = Step(phase="pretrain", done=self._prepared, total=self._ahead, metrics=self._report())
+                yield replace(step, checkpoint=done)
+                pace.rest(self._prepared)
         if not self.trajectory:
             self._mark()
-        started, since, pause = time.perf_counter(), self._done, 1
+        pace = Pace(self._done)
         while self._done < self._total:
             self._advance()
             at_mark = self._done % self._interval == 0 or self._done == self._total
-            if at_mark or self._done >= since + pause:
+            if at_mark or pace.due(self._done):
                 metrics = self._report()
                 said = len(self._warnings)
                 if at_mark:
                     metrics |= self._mark()
-                yield self._step(metrics, messages=self._warnings[said:], checkpoint=at_mark)
-                seconds = time.perf_counter() - started
-                pause = math.ceil(REPORT_SECONDS * (self._done - since) / max(seconds, 1e-9))
-                started, since = time.perf_counter(), self._done
+                yield self._step(
+                    metrics, messages=self._warnings[said:], checkpoint=at_mark and self._worth_saving
+                )
+                pace.rest(self._done)
         yield from self._choose()
 
     def save(self, folder: Path) -> None:
         """Write the whole state."""
-        engine = self._engine
+        started, engine = time.perf_counter(), self._engine
         groups = {
             "supernet": engine.module.state_dict(),
             "weights": optimiser_state(engine.optimiser),
@@ -101,6 +146,7 @@ class GradientSearch:
         }
         counters: dict[str, Any] = {
             "done": self._done,
+            "prepared": self._prepared,
             "remaining": {name: list(left) for name, left in engine.supernet.remaining().items()},
             "quality": self._quality,
             "warnings": self._warnings,
@@ -109,6 +155,8 @@ class GradientSearch:
             "prices": self._prices.known,
         }
         write_state(folder, groups, counters)
+        self._saved = time.perf_counter()
+        self._save_seconds = self._saved - started
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote for the same settings and problem."""
@@ -125,6 +173,7 @@ class GradientSearch:
             engine.pressure = groups["cost"]["pressure"].to(self._device)
             engine.excess = groups["cost"]["excess"].to(self._device)
             self._done, self._quality = int(counters["done"]), counters["quality"]
+            self._prepared = int(counters["prepared"])
             self._warnings, self.trajectory = list(counters["warnings"]), list(counters["trajectory"])
             self.judged = {role: list(counters["judged"][role]) for role in self.judged}
             self._prices.known.update(counters["prices"])
@@ -138,7 +187,8 @@ class GradientSearch:
     def result(self) -> Mapping[str, Json]:
         """Return the chosen architecture of the first role, those of the others, fronts and the trajectory."""
         outcomes = {
-            role: self._choosing.outcome(self._shortlist(role), found) for role, found in self.judged.items()
+            role: self._choosing.outcome([arch for _, arch in self._shortlist(role)], found)
+            for role, found in self.judged.items()
         }
         first = next(iter(outcomes.values()))
         return {
@@ -149,6 +199,21 @@ class GradientSearch:
             "skipped": self._engine.guard.tally().skipped,
             "trajectory": list(self.trajectory),
         }
+
+    def save_supernet(self, folder: Path) -> None:
+        """Write the trained supernet, from which trials can judge architectures without training."""
+        problem, data = self._problem, self._problem.data
+        facts = SupernetFacts(
+            space=SPACES.name_of(type(problem.space)),
+            settings=to_json(problem.space),
+            strategy=self._settings,
+            task=problem.task,
+            image=(problem.image.height, problem.image.width),
+            seed=problem.seed,
+            data="" if data is None else data.fingerprint,
+            remaining=self._engine.supernet.remaining(),
+        )
+        save_supernet(folder, facts, self._engine.module)
 
     @property
     def probabilities(self) -> dict[str, dict[str, list[float]]]:
@@ -163,11 +228,35 @@ class GradientSearch:
         return self._settings.temperature.at(self._done, total=self._total, per_epoch=per_epoch)
 
     @property
+    def _worth_saving(self) -> bool:
+        since = time.perf_counter() - self._saved
+        return self._done == self._total or SAVING * since >= self._save_seconds
+
+    @property
     def learning(self) -> set[Group]:
         """The decision groups whose logits the next step moves."""
         groups = {decision.group for decision in self._problem.space.decisions}
         share = self._done / self._total
         return {group for group in groups if share >= self._settings.learning(group).warmup}
+
+    def _prepare(self) -> None:
+        """Train weights alone, each step with the logits of another role as they were at first."""
+        first, batches = self._settings.pretraining, self._first
+        if first is None or batches is None:
+            return
+        per_epoch = batches.steps_per_epoch
+        factor = first.fit.schedule.factor(self._prepared, total=self._ahead, steps_per_epoch=per_epoch)
+        names = self._engine.roles.names
+        role = names[self._prepared % len(names)]
+        self._engine.step(
+            batches.at(self._prepared),
+            number=2 * (self._total + self._prepared),
+            temperature=self._settings.temperature.start,
+            rate=first.fit.lr * factor,
+            learning=set(),
+            turns=[Pass(role=role, widths=widths) for widths in first.widths],
+        )
+        self._prepared += 1
 
     def _advance(self) -> None:
         """Take one step: both together on one batch, or logits on the other half and then weights."""
@@ -182,6 +271,9 @@ class GradientSearch:
         batch = self._fit.at(self._done)
         engine.step(batch, number=number, temperature=temperature, rate=rate, learning=learning)
         self._done += 1
+        if self._settings.cost.window is not None and self._done % self._fit.steps_per_epoch == 0:
+            paying = [role.name for role in self._settings.roles if role.cost > 0]
+            engine.steer([self._prices(arch) for name in paying for _, arch in self._shortlist(name)])
 
     def _report(self) -> dict[str, float]:
         loss, skipped, row = self._engine.report()
@@ -214,8 +306,10 @@ class GradientSearch:
                 self._warnings.append(advice(what, weight=weight, above=settings.collapse))
         every = self._interval * settings.judge_every
         if every and self._done and self._done % every == 0:
-            likely = self._problem.space.discretise(self.probabilities[engine.roles.names[0]])  # type: ignore[attr-defined]
-            self._quality = metrics["quality"] = self._judge(self._problem.space.architecture(likely))
+            first = engine.roles.names[0]
+            self._quality = metrics["quality"] = self._judged(
+                first, self._choosing.likely(self._to_choose(first))
+            )
         left = sum(len(options) for options in engine.supernet.remaining().values())
         self.trajectory.append(
             {"step": self._done, "cost_weight": weight, "candidates": left,
@@ -238,10 +332,11 @@ class GradientSearch:
         for role in self.judged:
             candidates = self._shortlist(role)
             while len(self.judged[role]) < len(candidates):
-                arch = candidates[len(self.judged[role])]
-                self.judged[role].append(self._judge(arch))
+                candidate = candidates[len(self.judged[role])]
+                _, arch = candidate
+                self.judged[role].append(self._judged(role, candidate))
                 count, last = len(self.judged[role]), self.judged[role][-1]
-                over = self._over_budget(candidates) if count == len(candidates) else None
+                over = self._over_budget(role) if count == len(candidates) else None
                 self._warnings += [over] if over else []
                 yield Step(
                     phase=f"choose {role}" if len(self.judged) > 1 else "choose",
@@ -252,8 +347,23 @@ class GradientSearch:
                     checkpoint=count == len(candidates),
                 )
 
-    def _over_budget(self, candidates: list[Architecture]) -> str | None:
-        limit, least = self._problem.limit, min(map(self._prices, candidates))
+    def _judged(self, role: str, candidate: Candidate) -> float:
+        """Judge an architecture by itself, or the supernet's output that stands for it, at its likeliest widths."""
+        output, arch = candidate
+        if output is None:
+            return self._judge(arch)
+        roles, supernet = self._engine.roles, self._engine.supernet
+        weights = roles.probabilities(role)
+        for decision in supernet.decisions:
+            if decision.group == "width":
+                weights[decision.name] = straight_through(weights[decision.name])
+        weights = {name: row.detach() for name, row in weights.items()}
+        return self._judge.output(output, weights)
+
+    def _over_budget(self, role: str) -> str | None:
+        paying = next(row for row in self._settings.roles if row.name == role).cost > 0
+        limit = self._problem.limit if paying else None
+        least = min(self._prices(arch) for _, arch in self._shortlist(role))
         if limit is None or least <= limit:
             return None
         unit = self._problem.cost.unit
@@ -262,26 +372,15 @@ class GradientSearch:
             f"{unit}. Raise cost.weight, set cost.adapt, or lower remove_below, which drops cheap candidates for good."
         )
 
-    def _shortlist(self, role: str) -> list[Architecture]:
+    def _shortlist(self, role: str) -> list[Candidate]:
         seed = mixed_seed(self._problem.seed, 2, list(self.judged).index(role))
         samples = self._settings.choice.samples
-        return self._choosing.shortlist(self.probabilities[role], samples=samples, seed=seed)
+        return self._choosing.shortlist(self._to_choose(role), samples=samples, seed=seed)
+
+    def _to_choose(self, role: str) -> Mapping[str, list[float]]:
+        return plain(self._engine.roles.to_choose(role))
 
     def _step(self, metrics: Mapping[str, float], *, messages: list[str], checkpoint: bool) -> Step:
         best: dict[str, Json] = {} if self._quality is None else {"quality": self._quality}
         step = Step(phase="search", done=self._done, total=self._total, metrics=metrics, best=best)
         return replace(step, message=" ".join(messages) or None, checkpoint=checkpoint)
-
-    def _batches(self, pixels: Pixels, stream: int) -> Batches:
-        images, labels = pixels.canvas()
-        height, width = self._problem.image.height, self._problem.image.width
-        return Batches(
-            images=images,
-            labels=labels,
-            sizes=pixels.sizes,
-            augment=self._settings.augment or Augment(crop=(height, width), scale=(1.0, 1.0)),
-            preprocessing=self._settings.preprocessing,
-            batch=self._settings.fit.batch,
-            seed=mixed_seed(self._problem.seed, 3, stream),
-            device=self._device,
-        )

@@ -22,7 +22,7 @@ def check_gradient(settings: Gradient, problem: Problem) -> None:
     if not (hasattr(problem.space, "supernet") and hasattr(problem.space, "discretise")):
         raise Unsupported(
             f"the space {kind} has no supernet, which a gradient search needs; use a trial strategy "
-            "(random, evolution), or the space inverted_residual or hyper_cell."
+            "(random, evolution), or the space inverted_residual, hyper_cell or multi_resolution."
         )
     if not hasattr(problem.cost, "price"):
         raise Unsupported(
@@ -31,6 +31,10 @@ def check_gradient(settings: Gradient, problem: Problem) -> None:
         )
     _check_data(problem)
     _check_prices(problem)
+    if settings.choice.samples and hasattr(problem.space, "alternatives"):
+        raise Unsupported(
+            f"choice.samples: the supernet of {kind} judges its own alternatives; set samples to 0."
+        )
     if settings.cost.adapt > 0 and problem.limit is None:
         raise Unsupported(
             "cost.adapt steers towards a budget, and there is none; give a budget or set adapt to 0."

@@ -14,6 +14,7 @@ from segtailor.core.strategy import STRATEGIES, Problem, SearchProblem
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import Augment
 from segtailor.nets.relax import Mode, geometric, linear
+from segtailor.nets.slim import Widths
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.training.settings import FitSettings
 
@@ -47,12 +48,13 @@ class Learning:
     """How the decisions of one group are learned.
 
     `warmup` is the share of the search during which their logits stay as they are while weights train on draws from
-    them; `cost` the group's share in the cost term.
+    them; `cost` the group's share in the cost term. `hard` runs the largest weight of a draw alone, straight-through.
     """
 
     warmup: float = 0.0
     cost: float = 1.0
     relaxation: Literal["gumbel", "softmax"] = "gumbel"
+    hard: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup < 1:
@@ -63,24 +65,37 @@ class Learning:
 
 @dataclass(frozen=True, kw_only=True)
 class CostTerm:
-    """What is added to the loss: `weight * cost / (cost of the first distribution)`, or `weight * log(cost)`.
+    """What is added to the loss: `weight * cost / (cost of the first distribution)`, `weight * log(cost)`, or, where
+    `absolute`, `weight * cost` in the cost's own unit.
 
     `of` says whether the expectation is taken over `probabilities` (no noise, no temperature) or over the `sampled`
     soft weights. `whole` counts constant parts, too. With `adapt` the weight grows while the expected cost is above
     the budget and shrinks while it is below: by the factor exp(adapt) per step at twice the budget; 0.02 is calm.
+    With a `window`, two shares of the budget, it is halved after an epoch in which a network that would be chosen costs
+    no more than the lower, else doubled where one costs no less than the upper (FasterSeg's release). Where groups pay
+    different shares, a group pays through its own decisions, the `others` staying as they are now (`current`) or being
+    `neutral`: all options alike, of ordered ones the last.
     """
 
     weight: float = 0.1
-    form: Literal["linear", "log"] = "linear"
+    form: Literal["linear", "log", "absolute"] = "linear"
     of: Literal["probabilities", "sampled"] = "probabilities"
     whole: bool = False
     adapt: float = 0.0
+    window: tuple[float, float] | None = None
+    others: Literal["current", "neutral"] = "current"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.weight) and self.weight >= 0 and self.adapt >= 0):
             raise SearchProblem(f"cost: weight {self.weight} and adapt {self.adapt} must be 0 or more.")
         if self.adapt > 0 and self.weight == 0:
             raise SearchProblem("cost: adapt multiplies the weight, which is 0; give a weight to start from.")
+        if self.window is not None and not 0 < self.window[0] < self.window[1]:
+            raise SearchProblem(
+                f"cost.window: {self.window} is no range of shares of the budget; give 0 < lower < upper, e.g. 0.9, 1."
+            )
+        if self.window is not None and self.adapt > 0:
+            raise SearchProblem("cost: adapt and window both steer the weight; give one of them.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +114,44 @@ class LogitOptimiser:
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """One set of logits on the supernet, e.g. a student, or a teacher that costs nothing (`cost` 0)."""
+    """One set of logits on the supernet, e.g. a student, or a teacher that costs nothing (`cost` 0).
+
+    `fixed` decisions, named themselves or by their group, have one option throughout; -1 is the last. Options in
+    `never` are searched like all others, but not chosen.
+    """
 
     name: str
     cost: float = 1.0
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    never: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One pass through the supernet: with the weights of a role, all widths being its own, the least, most or random.
+
+    Widths that a role fixes by name stay.
+    """
+
+    role: str
+    widths: Widths = "own"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining:
+    """Training of shared weights before the search, at the first logits: at each step one pass for each of `widths`.
+
+    The roles take turns, so that what is theirs alone is trained, too.
+    """
+
+    fit: FitSettings = field(default_factory=FitSettings)
+    augment: Augment | None = None
+    widths: tuple[Widths, ...] = ("most", "least", "random", "random")
+
+    def __post_init__(self) -> None:
+        if not self.widths:
+            raise SearchProblem("pretraining.widths: none; give at least one of own, least, most, random.")
+        _check_fit(self.fit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,13 +161,19 @@ class Choice:
     The most likely one, made affordable where there is a budget, and `samples` draws from the distribution are judged
     with the supernet's weights on the held-out half (its first `images`); the front of quality and cost is kept and the
     objective decides. Statistics of norms are measured again on `recalibrate` training batches, 0 for never.
+    A space whose supernet judges its `alternatives` has only these to choose from; images are resized by `scale` then.
     """
 
     samples: int = 0
     recalibrate: int = 8
     images: int | None = None
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.scale <= 4:
+            raise SearchProblem(
+                f"choice.scale: {self.scale}; give a factor on image sides above 0, e.g. 0.5."
+            )
         if self.samples < 0 or self.recalibrate < 0 or (self.images is not None and self.images < 1):
             raise SearchProblem("choice: samples and recalibrate must be 0 or more, images 1 or more.")
 
@@ -133,6 +188,8 @@ class Gradient:
     groups but those in `groups`. Candidates below the probability `remove_below` are dropped. The search is recorded
     `marks` times, and every `judge_every` marks the most likely architecture is judged on the held-out half.
     `idle` options above the probability `collapse` in every decision that has one count as a collapsed search.
+    Every update adds up the losses of all `passes`, by default one of each role. `record` turns a step into one unit of
+    work for the device, where it can (CUDA graphs): for supernets that never wait for it.
     """
 
     fit: FitSettings = field(default_factory=FitSettings)
@@ -148,6 +205,9 @@ class Gradient:
     learn: Learning = field(default_factory=Learning)
     groups: Mapping[Group, Learning] = field(default_factory=dict)
     roles: tuple[Role, ...] = (Role(name="student"),)
+    passes: tuple[Pass, ...] = ()
+    pretraining: Pretraining | None = None
+    record: bool = False
     remove_below: float = 0.0
     choice: Choice = field(default_factory=Choice)
     marks: int = 100
@@ -164,7 +224,24 @@ class Gradient:
         names = [role.name for role in self.roles]
         if not names or len(set(names)) != len(names):
             raise SearchProblem(f"roles: {names}; give at least one, each with a name of its own.")
+        strangers = sorted({turn.role for turn in self.passes} - set(names))
+        if strangers:
+            raise SearchProblem(f"passes: there is no role '{strangers[0]}'; roles are {', '.join(names)}.")
+        if self.record and (self.mode != "soft" or (self._draws_hard and not self.supernet.masked)):
+            raise Unsupported(
+                "record: choices that the host must know end a recording; set supernet.masked, mode soft."
+            )
         _check_fit(self.fit)
+
+    @property
+    def _draws_hard(self) -> bool:
+        widths = self.pretraining.widths if self.pretraining else ()
+        return "random" in widths or any(how.hard for how in (self.learn, *self.groups.values()))
+
+    @property
+    def turns(self) -> tuple[Pass, ...]:
+        """The passes of an update."""
+        return self.passes or tuple(Pass(role=role.name) for role in self.roles)
 
     def learning(self, group: Group) -> Learning:
         """Return how a group of decisions is learned."""

@@ -1,4 +1,4 @@
-"""The decoded halves of a problem's training split: from the cache where there is one, else in memory."""
+"""The decoded halves of a problem's training split, from the cache where there is one, and their batches."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+import torch
 
 from segtailor.core.errors import Unsupported, unknown
+from segtailor.core.plan import Shape
 from segtailor.core.strategy import Halves, Problem
 from segtailor.core.task import Task
+from segtailor.data.augment import Augment
+from segtailor.data.batches import Batches
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.dataset import Sample, check_pair
 from segtailor.search.evaluators.train import HalvedPixels
+from segtailor.search.gradient_settings import Gradient
 from segtailor.search.halves import FIT, JUDGE
+from segtailor.search.roles import mixed_seed
+
+FIT_STREAM, JUDGE_STREAM, FIRST_STREAM = (
+    0,
+    1,
+    4,
+)  # separate random streams: halves, and weights before the search
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +52,23 @@ def halved_pixels(problem: Problem) -> HalvedPixels:
     dataset = HalvesDataset(task=problem.task, halves=problem.data)
     fit, judge = (_pixels(dataset, half, problem.cache) for half in (FIT, JUDGE))
     return HalvedPixels(problem.task, fit, judge)
+
+
+def half_batches(
+    pixels: Pixels, settings: Gradient, *, image: Shape, seed: int, stream: int, device: torch.device
+) -> Batches:
+    """Return the batches of a half as a gradient search sees them."""
+    images, labels = pixels.canvas()
+    return Batches(
+        images=images,
+        labels=labels,
+        sizes=pixels.sizes,
+        augment=settings.augment or Augment(crop=(image.height, image.width), scale=(1.0, 1.0)),
+        preprocessing=settings.preprocessing,
+        batch=settings.fit.batch,
+        seed=mixed_seed(seed, 3, stream),
+        device=device,
+    )
 
 
 def _pixels(dataset: HalvesDataset, half: str, cache: Path | None) -> Pixels:

@@ -6,7 +6,10 @@ the graph from logits to driving weights is walked once, with the gradients that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -21,9 +24,10 @@ from segtailor.data.batches import Batch
 from segtailor.nets.mixed import Price
 from segtailor.nets.relax import Live, Weights, driving, live
 from segtailor.nets.supernet import Supernet
-from segtailor.search.gradient_settings import Gradient, Role
+from segtailor.search.gradient_settings import Gradient, Pass, Role
 from segtailor.search.roles import Roles, mixed_seed
 from segtailor.training import device as devices
+from segtailor.training.captured import CapturedStep
 from segtailor.training.guard import Guard
 from segtailor.training.losses import Criterion
 from segtailor.training.optimiser import make_optimiser, set_rate, update
@@ -71,6 +75,12 @@ class SupernetEngine:
         self.pressure = torch.zeros((), device=device)
         self.excess = torch.zeros((), device=device)
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
+        self._trained = [row for row in self.module.parameters() if row.requires_grad]
+        self._steps: dict[Hashable, CapturedStep] = {}
+        self._pool = devices.memory_pool(device) if settings.record else None
+        if settings.record:
+            devices.let_record(self.optimiser)
+            devices.let_record(self.roles.optimiser)
         with torch.no_grad():
             first = self._cost(self.roles.probabilities(self.roles.names[0]))
             self.reference = first.clamp(min=LEAST_COST)
@@ -83,19 +93,67 @@ class SupernetEngine:
         temperature: float,
         rate: float | None,
         learning: Collection[Group],
+        turns: Sequence[Pass] | None = None,
     ) -> None:
         """Update the weights at a learning `rate` (None leaves them) and the logits of the groups `learning`.
 
-        `number` decides the noise, so it must differ between updates.
+        `number` decides the noise, so it must differ between updates. `turns` are the passes, by default the search's.
         """
+        turns = tuple(self.settings.turns if turns is None else turns)
+        images = len(batch.labels) if self.settings.per_image else None
+        noise = [
+            self.roles.noise(seed=mixed_seed(self.problem.seed, 1, number, index), images=images)
+            for index in range(len(turns))
+        ]
+        work = partial(self._step, turns=turns, learning=learning, train=rate is not None)
+        if rate is not None:
+            self._set_rate(rate)
+        if not self.settings.record:
+            work(images=batch.images, labels=batch.labels, noise=torch.stack(noise), temperature=temperature)
+            return
+        key = turns, rate is None, frozenset(learning), batch.labels.shape
+        if key not in self._steps:
+            self._steps[key] = CapturedStep(work, self.device, pool=self._pool)
+        heat = torch.full((), temperature, device=self.device)
+        self._steps[key](images=batch.images, labels=batch.labels, noise=torch.stack(noise), temperature=heat)
+
+    def _step(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        noise: Tensor,
+        temperature: float | Tensor,
+        *,
+        turns: Sequence[Pass],
+        learning: Collection[Group],
+        train: bool,
+    ) -> None:
+        """Do what is done on the device: a function of tensors and of constants."""
         self.guard.open()
         loss = torch.zeros((), device=self.device)
-        for index, role in enumerate(self.settings.roles):
-            seed = mixed_seed(self.problem.seed, 1, number, index)
-            images = len(batch.labels) if self.settings.per_image else None
-            soft = self.roles.draw(role.name, temperature=temperature, seed=seed, images=images)
-            loss += self._backward(batch, role, soft, learn=bool(learning))
-        self._update(loss / len(self.settings.roles), rate=rate, learning=learning)
+        batch = Batch(images, labels)
+        roles = {role.name: role for role in self.settings.roles}
+        with nullcontext() if train else self._frozen():
+            for index, turn in enumerate(turns):
+                soft = self.roles.draw(
+                    turn.role,
+                    noise=noise[index],
+                    temperature=temperature,
+                    images=len(labels) if self.settings.per_image else None,
+                    widths=turn.widths,
+                )
+                loss += self._backward(batch, roles[turn.role], soft, turn=turn, learn=bool(learning))
+        self._update(loss / len(turns), train=train, learning=learning)
+
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """Leave out gradients of weights, which a step that moves logits alone would throw away."""
+        self.module.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in self._trained:
+                parameter.requires_grad_(True)
 
     def report(self) -> Report:
         """Return what happened since the last report; waits for the device."""
@@ -120,28 +178,51 @@ class SupernetEngine:
         self.roles.keep(self.supernet.remaining())
         kept, counted = self.optimiser.state, self.guard.state()
         self.optimiser = make_optimiser(self.module, self.settings.fit)
+        if self.settings.record:
+            devices.let_record(self.optimiser)
         for group in self.optimiser.param_groups:
             for parameter in group["params"]:
                 if parameter in kept:
                     self.optimiser.state[parameter] = kept[parameter]
         self.guard = Guard(self.module, self.device, scaled=False)
         self.guard.load(counted)
+        self._trained = [row for row in self.module.parameters() if row.requires_grad]
+        self._steps.clear()
 
-    def _backward(self, batch: Batch, role: Role, soft: Weights, *, learn: bool) -> Tensor:
+    def _backward(self, batch: Batch, role: Role, soft: Weights, *, turn: Pass, learn: bool) -> Tensor:
         """Leave gradients on weights and, to `learn`, on logits; return the loss on the data."""
         drive = driving(
             self.supernet.decisions, soft, self.settings.mode, threshold=self.settings.prune_below
         )
-        kept = self.supernet.remaining() if self.settings.mode == "soft" else live(drive)
-        leaves = {name: row.detach().requires_grad_(learn) for name, row in drive.items()}
-        loss = self._data_loss(batch, leaves, kept)
+        leaves = {
+            name: row.detach().requires_grad_(learn and row.requires_grad) for name, row in drive.items()
+        }
+        loss = self._data_loss(batch, leaves, self._kept(turn, drive))
         if learn:
             terms = [
                 (drive[name] * leaf.grad).sum() for name, leaf in leaves.items() if leaf.grad is not None
             ]
-            terms.append(self.cost_weight() * role.cost * self._cost_term(role, soft))
+            if role.cost > 0 and turn.widths == "own":
+                terms.append(self.cost_weight() * role.cost * self._cost_term(role, soft))
             torch.stack(terms).sum().backward()  # type: ignore[no-untyped-call]
         return loss
+
+    def _kept(self, turn: Pass, drive: Weights) -> Live:
+        """Return which options run: known beforehand, or read from the device where that may be waited for."""
+        if self.settings.mode != "soft":
+            return live(drive)
+        definite = self.roles.definite(turn.role, turn.widths)
+        kept = dict(self.supernet.remaining())
+        kept |= {name: (option,) for name, option in definite.items() if option is not None}
+        if self.settings.supernet.masked:
+            return kept
+        hard = {
+            row.name: drive[row.name]
+            for row in self.supernet.decisions
+            if definite.get(row.name, 0) is None
+            or (row.name not in definite and self.settings.learning(row.group).hard)
+        }
+        return kept | live(hard)
 
     def _data_loss(self, batch: Batch, weights: Weights, kept: Live) -> Tensor:
         """Run the batch part by part, adding up gradients."""
@@ -176,24 +257,33 @@ class SupernetEngine:
         if len(set(shares.values())) == 1:
             return next(iter(shares.values())) * self._scaled(self._cost(weights))
         parts = []
+        others = self._others(role, weights)
         for group, share in shares.items():
             own = {
-                row.name: weights[row.name] if row.group == group else weights[row.name].detach()
+                row.name: weights[row.name] if row.group == group else others[row.name]
                 for row in self.supernet.decisions
             }
             parts.append(share * self._scaled(self._cost(own)))
         return torch.stack(parts).sum()
+
+    def _others(self, role: Role, weights: Weights) -> Weights:
+        """Return what stands for the decisions of other groups: what a role fixes stays as it is."""
+        detached = {name: row.detach() for name, row in weights.items()}
+        if self.settings.cost.others == "current":
+            return detached
+        return self.roles.neutral() | {name: detached[name] for name in self.roles.fixed[role.name]}
 
     def _cost(self, weights: Weights) -> Tensor:
         count = self.supernet.cost if self.settings.cost.whole else self.supernet.searched_cost
         return count(weights, self.price)
 
     def _scaled(self, cost: Tensor) -> Tensor:
-        if self.settings.cost.form == "log":
+        form = self.settings.cost.form
+        if form == "log":
             return torch.log(cost.clamp(min=LEAST_COST))
-        return cost / self.reference
+        return cost if form == "absolute" else cost / self.reference
 
-    def _update(self, loss: Tensor, *, rate: float | None, learning: Collection[Group]) -> None:
+    def _update(self, loss: Tensor, *, train: bool, learning: Collection[Group]) -> None:
         weights = [row for group in self.optimiser.param_groups for row in group["params"]]
         logits = self.roles.parameters()
         self.roles.freeze(learning)
@@ -204,8 +294,7 @@ class SupernetEngine:
             nn.utils.clip_grads_with_norm_(weights, self.settings.fit.clip, own)
         bad = ~torch.isfinite(loss + norm)
         skip = self.guard.close(bad)
-        if rate is not None:
-            set_rate(self.optimiser, rate)
+        if train:
             update(self.optimiser, skip=skip)
         if learning:
             update(self.roles.optimiser, skip=skip)
@@ -224,8 +313,30 @@ class SupernetEngine:
         paying = [role.name for role in self.settings.roles if role.cost > 0]
         cost = torch.stack([self.expected_cost(name) for name in paying]).max()
         wrong = torch.where(bad, 0.0, (cost / limit - 1).clamp(-1, 1))
-        self.pressure = (self.pressure + adapt * wrong).clamp(-PRESSURE, PRESSURE)
-        self.excess = torch.where(bad, self.excess, DAMPING * wrong)
+        self.pressure.copy_((self.pressure + adapt * wrong).clamp(-PRESSURE, PRESSURE))
+        self.excess.copy_(torch.where(bad, self.excess, DAMPING * wrong))
+
+    def steer(self, costs: Sequence[float]) -> None:
+        """Halve the cost weight where a network is cheaper than it need be, else double it where one is too dear."""
+        window, limit = self.settings.cost.window, self.problem.limit
+        if window is None or limit is None or not costs:
+            return
+        step = (
+            -math.log(2)
+            if min(costs) <= window[0] * limit
+            else math.log(2) * (max(costs) >= window[1] * limit)
+        )
+        self.pressure.add_(step).clamp_(-PRESSURE, PRESSURE)
+
+    def _set_rate(self, rate: float) -> None:
+        """Set the learning rate; a recorded step reads it from the device."""
+        if not (self.settings.record and devices.can_record(self.device)):
+            set_rate(self.optimiser, rate)
+            return
+        for group in self.optimiser.param_groups:
+            if not isinstance(group["lr"], Tensor):
+                group["lr"] = torch.zeros((), device=self.device)
+            group["lr"].fill_(rate)
 
 
 def remembered(price: Callable[[OpCall], float]) -> Price:

@@ -1,29 +1,33 @@
 """Search by trials as a job: ask, execute, tell.
 
-The state of a strategy is a function of seed and told results. So results by trial id are all that is saved:
-a resumed search asks again, finds the results it has, and issues only the others, with the same id and seed.
+The state of a strategy is a function of seed and told results. So results by trial id are all that must be saved:
+a resumed search asks again, finds the results it has, and issues only the others, with the same id and seed. A state
+that is dear to compute again is saved as well, as it was when the last batch had been told.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, fingerprint, from_json, read_json, to_json
 from segtailor.core.errors import RunProblem
 from segtailor.core.job import Step
-from segtailor.core.space import architecture_document, identity
+from segtailor.core.space import Architecture, architecture_document, identity
 from segtailor.core.strategy import (
     Candidate,
     Evaluator,
     Executor,
     Judged,
+    Keeping,
     Pool,
     Problem,
     SearchProblem,
+    Status,
     Trial,
     TrialResult,
 )
@@ -33,10 +37,18 @@ from segtailor.search.halving import budgets
 from segtailor.search.prices import Prices
 from segtailor.search.trial_strategy import TrialStrategy, check_trials
 
-FILE = "trials.json"
+FILE, STATE = "trials.json", "strategy"
 FORMAT = 1
 SAVE_SECONDS = 1.0  # trials shorter than this are not worth a checkpoint each
 LIMIT = 256 * 2**20  # bytes of the saved results
+
+
+class Kept(NamedTuple):
+    """A strategy's state as it was: how to write it, the id of the next trial, and how many were judged."""
+
+    write: Callable[[Path], None]
+    next: int
+    judged: int
 
 
 class TrialSearch:
@@ -54,24 +66,43 @@ class TrialSearch:
         self._said: set[str] = set()  # architectures whose price a step has carried
         self._saved = 0.0
         self._state = strategy.begin(problem, self._prices)
+        self._kept: Kept | None = None
+        self._known: Mapping[str, Json] = {}
+        self._fresh = True
         self._judged: list[Judged] = []
         self._running: dict[int, Judged] = {}
         self._next = 0
+        self._recall()
 
     def steps(self) -> Iterator[Step]:
         """Search, yielding a record as each batch starts and as each trial ends."""
-        self._state = self._strategy.begin(self._problem, self._prices)
-        self._judged, self._running, self._next = [], {}, 0
+        if not self._fresh:
+            self._state = self._strategy.begin(self._problem, self._prices)
+            self._judged, self._running, self._next, self._kept = [], {}, 0, None
+            self._recall()
+        self._fresh = False
         with self._executor.open(self._evaluator.work) as pool:
             while batch := self._state.ask():
                 judged = yield from self._judge(pool, batch)
                 self._judged += judged
                 self._running = {}
                 self._state.tell(judged)
+                if isinstance(self._state, Keeping):
+                    self._kept = Kept(self._state.keep(), self._next, len(self._judged))
 
     def save(self, folder: Path) -> None:
-        """Write all results and prices."""
+        """Write all results and prices, and the strategy's state where it keeps one."""
+        told = None
+        if self._kept is not None:
+            (folder / STATE).mkdir()
+            self._kept.write(folder / STATE)
+            judged = self._judged[: self._kept.judged]
+            told = {
+                "next": self._kept.next,
+                "judged": [[item.result.id, item.result.status, item.result.reason] for item in judged],
+            }
         document = {
+            "told": told,
             "format": FORMAT,
             "prices": self._prices.known,
             "trials": [self._records[number] for number in sorted(self._records)],
@@ -87,6 +118,13 @@ class TrialSearch:
             )
         self._prices.known.update(document["prices"])
         self.retell(document["trials"])
+        if document.get("told") and isinstance(self._state, Keeping):
+            told = document["told"]
+            self._judged = [self._rejudged(*item) for item in told["judged"]]
+            self._state.restore(folder / STATE, self._judged)
+            self._kept = Kept(self._state.keep(), told["next"], len(self._judged))
+            self._next = told["next"]
+            self._recall()
 
     def retell(self, records: Iterable[Mapping[str, Json]]) -> None:
         """Learn results and prices of an earlier session: `steps` will not issue those trials again."""
@@ -140,10 +178,25 @@ class TrialSearch:
         self, pool: Pool, batch: Sequence[Candidate], budget: float
     ) -> Generator[Step, None, list[Judged]]:
         """Evaluate candidates at one budget; return them in the order given."""
-        first = self._next
+        first, memory = self._next, self._evaluator.memory
         self._next += len(batch)
+        self._running = {}
+        self._forget_failed(range(first, self._next))
+        size = len(batch) if memory is None else memory.every
+        judged: list[Judged] = []
+        for start in range(0, len(batch), size):
+            part = batch[start : start + size]
+            judged += yield from self._issue(pool, part, first=first + start, budget=budget)
+            if memory is not None and budget == 1:
+                for item in judged[start:]:
+                    self._known = memory.learn(self._known, item.result)
+        return judged
+
+    def _issue(
+        self, pool: Pool, batch: Sequence[Candidate], *, first: int, budget: float
+    ) -> Generator[Step, None, list[Judged]]:
+        """Evaluate candidates that are told the same; return them in the order given."""
         trials = [self._trial(first + index, candidate, budget) for index, candidate in enumerate(batch)]
-        self._forget_failed(trials)
         found: dict[int, Judged] = {}
         pending: list[Trial] = []
         for trial, candidate in zip(trials, batch, strict=True):
@@ -156,7 +209,8 @@ class TrialSearch:
                 pending.append(trial)
             else:
                 found[trial.id] = self._record(trial, candidate, cached)
-        self._running = dict(found) if budget == 1 else {}
+        if budget == 1:
+            self._running |= found
         if pending:
             yield self._step(pool, waiting=len(pending), latest=None)
         left = {trial.id: trial for trial in pending}
@@ -193,7 +247,8 @@ class TrialSearch:
             architecture=architecture_document(arch),
             budget=budget,
             seed=seed,
-            evaluator=self._evaluator.settings,
+            evaluator=merged(self._evaluator.settings, candidate.evaluator),
+            context=self._known,
         )
 
     def _told(self, trial: Trial, candidate: Candidate) -> TrialResult | None:
@@ -206,7 +261,7 @@ class TrialSearch:
                 f"trial {trial.id} of the saved search judged another architecture than this search asks for; the "
                 "search was started with other settings or another version. Start again in another folder."
             )
-        result = from_json(TrialResult, record["result"], what=f"saved trial {trial.id}", error=RunProblem)
+        result = self._result(trial.id)
         self._cache.put(trial, result)
         return result
 
@@ -225,13 +280,37 @@ class TrialSearch:
         self._unsaid.append(self._records[trial.id])
         return Judged(candidate=candidate, result=result)
 
-    def _forget_failed(self, trials: Sequence[Trial]) -> None:
+    def _forget_failed(self, numbers: range) -> None:
         """Try the last batch again where all of it failed: that ended the search, and its cause may be gone."""
-        told = [self._records[trial.id]["result"] for trial in trials if trial.id in self._records]
-        last = len(self._records) == trials[-1].id + 1
+        told = [self._records[number]["result"] for number in numbers if number in self._records]
+        last = len(self._records) == numbers.stop
         if last and all(isinstance(item, dict) and item["status"] == "failed" for item in told):
-            for trial in trials:
-                self._records.pop(trial.id, None)
+            for number in numbers:
+                self._records.pop(number, None)
+
+    def _recall(self) -> None:
+        """Tell the evaluator's memory every full result before the next trial."""
+        memory = self._evaluator.memory
+        self._known = {} if memory is None else memory.begin()
+        for number in range(self._next if memory is not None else 0):
+            if memory is not None and self._records[number]["budget"] == 1:
+                self._known = memory.learn(self._known, self._result(number))
+
+    def _rejudged(self, number: int, status: Status, reason: str | None) -> Judged:
+        """Return a candidate of an earlier session with its result."""
+        record: dict[str, Any] = self._records[number]
+        kind = type(self._problem.space).architecture_type
+        arch: Architecture = from_json(
+            kind, record["architecture"], what=f"saved trial {number}", error=RunProblem
+        )
+        result = replace(self._result(number), status=status, reason=reason)
+        candidate = Candidate(architecture=arch, cost=record["result"]["cost"], origin=record["origin"])
+        self._cache.put(self._trial(number, candidate, record["budget"]), result)
+        return Judged(candidate=candidate, result=result)
+
+    def _result(self, number: int) -> TrialResult:
+        found = self._records[number]["result"]
+        return from_json(TrialResult, found, what=f"saved trial {number}", error=RunProblem)
 
     def _step(self, pool: Pool, *, waiting: int, latest: Judged | None) -> Step:
         seconds = [item.result.seconds for item in self._all() if not item.result.cached]
@@ -291,6 +370,16 @@ class TrialSearch:
             "quality": item.quality,
             "cost": item.cost,
         }
+
+
+def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with some of them changed; where both are mappings, theirs are merged in turn."""
+    result = dict(settings)
+    for name, value in changes.items():
+        before = result.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        result[name] = merged(before, value) if both else value  # type: ignore[arg-type]
+    return result
 
 
 def _required(problem: Problem) -> tuple[Evaluator, Executor]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, TypeAlias
 
 import torch
@@ -90,3 +91,42 @@ def release_memory(device: torch.device) -> None:
 def collective_backend(device: torch.device) -> str:
     """Return the name of the communication library for several processes."""
     return "nccl" if device.type == "cuda" else "gloo"
+
+
+def can_record(device: torch.device) -> bool:
+    """Tell whether work on a device can be recorded and replayed."""
+    return device.type == "cuda"
+
+
+@contextmanager
+def aside(device: torch.device) -> Iterator[None]:
+    """Run on a stream beside the usual one, as work must that is recorded later."""
+    if not can_record(device):
+        yield
+        return
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        yield
+    torch.cuda.current_stream(device).wait_stream(side)
+
+
+def memory_pool(device: torch.device) -> object:
+    """Return what recorded steps share their memory by; None where nothing is recorded."""
+    return torch.cuda.graph_pool_handle() if can_record(device) else None
+
+
+def record(function: Callable[[], None], device: torch.device, *, pool: object = None) -> Callable[[], None]:
+    """Record what a function does on a device, without doing it; return what does it."""
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):  # type: ignore[arg-type]
+        function()
+    return graph.replay
+
+
+def let_record(optimiser: torch.optim.Optimizer) -> None:
+    """Allow an optimiser to be part of a recorded step: one that counts its steps must do so on the device."""
+    for group in optimiser.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True

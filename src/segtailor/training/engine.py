@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from segtailor.core.errors import UserError
 from segtailor.core.plan import MAIN
@@ -21,7 +23,7 @@ from segtailor.training.distill import distillation
 from segtailor.training.distributed import add_up, parallel, world
 from segtailor.training.guard import Guard
 from segtailor.training.losses import Criterion
-from segtailor.training.optimiser import make_optimiser, set_rate, update
+from segtailor.training.optimiser import divided, make_encoder_optimiser, make_optimiser, set_rate, update
 from segtailor.training.settings import FitSettings
 
 LONE_VALUE = "more than 1 value per channel"  # how torch's batch norm refuses its smallest input
@@ -63,37 +65,56 @@ class Engine:
         self.teacher = teacher
         self.part = max(1, settings.batch // world().size // settings.accumulate)  # images at a time
         self.optimiser = make_optimiser(network, settings)
+        self.second = make_encoder_optimiser(network, settings)
         self.average = (
             Average(network, decay=settings.ema, warm_up=settings.ema_warmup) if settings.ema else None
         )
         self.guard = Guard(network, device, scaled=settings.precision == "fp16")
         wrapped = parallel(AllOutputs(network), device)
         self.outputs: nn.Module = torch.compile(wrapped) if settings.compile else wrapped  # type: ignore[assignment]
-        self._trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        self._parts = [part for part in divided(network, settings) if part]  # clipped apart
+        frozen = network.modules() if settings.freeze_norms else ()
+        self._frozen = [module for module in frozen if isinstance(module, BatchNorm)]
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
 
     def step(self, batch: Batch, *, rate: float) -> str | None:
         """Take one step; return a message when the batch had to be divided because memory ran out."""
-        set_rate(self.optimiser, rate)
+        for optimiser in self._optimisers:
+            set_rate(optimiser, rate)
+        for module in self._frozen:  # each time: validation switches the whole network back to training
+            module.eval()
         images = devices.arrange(batch.images, channels_last=self.settings.channels_last)
         normaliser = add_up(self.criterion.normaliser(batch.labels))
         self.guard.open()
         loss, message = self._within_memory(Batch(images, batch.labels), normaliser)
-        gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
-        self.guard.unscale(gradients)
-        norm = nn.utils.get_total_norm(gradients)
-        if self.settings.clip is not None:
-            nn.utils.clip_grads_with_norm_(self._trained, self.settings.clip, norm)
+        norm = torch.zeros((), device=self.device)
+        for part in self._parts:
+            gradients = [parameter.grad for parameter in part if parameter.grad is not None]
+            self.guard.unscale(gradients)
+            own = nn.utils.get_total_norm(gradients)
+            if self.settings.clip is not None:
+                nn.utils.clip_grads_with_norm_(part, self.settings.clip, own)
+            norm = norm + own
         wrong = (~torch.isfinite(loss + norm)).float()
         mean_loss, votes = add_up(torch.stack([loss / world().size, wrong])).unbind()
         bad = votes > 0  # all processes skip together, or their weights would drift apart
-        update(self.optimiser, skip=self.guard.close(bad))
-        self.optimiser.zero_grad(set_to_none=True)
+        skip = self.guard.close(bad)
+        for optimiser in self._optimisers:
+            update(optimiser, skip=skip)
+        self._forget_gradients()
         if self.average:
             self.average.update()
         self._loss += torch.where(bad, 0.0, mean_loss)
         self._good += ~bad
         return message
+
+    @property
+    def _optimisers(self) -> list[Optimizer]:
+        return [optimiser for optimiser in (self.optimiser, self.second) if optimiser is not None]
+
+    def _forget_gradients(self) -> None:
+        for optimiser in self._optimisers:
+            optimiser.zero_grad(set_to_none=True)
 
     def report(self) -> Report:
         """Return what happened since the last report; waits for the device."""
@@ -126,7 +147,7 @@ class Engine:
                 f"out of memory with {self.part} images at a time. "
                 + ("Use a smaller crop or network." if fits < 1 else "Raise `accumulate`, then resume.")
             )
-        self.optimiser.zero_grad(set_to_none=True)
+        self._forget_gradients()
         self.guard.rewind()
         devices.release_memory(self.device)
         self.part = fits

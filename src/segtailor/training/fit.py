@@ -148,6 +148,7 @@ class Fit:
         groups = {
             "network": self.network.state_dict(),
             "optimiser": optimiser_state(engine.optimiser),
+            "encoder": optimiser_state(engine.second) if engine.second else {},
             "guard": engine.guard.state(),
             "rng": devices.rng_state(self.device),
             "average": engine.average.state() if engine.average else {},
@@ -170,6 +171,8 @@ class Fit:
             if engine.average is not None:
                 engine.average.load(groups["average"], updates=counters["updates"])
             load_optimiser(engine.optimiser, groups.get("optimiser", {}))
+            if engine.second is not None:
+                load_optimiser(engine.second, groups.get("encoder", {}))
             engine.guard.load(groups["guard"])
             self.done, engine.part = int(counters["done"]), int(counters["part"])
             self.best = dict(counters["best"])

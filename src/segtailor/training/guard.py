@@ -55,8 +55,8 @@ class Guard:
             self._write(torch.where(bad, self._before, _flat(self._statistics)))
         flag = bad.float()
         self._skipped += flag
-        self._row = (self._row + 1) * flag
-        self._longest = torch.maximum(self._longest, self._row)
+        self._row.copy_((self._row + 1) * flag)  # in place, as a recorded step must
+        self._longest.copy_(torch.maximum(self._longest, self._row))
         if self.scaled:
             self._good = (self._good + 1) * (1 - flag)
             grown = torch.where(self._good >= LONGEST_SCALE_RUN, self.scale * 2, self.scale)
@@ -67,7 +67,7 @@ class Guard:
     def tally(self) -> Tally:
         """Ask the device how many steps were skipped; this waits for it."""
         skipped, row = torch.stack([self._skipped, self._longest]).tolist()
-        self._longest = self._row.clone()
+        self._longest.copy_(self._row)
         return Tally(int(skipped), int(row))
 
     def state(self) -> dict[str, Tensor]:
@@ -78,7 +78,7 @@ class Guard:
         """Restore what `state` returned."""
         device = self.scale.device
         self.scale, self._good = state["scale"].to(device), state["good"].to(device)
-        self._skipped, self._row = state["skipped"].to(device), state["row"].to(device)
+        self._skipped, self._row = state["skipped"].to(device).clone(), state["row"].to(device).clone()
         self._longest = self._row.clone()
 
     @torch.no_grad()

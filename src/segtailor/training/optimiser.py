@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import EncoderSettings, FitSettings
 
 
 def make_optimiser(network: nn.Module, settings: FitSettings) -> Optimizer:
     """Build a fused optimiser: one kernel for all parameters, which can skip an update without asking the host."""
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    decayed = [parameter for parameter in trained if parameter.ndim > 1 or settings.decay_norms]
-    spared = [parameter for parameter in trained if parameter.ndim <= 1 and not settings.decay_norms]
+    trained, _ = divided(network, settings)
+    return _make(trained, settings, betas=settings.betas, eps=settings.eps, decay_norms=settings.decay_norms)
+
+
+def make_encoder_optimiser(network: nn.Module, settings: FitSettings) -> Optimizer | None:
+    """Build the optimiser of the encoder where the settings give it one of its own."""
+    _, trained = divided(network, settings)
+    if settings.encoder is None or not trained:
+        return None
+    optimiser = _make(trained, settings.encoder, decay_norms=settings.decay_norms)
+    for group in optimiser.param_groups:
+        group["factor"] = settings.encoder.lr / settings.lr
+    return optimiser
+
+
+def divided(network: nn.Module, settings: FitSettings) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Return the parameters that are trained: those of the main optimiser, and those of the encoder's."""
+    sides: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
+    start = None if settings.encoder is None else f"nodes.{settings.encoder.start}"
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad:
+            sides[start is not None and name.startswith(start)].append(parameter)
+    return sides
+
+
+def _make(
+    trained: list[nn.Parameter], settings: FitSettings | EncoderSettings, *, decay_norms: bool, **adam: Any
+) -> Optimizer:
+    decayed = [parameter for parameter in trained if parameter.ndim > 1 or decay_norms]
+    spared = [parameter for parameter in trained if parameter.ndim <= 1 and not decay_norms]
     groups = [
         {"params": decayed, "weight_decay": settings.weight_decay},
         {"params": spared, "weight_decay": 0.0},
@@ -27,13 +55,14 @@ def make_optimiser(network: nn.Module, settings: FitSettings) -> Optimizer:
             for parameter in trained:  # zeros, or a skipped first step would leave the buffers uninitialised
                 sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return sgd
-    return AdamW(groups, lr=settings.lr, fused=True)
+    kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[settings.optimiser]
+    return kind(groups, lr=settings.lr, fused=True, **adam)
 
 
 def set_rate(optimiser: Optimizer, rate: float) -> None:
-    """Set the learning rate of every group."""
+    """Set the learning rate of every group; an encoder's is the same times its factor."""
     for group in optimiser.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("factor", 1.0)
 
 
 def update(optimiser: Optimizer, *, skip: Tensor) -> None:

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from segtailor.core.errors import UserError
 from segtailor.training.device import Precision
 from segtailor.training.distill import DistillSettings
 from segtailor.training.losses import LossSettings
 from segtailor.training.schedule import Schedule
+
+OptimiserKind: TypeAlias = Literal["sgd", "adam", "adamw"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSettings:
+    """An optimiser of its own for nodes whose names start with `start`; its rate follows the same schedule."""
+
+    start: str = "encoder"
+    optimiser: OptimiserKind = "sgd"
+    lr: float = 1e-3
+    momentum: float = 0.9
+    weight_decay: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0 or self.weight_decay < 0:
+            raise UserError(
+                f"encoder: lr {self.lr} must be above 0 and weight_decay {self.weight_decay} at least 0."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,17 +37,22 @@ class FitSettings:
 
     Give `epochs` or `steps` (which wins). `decay_norms` also decays norms and biases. `accumulate` splits a
     process's share of the batch into that many parts. `validate_every` counts epochs, 0 validates only at the end.
-    `patience` is the number of non-finite steps in a row that stops the run.
+    `patience` is the number of non-finite steps in a row that stops the run. `encoder` gives a pre-trained part an
+    optimiser of its own, which is then also clipped apart; `freeze_norms` keeps the statistics of norms as they are.
     """
 
     epochs: int = 100
     steps: int | None = None
     batch: int = 16
-    optimiser: Literal["sgd", "adamw"] = "sgd"
+    optimiser: OptimiserKind = "sgd"
     lr: float = 0.01
     momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
     weight_decay: float = 5e-4
     decay_norms: bool = True
+    encoder: EncoderSettings | None = None
+    freeze_norms: bool = False
     schedule: Schedule = field(default_factory=Schedule)
     loss: LossSettings = field(default_factory=LossSettings)
     distill: DistillSettings | None = None

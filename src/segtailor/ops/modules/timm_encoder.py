@@ -46,8 +46,8 @@ class PickLevel(nn.Module):
         return features if isinstance(features, Tensor) else features[self.level]
 
 
-def features_only(name: str) -> nn.Module:
-    """Build the encoder with fresh weights and exactly the maps at strides 4, 8, 16 and 32."""
+def features_only(name: str, *, pretrained: bool = False) -> nn.Module:
+    """Build the encoder with exactly the maps at strides 4, 8, 16 and 32; its weights are fresh unless asked for."""
     timm = _timm()
     if not timm.is_model(name):
         raise Unsupported(
@@ -66,7 +66,15 @@ def features_only(name: str) -> nn.Module:
             f"The decoder needs strides {list(TIMM_STRIDES)}; choose another model."
         )
     last = [max(at for at, value in enumerate(reductions) if value == stride) for stride in TIMM_STRIDES]
-    model: nn.Module = timm.create_model(name, features_only=True, pretrained=False, out_indices=tuple(last))
+    levels = tuple(last)
+    try:
+        model: nn.Module = timm.create_model(
+            name, features_only=True, pretrained=pretrained, out_indices=levels
+        )
+    except (RuntimeError, OSError) as problem:
+        raise Unsupported(
+            f"encoder 'timm:{name}': its pre-trained weights cannot be had ({problem}); give a state dictionary."
+        ) from problem
     return model
 
 

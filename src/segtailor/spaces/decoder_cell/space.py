@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.space import SPACES, Decision, Picks
+from segtailor.core.space import SPACES, Decision, Picks, check_picks
 from segtailor.spaces.decoder_cell.architecture import (
     BLOCKS,
     BRANCHES,
@@ -20,7 +20,7 @@ from segtailor.spaces.decoder_cell.architecture import (
     Pair,
 )
 from segtailor.spaces.decoder_cell.decoder import dormant, write_decoder
-from segtailor.spaces.decoder_cell.encoders import check_name, encoder
+from segtailor.spaces.decoder_cell.encoders import Tap, check_name, encoder
 from segtailor.spaces.decoder_cell.sequence import flatten, unflatten
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from segtailor.nets.weights import NameMap
 
 FRAME = ("encoder", "channels", "repeats", "auxiliary")  # fixed for the whole space
+STRIDES = (4, 8, 16, 32)  # of the taps
 CONNECTIONS_AT = 14  # where the flat form has the connections, which are decided first
 
 
@@ -60,6 +61,7 @@ class DecoderCell:
 
     def architecture(self, picks: Picks) -> DecoderCellArchitecture:
         """Decode picks."""
+        check_picks(self.decisions, picks)
         values = [picks[decision.name] for decision in self.decisions]
         connections, cell = values[: 2 * BLOCKS], values[2 * BLOCKS :]
         return unflatten([0, *cell, *connections], **self._frame())
@@ -79,6 +81,7 @@ class DecoderCell:
         """Write the layers: encoder, adaptations, blocks, head, auxiliary outputs."""
         build = PlanBuilder(image)
         taps = encoder(arch.encoder).write(build)
+        _check_taps(arch.encoder, build, taps)
         outputs = write_decoder(build, arch, taps, classes)
         return build.plan(outputs=outputs, align_corners=False, dormant=dormant(arch))
 
@@ -132,6 +135,18 @@ def final_form(
 ) -> DecoderCellArchitecture:
     """Return a found architecture in the frame of final training."""
     return replace(arch, channels=channels, repeats=repeats)
+
+
+def _check_taps(name: str, build: PlanBuilder, taps: Sequence[Tap]) -> None:
+    """Refuse an encoder that does not give four maps at strides 4, 8, 16 and 32: blocks count on both."""
+    strides = [tap.stride for tap in taps]
+    sizes = [build.shape(tap.node)[1:] for tap in taps]
+    wanted = [build.image.halved(1, stride)[1:] for stride in STRIDES]
+    if strides != list(STRIDES) or sizes != wanted:
+        raise InvalidArchitecture(
+            f"encoder '{name}': its taps are {sizes} at strides {strides} for an image of {build.image.height}x"
+            f"{build.image.width}; the decoder needs {wanted} at {list(STRIDES)}. Tap other layers."
+        )
 
 
 def _decision(name: str, entries: int = 0) -> Decision:

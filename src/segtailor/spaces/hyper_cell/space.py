@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.space import SPACES, Decision, Picks
+from segtailor.core.space import SPACES, Decision, Picks, check_picks
 from segtailor.spaces.hyper_cell.aggregation import OWN_PATHS, Aggregation, Wiring
 from segtailor.spaces.hyper_cell.architecture import (
     EDGES,
@@ -66,6 +66,7 @@ class HyperCell:
 
     def architecture(self, picks: Picks) -> HyperCellArchitecture:
         """Decode picks; an all-zero cell is rescued (see the class)."""
+        check_picks(self.decisions, picks)
         first, second, third = (self._stage(picks, stage) for stage in range(STAGES))
         aggregation = None
         if self.wiring is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.growth import Growth
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.space import SPACES, Decision, Picks
+from segtailor.core.space import SPACES, Decision, Picks, check_picks
 from segtailor.ops import Conv
 from segtailor.spaces.inverted_residual.architecture import InvertedResidualArchitecture
 from segtailor.spaces.inverted_residual.candidates import CANDIDATES, operator
@@ -49,6 +49,7 @@ class InvertedResidual:
 
     def architecture(self, picks: Picks) -> InvertedResidualArchitecture:
         """Decode picks."""
+        check_picks(self.decisions, picks)
         blocks = tuple(CANDIDATES[picks[decision.name]] for decision in self.decisions)
         return InvertedResidualArchitecture(frame=self.frame, blocks=blocks)
 

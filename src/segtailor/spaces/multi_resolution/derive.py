@@ -36,16 +36,16 @@ class Scores:
     arrives at cell (l, j).
     """
 
-    operators: tuple[Rows, Rows, Rows]
-    entries: tuple[Rows, Rows]
-    widths: tuple[Rows, Rows, Rows]
+    operators: tuple[Rows, ...]
+    entries: tuple[Rows, ...]
+    widths: tuple[Rows, ...]
 
     def __post_init__(self) -> None:
-        layers = len(self.operators[0])
+        layers, levels = len(self.operators[0]), range(len(self.operators))
         wanted = {
-            "operators": (self.operators, (layers, layers - 1, layers - 2)),
-            "entries": (self.entries, (layers - 2, layers - 3)),
-            "widths": (self.widths, (layers - 1, layers - 1, layers - 2)),
+            "operators": (self.operators, tuple(layers - level for level in levels)),
+            "entries": (self.entries, tuple(layers - level - 1 for level in levels[1:])),
+            "widths": (self.widths, tuple(layers - max(level, 1) for level in levels)),
         }
         for field, (arrays, lengths) in wanted.items():
             found = tuple(len(rows) for rows in arrays)
@@ -73,7 +73,7 @@ def derive(scores: Scores, how: Derivation) -> MultiResolutionArchitecture:
     # One copy for all end rates, in the release's order: a skip barred for one branch stays barred for the next.
     operators = [[list(row) for row in rows] for rows in scores.operators]
     branches: dict[int, Branch] = {}
-    for end in RATES:
+    for end in RATES[: len(operators)]:
         path = best_path(scores.entries, end, path16=how.path16)
         layers = len(operators[0])
         along = scales(path, layers)
@@ -91,8 +91,10 @@ def derive(scores: Scores, how: Derivation) -> MultiResolutionArchitecture:
     )
 
 
-def best_path(entries: tuple[Rows, Rows], end: int, *, path16: str = "release") -> Path:
+def best_path(entries: tuple[Rows, ...], end: int, *, path16: str = "release") -> Path:
     """Return the allowed path to `end` whose halvings score best together; the first of equals."""
+    if end == RATES[0]:
+        return ()
     layers = len(entries[0]) + 2
     from_finer = [[softmax(row)[0] for row in rows] for rows in entries]
     late = 0 if path16 == "release" else 1
@@ -155,7 +157,7 @@ def softmax(row: Sequence[float]) -> list[float]:
     return [power / total for power in powers]
 
 
-def _ratios(widths: tuple[Rows, Rows, Rows], along: Sequence[int], ratios: tuple[int, ...]) -> list[int]:
+def _ratios(widths: tuple[Rows, ...], along: Sequence[int], ratios: tuple[int, ...]) -> list[int]:
     """Return the ratio of each connection on a path: the one after layer `l` has the scale of layer `l + 1`."""
     found = []
     for layer, scale in enumerate(along[1:], start=1):

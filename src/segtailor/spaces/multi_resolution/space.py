@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.space import SPACES, Decision, Picks
+from segtailor.core.space import SPACES, Decision, Picks, check_picks
 from segtailor.spaces.multi_resolution.architecture import (
-    CELL_OPERATORS,
     Branch,
     MultiResolutionArchitecture,
     end_rate,
 )
 from segtailor.spaces.multi_resolution.calls import possible_calls
-from segtailor.spaces.multi_resolution.derive import compact, kept_operators
-from segtailor.spaces.multi_resolution.layers import network_plan
-from segtailor.spaces.multi_resolution.paths import RATES, Path, allowed_paths
+from segtailor.spaces.multi_resolution.derive import Derivation, compact, derive, kept_operators
+from segtailor.spaces.multi_resolution.grid import FRAME, OPTIONS, Grid, Place, Slot, output_name
+from segtailor.spaces.multi_resolution.layers import cell_name, network_plan
+from segtailor.spaces.multi_resolution.paths import RATES, Path, allowed_paths, scales
 
 if TYPE_CHECKING:
     from segtailor.nets.network import Network
+    from segtailor.nets.supernet import SupernetSettings
     from segtailor.nets.weights import NameMap
+    from segtailor.spaces.multi_resolution.supernet import MultiResolutionSupernet
 
-ENDS = ((32,), (8, 16))  # the rates at which branch 0 and branch 1 may end: the supernet has no pair 8, 16
-OPTIONS = ("skip", *CELL_OPERATORS)
 FEWEST_LAYERS = 8  # below, no path to rate 32 has two stride-1 layers at each rate
 
 
@@ -45,6 +45,8 @@ class MultiResolution:
     ratios: tuple[int, ...] = (4, 6, 8, 10, 12)
     stem_ratios: tuple[int, ...] = (8, 12)  # student and teacher; not searched in the paper
     head_ratios: tuple[int, ...] = (8, 12)
+    ends: tuple[tuple[int, ...], ...] = ((32,), (8, 16))  # of each branch; the supernet has no pair 8, 16
+    path16: Literal["release", "consistent"] = "release"
 
     architecture_type: ClassVar[type] = MultiResolutionArchitecture
 
@@ -57,6 +59,13 @@ class MultiResolution:
                 raise InvalidArchitecture(
                     f"{field}: {values}; allowed: at least one, each 1 or more, ascending."
                 )
+        rates = [rate for branch in self.ends for rate in branch]
+        branches = all(min(one) > max(other) for one, other in pairwise(self.ends) if one and other)
+        if not 1 <= len(self.ends) <= 2 or not all(self.ends) or not set(rates) <= set(RATES) or not branches:
+            raise InvalidArchitecture(
+                f"ends: {self.ends}; allowed: one or two branches, each with rates of {list(RATES)} to end at, "
+                "those of the first all coarser than those of the second."
+            )
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -65,7 +74,7 @@ class MultiResolution:
             Decision(name="stem_ratio", options=self.stem_ratios, group="width", ordered=True),
             Decision(name="head_ratio", options=self.head_ratios, group="width", ordered=True),
         ]
-        for branch in range(len(ENDS)):
+        for branch in range(len(self.ends)):
             paths = tuple(_path_label(path) for path in self._paths(branch))
             rows.append(Decision(name=f"branch{branch}_path", options=paths, group="path"))
             for layer in range(self.layers):
@@ -77,9 +86,10 @@ class MultiResolution:
 
     def architecture(self, picks: Picks) -> MultiResolutionArchitecture:
         """Decode picks: derive each branch as if the picked operators had all the probability."""
+        check_picks(self.decisions, picks)
         head_ratio = self.head_ratios[picks["head_ratio"]]
         branches = []
-        for branch in range(len(ENDS)):
+        for branch in range(len(self.ends)):
             path = self._paths(branch)[picks[f"branch{branch}_path"]]
             rows = [_one_hot(picks[f"branch{branch}_op{layer}"]) for layer in range(self.layers)]
             ratios = [self.ratios[picks[f"branch{branch}_width{layer}"]] for layer in range(self.layers - 1)]
@@ -95,8 +105,8 @@ class MultiResolution:
             "stem_ratio": _index("stem_ratio", arch.stem_ratio, self.stem_ratios),
             "head_ratio": _index("head_ratio", arch.head_ratio, self.head_ratios),
         }
-        if len(arch.branches) != len(ENDS):
-            raise InvalidArchitecture(f"branches: {len(arch.branches)}; this space has {len(ENDS)}.")
+        if len(arch.branches) != len(self.ends):
+            raise InvalidArchitecture(f"branches: {len(arch.branches)}; this space has {len(self.ends)}.")
         for number, branch in enumerate(arch.branches):
             picks |= self._branch_picks(number, branch)
         if self.architecture(picks) != arch:
@@ -116,6 +126,66 @@ class MultiResolution:
             image, classes, ratios=self.ratios, stem_ratios=self.stem_ratios, head_ratios=self.head_ratios
         )
 
+    @property
+    def grid(self) -> Grid:
+        """The cells of the supernet; its sets are the stem and head ratios in pairs."""
+        if len(self.stem_ratios) != len(self.head_ratios):
+            raise InvalidArchitecture(
+                f"stem_ratios {self.stem_ratios} and head_ratios {self.head_ratios}: a supernet needs as many of both, "
+                "since it pairs them."
+            )
+        sets = tuple(zip(self.stem_ratios, self.head_ratios, strict=True))
+        return Grid(layers=self.layers, ratios=self.ratios, sets=sets, ends=self.ends)
+
+    def supernet(
+        self, image: Shape, classes: int, *, settings: SupernetSettings | None = None
+    ) -> MultiResolutionSupernet:
+        """Build the network that holds all paths, operators and widths."""
+        from segtailor.nets.supernet import SupernetSettings
+        from segtailor.spaces.multi_resolution.supernet import MultiResolutionSupernet
+
+        how = settings or SupernetSettings()
+        return MultiResolutionSupernet(self.grid, image, classes, how, space=self)
+
+    def derived(self, probabilities: Mapping[str, Sequence[float]]) -> dict[str, MultiResolutionArchitecture]:
+        """Return the network for every choice of ends, by the supernet's output that reads the same scales."""
+        grid = self.grid
+        frame = list(probabilities[FRAME])
+        stem_ratio, head_ratio = grid.sets[frame.index(max(frame))]
+        scores = grid.scores(probabilities)
+        found = {}
+        for ends in grid.pairs:
+            how = Derivation(
+                ends=ends,
+                ratios=self.ratios,
+                stem_ratio=stem_ratio,
+                head_ratio=head_ratio,
+                path16=self.path16,
+            )
+            found[output_name(ends)] = derive(scores, how)
+        return found
+
+    def alternatives(self, probabilities: Mapping[str, Sequence[float]]) -> dict[str, Picks]:
+        """Return the picks for every choice of ends, coarsest first, by the output of the supernet that judges it."""
+        found = reversed(self.derived(probabilities).items())
+        return {name: self.picks(arch) for name, arch in found}
+
+    def discretise(self, probabilities: Mapping[str, Sequence[float]]) -> Picks:
+        """Return the picks of the derived network with the coarsest ends."""
+        return next(iter(self.alternatives(probabilities).values()))
+
+    def slots(self, arch: MultiResolutionArchitecture) -> list[Slot]:
+        """Return where in the supernet each cell of a network is: on the first paths that hold its branches."""
+        found: dict[str, Slot] = {}
+        for number, branch in enumerate(arch.branches):
+            places, path = self._place(number, branch)
+            levels = scales(path, self.layers)
+            for position, (cell, layer) in enumerate(zip(branch, places, strict=True)):
+                name = cell_name(arch, number, position)
+                slot = Slot(name, Place(layer, levels[layer]), OPTIONS.index(cell.operator), cell.stride)
+                found.setdefault(name, slot)
+        return list(found.values())
+
     @staticmethod
     def published_names(network: Network, arch: MultiResolutionArchitecture) -> NameMap:
         """Return how the reference project names the weights of this network."""
@@ -124,7 +194,7 @@ class MultiResolution:
         return published_names(network, arch)
 
     def _paths(self, branch: int) -> tuple[Path, ...]:
-        return tuple(path for end in ENDS[branch] for path in allowed_paths(self.layers, end))
+        return tuple(path for end in self.ends[branch] for path in allowed_paths(self.layers, end))
 
     def _branch_picks(self, number: int, branch: Branch) -> dict[str, int]:
         places, path = self._place(number, branch)
@@ -152,8 +222,8 @@ class MultiResolution:
                 ], path
         raise InvalidArchitecture(
             f"branches.{number}: no path of this space over {self.layers} layers, which ends at rate "
-            f"{' or '.join(map(str, ENDS[number]))}, holds a branch to rate {end_rate(branch)} with {needed} cells "
-            "per rate (each halving cell counts for the rate it writes)."
+            f"{' or '.join(map(str, self.ends[number]))}, holds a branch to rate {end_rate(branch)} with {needed} "
+            "cells per rate (each halving cell counts for the rate it writes)."
         )
 
 

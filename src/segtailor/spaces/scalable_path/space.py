@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.growth import Growth
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.space import SPACES, Decision, Picks
+from segtailor.core.space import SPACES, Decision, Picks, check_picks
 from segtailor.ops import Concat, Conv, ScaleImage
 from segtailor.spaces.scalable_path.architecture import STAGES, Block, Interaction, ScalablePathArchitecture
 from segtailor.spaces.scalable_path.blocks import BLOCK_OPERATORS
@@ -79,6 +79,7 @@ class ScalablePath:
 
     def architecture(self, picks: Picks) -> ScalablePathArchitecture:
         """Decode picks."""
+        check_picks(self.decisions, picks)
         values = {decision.name: decision.options[picks[decision.name]] for decision in self.decisions}
         return ScalablePathArchitecture(
             depth=tuple(values[f"depth{stage}"] for stage in range(STAGES)),  # type: ignore[arg-type]

@@ -1,0 +1,157 @@
+"""FasterSeg's five operators over shared widths, and their weighted sum: the plain path, which is obviously right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from segtailor.core.errors import Unsupported
+from segtailor.nets.mixed import scaled
+from segtailor.nets.slim import SlimConv, SlimNorm, Width
+from segtailor.ops.modules.merge import resized
+
+SLIM_OPTIONS = ("skip", "conv", "zoomed_conv", "conv_2x", "zoomed_conv_2x")  # order of the weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlimFrame:
+    """The greatest width that an operator reads, all widths that it writes, and its stride."""
+
+    inputs: int
+    outputs: tuple[int, ...]
+    stride: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellWidths:
+    """The widths of what a cell reads and of what it writes at its own and at half its resolution."""
+
+    inputs: Width
+    same: Width
+    down: Width | None = None
+
+
+class SlimUnit(nn.Module):
+    """One or two 3x3 convolutions with norm and ReLU; `zoomed` ones work at half the resolution.
+
+    A zoomed unit has its last ReLU behind the enlarging, and its stride from the shrinking.
+    """
+
+    def __init__(self, frame: SlimFrame, *, repeats: int, zoomed: bool) -> None:
+        super().__init__()
+        self.stride, self.zoomed = frame.stride, zoomed
+        most = frame.outputs[-1]
+        self.conv1 = SlimConv(frame.inputs, most, 3, stride=1 if zoomed else frame.stride)
+        self.norm1 = SlimNorm(frame.outputs)
+        self.conv2 = SlimConv(most, most, 3) if repeats == 2 else None
+        self.norm2 = SlimNorm(frame.outputs) if repeats == 2 else None
+
+    def forward(self, image: Tensor, inputs: Width, outputs: Width) -> Tensor:
+        """Run the unit."""
+        size = image.shape[2:]
+        maps = half(image) if self.zoomed else image
+        maps = self.norm1(self.conv1(maps, inputs, outputs), outputs)
+        if self.conv2 is not None and self.norm2 is not None:
+            maps = self.norm2(self.conv2(functional.relu(maps), outputs, outputs), outputs)
+        if self.zoomed and self.stride == 1:
+            maps = resized(maps, size, align_corners=True)
+        return functional.relu(maps)
+
+
+class SlimSkip(nn.Module):
+    """A 1x1 convolution with norm and ReLU; at stride 2 two of half the width, the second one pixel further on."""
+
+    order: Tensor
+
+    def __init__(self, frame: SlimFrame) -> None:
+        super().__init__()
+        self.stride, most = frame.stride, frame.outputs[-1]
+        if any(width % 2 for width in frame.outputs):
+            raise Unsupported(f"widths {frame.outputs} of a skip are halved, so they must be even.")
+        self.conv1 = SlimConv(frame.inputs, most if frame.stride == 1 else most // 2, 1)
+        self.conv2 = SlimConv(frame.inputs, most // 2, 1) if frame.stride == 2 else None
+        self.norm1 = SlimNorm(frame.outputs)
+        self.register_buffer("order", _halves_order(frame.outputs), persistent=False)
+
+    def forward(self, image: Tensor, inputs: Width, outputs: Width) -> Tensor:
+        """Run the skip."""
+        if self.conv2 is None:
+            return functional.relu(self.norm1(self.conv1(image, inputs, outputs), outputs))
+        part = Width(channels=tuple(width // 2 for width in outputs.channels), index=outputs.index)
+        one = self.conv1(image[:, :, ::2, ::2], inputs, part)
+        two = self.conv2(image[:, :, 1::2, 1::2], inputs, part)
+        return functional.relu(self.norm1(self.ordered(torch.cat([one, two], dim=1), outputs), outputs))
+
+    def ordered(self, both: Tensor, outputs: Width) -> Tensor:
+        """Bring two halves of the greatest width into the places that a width which only the device knows has."""
+        if outputs.index is not None:
+            return both
+        return both.index_select(1, self.order.index_select(0, outputs.choice.argmax(0, keepdim=True))[0])
+
+
+class SlimMixed(nn.Module):
+    """The weighted sum of the five operators of one map, all at the same widths."""
+
+    def __init__(self, frame: SlimFrame) -> None:
+        super().__init__()
+        self.skip = SlimSkip(frame)
+        self.conv = SlimUnit(frame, repeats=1, zoomed=False)
+        self.zoomed_conv = SlimUnit(frame, repeats=1, zoomed=True)
+        self.conv_2x = SlimUnit(frame, repeats=2, zoomed=False)
+        self.zoomed_conv_2x = SlimUnit(frame, repeats=2, zoomed=True)
+
+    @property
+    def operators(self) -> tuple[SlimSkip | SlimUnit, ...]:
+        """All operators in the order of the weights."""
+        return (self.skip, self.conv, self.zoomed_conv, self.conv_2x, self.zoomed_conv_2x)
+
+    def forward(
+        self, image: Tensor, weights: Tensor, keep: Sequence[int], *, inputs: Width, outputs: Width
+    ) -> Tensor:
+        """Return the sum of the operators in `keep`, times the scores of both widths."""
+        for score in (inputs.score, outputs.score):
+            weights = weights if score is None else weights * score
+        total: Tensor | None = None
+        for index in keep:
+            part = scaled(self.operators[index](image, inputs, outputs), weights[index])
+            total = part if total is None else total + part
+        if total is None:
+            raise Unsupported("every operator of a cell has weight zero; keep at least one.")
+        return total
+
+
+class SlimCell(nn.Module):
+    """Two mixes of one map with the same weights: one keeps the resolution, one (where there is room) halves it."""
+
+    def __init__(self, same: SlimFrame, down: SlimFrame | None) -> None:
+        super().__init__()
+        self.same = SlimMixed(same)
+        self.down = None if down is None else SlimMixed(down)
+
+    def forward(
+        self, image: Tensor, weights: Tensor, keep: Sequence[int], *, widths: CellWidths
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return both mixes."""
+        same = self.same(image, weights, keep, inputs=widths.inputs, outputs=widths.same)
+        if self.down is None or widths.down is None:
+            return same, None
+        return same, self.down(image, weights, keep, inputs=widths.inputs, outputs=widths.down)
+
+
+def half(image: Tensor) -> Tensor:
+    """Shrink to half the size, bilinearly with aligned corners."""
+    return resized(image, torch.Size([max(1, side // 2) for side in image.shape[2:]]), align_corners=True)
+
+
+def _halves_order(widths: tuple[int, ...]) -> Tensor:
+    """Return for every width where each output channel is among two halves of the greatest width."""
+    most = widths[-1]
+    rows = []
+    for width in widths:
+        first, second = range(width // 2), range(most // 2, most // 2 + width // 2)
+        rows.append([*first, *second, *[0] * (most - width)])
+    return torch.tensor(rows)

@@ -115,12 +115,6 @@ def carried_out(words: list[str], *, drawing: bool = False) -> int:
     return run([*asked, *dry, *cache, *short])
 
 
-KNOWN = pytest.mark.xfail(
-    strict=True,
-    reason="`preview` in api/searching.py takes the cheapest of no candidates when a search is by gradients",
-)
-
-
 def of_both(verbs: set[str]) -> list[object]:
     """Return the commands of some verbs in README and tutorial, each with its page."""
     return [
@@ -128,7 +122,6 @@ def of_both(verbs: set[str]) -> list[object]:
             page,
             words,
             id=f"{page.stem}: {' '.join(words[1:4])}",
-            marks=[KNOWN] if words[1:3] == ["search", "squeezenas"] else [],
         )
         for page in (README, TUTORIAL)
         for words in told(page)

@@ -108,6 +108,8 @@ def preview(recipe: SearchRecipe, *, surroundings: Surroundings | None = None) -
     if recipe.cost.measured:
         return {}
     first = job.preview()
+    if not first:  # a search by gradients begins with all networks at once
+        return {}
     return {"first": len(first), "cheapest": min(item.cost for item in first), "unit": recipe.cost.unit}
 
 

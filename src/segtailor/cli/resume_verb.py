@@ -22,11 +22,10 @@ def resume_(
     run:
         The run directory.
     """
-    import segtailor.tailoring.settings  # noqa: F401 - a run may be a tailoring
     from segtailor.api.training import resume
+    from segtailor.tailoring.run import go_on, is_tailoring
 
-    result = {
-        "run": str(run),
-        **resume(run, surroundings=where.surroundings(json=json)),
-    }
+    around = where.surroundings(json=json)
+    found = go_on(run, around) if is_tailoring(run) else resume(run, surroundings=around)
+    result = {"run": str(run), **found}
     emit(result, lambda console: console.print_json(data=result), json=json)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import segtailor.spaces  # noqa: F401 - registers the families
+from segtailor.api.reporting import report
 from segtailor.api.training import Surroundings
 from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import RunProblem, UserError
@@ -119,13 +120,25 @@ def machine(data: str, around: Surroundings) -> Machine:
 def carry_out(recipe: TailorRecipe, folder: Path, around: Surroundings) -> dict[str, Json]:
     """Do the stages that are not done yet; a finished tailoring just returns its result."""
     place = Place(folder=folder, cache=around.cache, device=around.device)
-    return execute(
+    result = execute(
         lambda: Tailoring(recipe=recipe, place=place, around=around),
         folder,
         recipe_document(recipe),
         display=Outline(around.display or Quiet()),
         policy=around.policy,
     )
+    report([folder])  # once more: only now the run is finished, and says so
+    return result
+
+
+def go_on(folder: Path, around: Surroundings) -> dict[str, Json]:
+    """Carry out the tailoring that a folder holds."""
+    return carry_out(stored(folder), folder, around)
+
+
+def is_tailoring(folder: Path) -> bool:
+    """Tell whether a run directory is that of a tailoring."""
+    return Layout(folder).recipe.exists() and read_recipe(folder).get("kind") == "tailor"
 
 
 def stored(folder: Path) -> TailorRecipe:

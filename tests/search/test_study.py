@@ -32,6 +32,7 @@ def test_entrants_are_judged_as_they_are_and_named_in_the_table() -> None:
     found = finish(Study(entrants=(Entrant(name="a", architecture=ONE), Entrant(name="b", architecture=TWO))))
     assert [(row["entrant"], row["trial"]) for row in found["study"]] == [("a", 0), ("b", 1)]
     assert all(row["quality"] > 0 for row in found["study"])
+    assert found["chart"]["values"] == [["quality", row["entrant"], row["quality"]] for row in found["study"]]
 
 
 def test_scaled_entrants_come_closest_to_the_cost_of_the_match() -> None:

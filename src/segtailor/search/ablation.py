@@ -136,9 +136,8 @@ class AblationState:
     def _chart(self, columns: Mapping[str, Mapping[str, float]], ranks: Mapping[str, Json]) -> Json:
         count = self._settings.architectures
         if self._settings.chart == "ranks":
-            values: list[Json] = [
-                ["Spearman", key, value] for key, value in ranks.items() if value is not None
-            ]
+            short = {key.replace(" stage", " "): value for key, value in ranks.items() if value is not None}
+            values: list[Json] = [["Spearman", key, value] for key, value in short.items()]
             title, unit = "Do the judges agree on the order of architectures?", "rank corr."
         else:
             values = [

@@ -65,6 +65,7 @@ class StudyState:
         self._prices = prices
         self._asked = False
         self._rows: list[Json] = []
+        self._judged: Sequence[Judged] = ()
 
     def ask(self) -> Sequence[Candidate]:
         """Return all entrants within the budget, matched in cost."""
@@ -90,6 +91,7 @@ class StudyState:
         """Fill the table."""
         if not any(item.done for item in judged):
             raise all_failed(judged, "entrants")
+        self._judged = judged
         for item in judged:
             row: dict[str, Json] = {
                 **item.candidate.origin,
@@ -100,8 +102,15 @@ class StudyState:
             self._rows.append(row)
 
     def summary(self) -> Mapping[str, Json]:
-        """Return the table of entrants."""
-        return {"study": self._rows}
+        """Return the table of entrants, and a chart of it."""
+        judged = [(item.candidate.origin["entrant"], item.quality) for item in self._judged if item.done]
+        values: list[Json] = [["quality", name, quality] for name, quality in judged]
+        subtitle = f"{len(values)} entrants"
+        chart: dict[str, Json] = {
+            "title": "Quality of the entrants", "subtitle": subtitle, "unit": "quality", "lines": False,
+            "values": values,
+        }  # fmt: skip
+        return {"study": self._rows, "chart": chart}
 
     def _entry(self, entrant: Entrant, target: float | None) -> Candidate:
         if entrant.scaled is None or target is None:

@@ -62,6 +62,7 @@ def test_a_study_writes_figures_and_a_chart(tmp_path: Path) -> None:
     assert len(list(root.iter("{http://www.w3.org/2000/svg}title"))) == 2
 
 
+@pytest.mark.slow
 def test_the_verb_prints_a_study(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "--study", "lpsnet-figure-4", "--target", EAGER, "--seconds", "0.02"]
     assert run([*words, "--json"]) == 0

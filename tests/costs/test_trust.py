@@ -149,7 +149,7 @@ def test_fits_without_a_positive_solution_give_zero() -> None:
     assert non_negative_fit(features, np.array([-1.0, -2.0])).tolist() == [0.0]
 
 
-@pytest.mark.parametrize("name", ["inverted_residual", "hyper_cell"])
+@pytest.mark.parametrize("name", ["inverted_residual", pytest.param("hyper_cell", marks=pytest.mark.slow)])
 def test_entries_are_ranked_by_use_and_complete(name: str) -> None:
     space = SPACES.get(name)()
     image = Shape(3, 64, 96)

@@ -58,6 +58,7 @@ def test_the_inference_form_of_a_published_network_is_the_same_function(name: st
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", SPACES.names())
 def test_the_inference_form_of_a_random_architecture_is_the_same_function(family: str) -> None:
     space = SPACES.get(family)()

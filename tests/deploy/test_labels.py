@@ -56,6 +56,7 @@ def test_bands_give_the_labels_of_a_resize_and_an_arg_max(
     assert (got == wanted.numpy()).mean() > 0.9999
 
 
+@pytest.mark.slow
 def test_no_map_of_all_classes_at_full_size_is_ever_made() -> None:
     logits, size = smooth(19, 8, 16), (256, 512)
     model = onnx.shape_inference.infer_shapes(

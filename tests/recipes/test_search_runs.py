@@ -74,6 +74,7 @@ def test_a_study_tells_every_entrant_and_keeps_its_architecture(tmp_path: Path) 
     assert all(f">{name}</text>" in svg for name in names)
 
 
+@pytest.mark.slow
 def test_a_search_again_elsewhere_takes_its_trials_from_the_cache(tmp_path: Path) -> None:
     recipe = tiny(steps=1)
     first: Any = search(recipe, tmp_path / "a", surroundings=around(tmp_path))

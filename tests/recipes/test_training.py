@@ -49,10 +49,10 @@ def test_the_usual_crop_fits_every_image_in_steps_of_32(around: Surroundings) ->
     ("model", "changes"),
     [
         ("lpsnet-step0", ["reparameterise=true", "fit.ema=0.5"]),
-        ("fasterseg-student", ["fit.optimiser=adamw"]),
+        pytest.param("fasterseg-student", ["fit.optimiser=adamw"], marks=pytest.mark.slow),
         ("squeezenas-lat-small", ["fit.loss.ohem=0.7"]),
-        ("auxcells-arch0", ["fit.loss.auxiliary_default=0.3"]),
-        ("autortnet-a", ["fit.clip=5"]),
+        pytest.param("auxcells-arch0", ["fit.loss.auxiliary_default=0.3"], marks=pytest.mark.slow),
+        pytest.param("autortnet-a", ["fit.clip=5"], marks=pytest.mark.slow),
     ],
 )
 def test_every_family_trains_to_a_bundle(

@@ -151,6 +151,7 @@ def test_a_torchvision_mobilenet_v2_gives_the_same_maps_without_its_missing_expa
     assert_same(taps(network, image), maps)
 
 
+@pytest.mark.slow
 def test_a_torchvision_resnet50_gives_the_same_maps() -> None:
     reference = torchvision_resnet50()
     network = segtailor.create(on("resnet50"), classes=2)

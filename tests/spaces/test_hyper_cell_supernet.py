@@ -159,6 +159,7 @@ def test_relaxed_cost_of_depths_is_exact_in_expectation() -> None:
     assert float(supernet.cost(weights, arbitrary_price)) == pytest.approx(wanted, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_searched_cost_is_the_mean_over_drawn_architectures() -> None:
     supernet = TINY.supernet(IMAGE, 4)
     rows = {name: row.detach() for name, row in logits(TINY, std=1.0).items()}
@@ -274,6 +275,7 @@ def test_one_image_of_any_size_can_be_trained_on(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("images", [None, 2])
+@pytest.mark.slow
 def test_fused_training_step_equals_the_plain_one(images: int | None) -> None:
     pixels, steps = torch.randn(2, *IMAGE, dtype=torch.float64), []
     generator = torch.Generator().manual_seed(0)

@@ -168,6 +168,7 @@ def uniform_weights() -> dict[str, Tensor]:
     return {decision.name: torch.full((13,), 1 / 13).requires_grad_() for decision in SMALL.decisions}
 
 
+@pytest.mark.slow
 def test_recomputing_and_fusing_give_the_same_training_step() -> None:
     pixels, steps = torch.randn(2, 3, 16, 32, dtype=torch.float64), []
     for settings in (SupernetSettings(), SupernetSettings(fused=True, recompute=True)):

@@ -103,6 +103,7 @@ def test_random_architectures_keep_every_invariant() -> None:
     check_space(TINY, draws=200, image=Shape(3, 96, 128))
 
 
+@pytest.mark.slow
 def test_the_default_space_contains_the_calls_of_its_architectures() -> None:
     check_space(ScalablePath(), draws=20, image=Shape(3, 360, 480))
 

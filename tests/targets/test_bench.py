@@ -41,6 +41,7 @@ def test_one_network_on_one_target_is_one_document(capsys: pytest.CaptureFixture
     assert 0 < found["min_ms"] <= found["median_ms"] <= found["p95_ms"]
 
 
+@pytest.mark.slow
 def test_several_are_a_list_in_the_order_given(capsys: pytest.CaptureFixture[str]) -> None:
     other = EAGER + "&channels_last=0"
     found = printed(capsys, NETWORK, "lpsnet-step1", "--target", EAGER, "--target", other, "--image", "32x64")
@@ -85,7 +86,13 @@ def test_bundles_and_architecture_files_are_timed(tmp_path: Path) -> None:
     assert [row.network for row in rows] == ["mine", str(file), "scalable_path"]
 
 
-@pytest.mark.parametrize("includes", ["network", "network+argmax", "network+resize+argmax", "end-to-end"])
+@pytest.mark.parametrize(
+    "includes",
+    [
+        "network+resize+argmax",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("network", "network+argmax", "end-to-end")),
+    ],
+)
 def test_an_onnx_file_says_itself_what_it_includes(includes: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

@@ -22,8 +22,8 @@ CPU = [
     "cpu/eager/bf16",
     "cpu/onnxruntime/fp32",
     "cpu/openvino/fp32",
-    "cpu/onnxruntime/int8",
-    "cpu/openvino/int8",
+    pytest.param("cpu/onnxruntime/int8", marks=pytest.mark.slow),
+    pytest.param("cpu/openvino/int8", marks=pytest.mark.slow),
 ]
 CUDA = ["cuda/eager/fp32", "cuda/eager/fp16", "cuda/graph/fp16", "cuda/graph/bf16", "cuda/graph/fp32"]
 IMAGE = (Shape(3, 32, 64),)

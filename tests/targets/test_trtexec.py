@@ -43,12 +43,14 @@ def test_the_command_builds_and_times_an_engine(command: Path) -> None:
     compiled.close()
 
 
+@pytest.mark.slow
 def test_a_failing_command_is_explained(command: Path) -> None:
     command.write_text("#!/bin/sh\necho 'no such device' >&2\nexit 1\n")
     with pytest.raises(Unsupported, match="code 1: no such device"):
         compile_network(segtailor.create("lpsnet-step0"), TARGET, (Shape(3, 32, 32),))
 
 
+@pytest.mark.slow
 def test_times_that_cannot_be_read_are_explained(command: Path) -> None:
     command.write_text(STAND_IN.replace("computeMs", "other"))
     compiled = compile_network(segtailor.create("lpsnet-step0"), TARGET, (Shape(3, 32, 32),))

@@ -9,10 +9,6 @@ from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-AWAITED = {  # pages on the systems that come with their recipes: take a name out when its page is here
-    ROOT / "docs" / "systems" / f"{name}.md"
-    for name in ("fasterseg", "auxcells", "squeezenas", "autortnet", "lpsnet")
-}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 SHELL = ("", "sh", "bash", "text")

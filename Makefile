@@ -39,7 +39,7 @@ fix: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 docs: $(STAMP)
-	$(BIN)/zensical build --clean
+	$(BIN)/zensical build --clean --strict
 
 reference: $(STAMP)
 	$(BIN)/python tools/write_reference.py

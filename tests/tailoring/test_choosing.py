@@ -4,8 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from segtailor.api.networks import count
 from segtailor.core.errors import UnknownName, UserError
-from segtailor.tailoring.choosing import Machine, choose, expands, usual_batch, usual_crop, usual_effort
+from segtailor.tailoring.choosing import (
+    Machine,
+    choose,
+    expands,
+    typical_macs,
+    usual_batch,
+    usual_crop,
+    usual_effort,
+)
 from segtailor.tailoring.facts import DataFacts
 from segtailor.tailoring.run import parse_seconds, requested
 from segtailor.tailoring.settings import SHARES, Request, TailorRecipe
@@ -20,7 +29,13 @@ REQUEST = Request(data="folder:x", target="cpu/onnxruntime/fp32", budget_ms=20.0
 def machine(*, accelerator: bool = False, base: float = 0.05, per_gmac: float = 0.02) -> Machine:
     speed = Speed(base=base, per_gmac=per_gmac)
     precision = "bf16" if accelerator else "fp32"
-    return Machine(accelerator=accelerator, workers=2, precision=precision, speed=lambda *_: speed)
+    return Machine(
+        accelerator=accelerator,
+        workers=2,
+        precision=precision,
+        speed=lambda *_: speed,
+        macs_per_ms=lambda _: 5e7,
+    )
 
 
 def chosen(request: Request = REQUEST, facts: DataFacts = FACTS, **kind: float) -> TailorRecipe:
@@ -69,11 +84,20 @@ def test_the_plan_fits_the_time(seconds: float) -> None:
     spent = (
         60 * effort.pack_minutes
         + effort.candidates * (effort.candidate_steps * step + 1.5)
-        + 3 * step * effort.teacher_steps
-        + 1.35 * step * (effort.train_steps + effort.baselines * effort.baseline_steps)
+        + 4 * step * effort.teacher_steps
+        + 7 / 3 * step * (effort.train_steps + effort.baselines * effort.baseline_steps)
     )
     assert spent <= 1.05 * seconds or seconds <= 270.0  # very short plans have their least
     assert effort.train_steps >= 20
+
+
+def test_candidates_are_as_large_as_the_budget_lets_them_be() -> None:
+    small, large, huge = (
+        typical_macs(limit, 1e7, image=(128, 256), crop=(64, 128)) for limit in (1.0, 40.0, 1e6)
+    )
+    assert small < large < huge
+    assert large == pytest.approx(0.6 * 40 * 1e7 / 4)
+    assert huge == count("lpsnet-l", image=(64, 128)).macs
 
 
 def test_more_time_means_more_work_of_every_kind() -> None:

@@ -25,8 +25,7 @@ USUAL_SECONDS = 30 * 60.0
 FIXED_SECONDS = 20.0  # doctor, the fastest network, choosing
 CLOSING_SECONDS = 45.0  # timing, export, proof, int8, report
 PACK_SHARE, PACK_MINUTES = 0.12, (2.0, 10.0)  # of the whole time; at least and at most
-PACK_WORTH = 900.0  # seconds in all below which a search by trials measures its few networks whole
-MEASURED_SECONDS = 3.0  # per candidate that is measured whole, those included that exceed the budget
+PACK_WORTH = 900.0  # seconds in all below which a search by trials goes by work, not by a table of operators
 PACK_NETWORK_SECONDS = 2.5  # each of the networks that the pack is checked on
 TRIAL_SECONDS = 1.5  # per candidate besides its training: starting, judging
 CANDIDATE_STEPS = (30, 4000)
@@ -34,8 +33,11 @@ DIRECTIONS, EXPANSIONS = (
     10,
     6,
 )  # candidates of one step of LPS-Net's expansion; steps that make it worth while
-TYPICAL = "lpsnet-step4"  # what candidates cost to train
-DISTILLED = 1.35  # a step with a teacher, relative to one without
+USED = 0.6  # of what the search may spend, by a typical candidate
+SMALLEST, LARGEST = "lpsnet-step0", "lpsnet-l"  # no candidate is far outside of these
+TEACHER = 4.0  # work of a teacher, in that of its student
+DISTILLED = 1 + TEACHER / 3  # a step with a teacher, who only looks: a third of what learning costs
+STARTING_SECONDS = 10.0  # until the workers of a search are there
 FEWEST_STEPS = 20
 
 
@@ -47,6 +49,7 @@ class Machine:
     workers: int
     precision: str
     speed: Callable[[tuple[int, int], int], Speed]  # at a crop and batch
+    macs_per_ms: Callable[[tuple[int, int]], float]  # of a usual network on the target, at an image size
 
 
 def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -> TailorRecipe:
@@ -56,8 +59,11 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
     speed = machine.speed(crop, batch)
     system = usual_system(request)
     seconds = request.seconds or USUAL_SECONDS
-    whole = seconds < PACK_WORTH and system not in BY_GRADIENTS
-    effort = usual_effort(seconds, speed, batch * count(TYPICAL, image=crop).macs, whole=whole)
+    packless = seconds < PACK_WORTH and system not in BY_GRADIENTS
+    limit = round(SEARCHED * request.budget_ms, 4)
+    rate = machine.macs_per_ms(image)
+    macs = typical_macs(limit, rate, image=image, crop=crop)
+    effort = usual_effort(seconds, speed, batch * macs, packless=packless)
     lr = round(LR * (batch / LR_BATCH) ** 0.5, 5)
     recipe = TailorRecipe(
         request=request,
@@ -69,7 +75,8 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
         lr=lr,
         effort=effort,
         workers=machine.workers,
-        search_limit_ms=round(SEARCHED * request.budget_ms, 4),
+        search_limit_ms=limit,
+        search_limit_macs=round(limit * rate),
         precision=machine.precision,
     )
     return replace(recipe, choices=tuple(_told(recipe, facts, machine)))
@@ -139,25 +146,33 @@ def usual_system(request: Request) -> str:
     return request.recipe
 
 
-def usual_effort(seconds: float, speed: Speed, macs: float, *, whole: bool = False) -> Effort:
+def typical_macs(
+    limit_ms: float, macs_per_ms: float, *, image: tuple[int, int], crop: tuple[int, int]
+) -> float:
+    """Return what a typical candidate within a limit costs at a crop, in multiply-accumulates."""
+    share = crop[0] * crop[1] / (image[0] * image[1])
+    least, most = (count(name, image=crop).macs for name in (SMALLEST, LARGEST))
+    return min(max(USED * limit_ms * macs_per_ms * share, least), most)
+
+
+def usual_effort(seconds: float, speed: Speed, macs: float, *, packless: bool = False) -> Effort:
     """Divide the time: pack, search, teacher, training, baselines; at least a little of each.
 
-    `whole` measures every candidate instead of making a device pack.
+    `packless` leaves the device pack out.
     """
-    pack = 0.0 if whole else min(max(PACK_SHARE * seconds / 60, PACK_MINUTES[0]), PACK_MINUTES[1])
-    networks = -4 if whole else 6 if seconds < PACK_WORTH else 30
+    pack = 0.0 if packless else min(max(PACK_SHARE * seconds / 60, PACK_MINUTES[0]), PACK_MINUTES[1])
+    networks = -4 if packless else 6 if seconds < PACK_WORTH else 30
     rest = max(
         seconds - FIXED_SECONDS - CLOSING_SECONDS - 60 * pack - PACK_NETWORK_SECONDS * (networks + 4),
         0.3 * seconds,
     )
     step = speed.step(macs)
-    each = TRIAL_SECONDS + (MEASURED_SECONDS if whole else 0.0)
-    candidates, steps = _candidates(SHARES["search"] * rest, step, each)
+    candidates, steps = _candidates(SHARES["search"] * rest - STARTING_SECONDS, step)
     baselines = 1 if seconds < 240 else 2 if seconds < 3600 else 4
     return Effort(
         candidates=candidates,
         candidate_steps=steps,
-        teacher_steps=_steps(SHARES["teacher"] * rest, 3 * step),
+        teacher_steps=_steps(SHARES["teacher"] * rest, TEACHER * step),
         train_steps=_steps(SHARES["train"] * rest, DISTILLED * step),
         baselines=baselines,
         baseline_steps=_steps(SHARES["baselines"] * rest / baselines, DISTILLED * step),
@@ -168,11 +183,11 @@ def usual_effort(seconds: float, speed: Speed, macs: float, *, whole: bool = Fal
     )
 
 
-def _candidates(seconds: float, step: float, each: float) -> tuple[int, int]:
+def _candidates(seconds: float, step: float) -> tuple[int, int]:
     """Return how many candidates are trained for how long: more candidates first, then longer trainings."""
-    least = CANDIDATE_STEPS[0] * step + each
+    least = CANDIDATE_STEPS[0] * step + TRIAL_SECONDS
     count_ = max(4, min(DIRECTIONS * EXPANSIONS, int(seconds / least)))
-    steps = int((seconds / count_ - each) / step)
+    steps = int((seconds / count_ - TRIAL_SECONDS) / step)
     return count_, min(max(steps, FEWEST_STEPS), CANDIDATE_STEPS[1])
 
 
@@ -218,13 +233,15 @@ def expands(effort: Effort) -> bool:
 
 
 def _priced(effort: Effort) -> str:
-    return "device pack" if effort.pack_minutes else "measured"
+    return "device pack" if effort.pack_minutes else "by work"
 
 
 def _why_priced(effort: Effort) -> str:
     if effort.pack_minutes:
         return f"{effort.pack_minutes:.1f} minutes for a table of operators, then every network has a price at once"
-    return "the time is too short for a table of operators: every candidate is measured whole"
+    return (
+        "no time for a table of operators: arithmetic stands for it, and the best are measured whole"
+    )
 
 
 def _search(effort: Effort, system: str) -> str:

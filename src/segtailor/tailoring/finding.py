@@ -48,7 +48,7 @@ def fastest(context: Context) -> dict[str, Any]:
 
 
 def pack(context: Context) -> dict[str, Any]:
-    """Take the device pack of an earlier tailoring on this machine, or make one, unless networks are measured whole."""
+    """Take the device pack of an earlier tailoring on this machine, or make one, unless there is no time for it."""
     recipe, effort = context.recipe, context.recipe.effort
     if not effort.pack_minutes:
         return {"pack": None, "made": False}
@@ -137,7 +137,9 @@ def _search_recipe(context: Context, *, pack: Path | None, priced: bool = False)
             f"training.augment.crop=[{height},{width}]",
         ]
         choices = _trials(context)
-    if priced:
+    if priced and pack is None:
+        choices = replace(choices, budget=f"{recipe.search_limit_macs:.0f}")
+    elif priced:
         limit = f"{recipe.search_limit_ms}ms"
         choices = replace(choices, pack=pack, target=recipe.request.target, budget=limit)
     return searching.search_recipe(

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import segtailor.spaces  # noqa: F401 - registers the families
+from segtailor.api.networks import count
 from segtailor.api.reporting import report
+from segtailor.api.timing import bench
 from segtailor.api.training import Surroundings
 from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import RunProblem, UserError
@@ -20,6 +22,7 @@ from segtailor.core.target import parse_budget_ms, parse_target
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.runs import Display, Layout, Quiet, execute, read_recipe
 from segtailor.tailoring.choosing import Machine, choose
+from segtailor.tailoring.context import QUICK
 from segtailor.tailoring.facts import data_facts, on_accelerator, usable
 from segtailor.tailoring.job import Tailoring
 from segtailor.tailoring.settings import Request, TailorRecipe
@@ -28,6 +31,7 @@ from segtailor.targets.runtime import runtime_for
 
 DATA = "synthetic:size=128x256,train=240,val=40,seed=0"  # what there is without any argument
 TARGET, BUDGET, SECONDS = "cpu/onnxruntime/fp32", "10ms", 270.0
+USUAL = "lpsnet-s"  # tells how fast a target is
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -101,20 +105,26 @@ def planned(request: Request, folder: Path, around: Surroundings) -> TailorRecip
     begin = clock.monotonic()
     found = usable(request.data)
     facts = data_facts(found.data, around.cache)
-    recipe = choose(request, facts, machine(found.data, around), data=found.data)
+    recipe = choose(request, facts, machine(request, found.data, around), data=found.data)
     return replace(recipe, planning_seconds=round(clock.monotonic() - begin, 1))
 
 
-def machine(data: str, around: Surroundings) -> Machine:
-    """Describe where training happens here."""
+def machine(request: Request, data: str, around: Surroundings) -> Machine:
+    """Describe where training happens here, and how fast the target is."""
     accelerator = on_accelerator(around.device)
     precision = "bf16" if accelerator else "fp32"
 
     def speed(crop: tuple[int, int], batch: int) -> Speed:
         return measure_speed(data, crop=crop, batch=batch, precision=precision, around=around)
 
+    def macs_per_ms(image: tuple[int, int]) -> float:
+        (one,) = bench([USUAL], [request.target], image=image, settings=QUICK)
+        return count(USUAL, image=image).macs / one.median_ms
+
     workers = 1 if accelerator else min(os.cpu_count() or 1, 4)
-    return Machine(accelerator=accelerator, workers=workers, precision=precision, speed=speed)
+    return Machine(
+        accelerator=accelerator, workers=workers, precision=precision, speed=speed, macs_per_ms=macs_per_ms
+    )
 
 
 def carry_out(recipe: TailorRecipe, folder: Path, around: Surroundings) -> dict[str, Json]:

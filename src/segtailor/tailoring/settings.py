@@ -77,7 +77,7 @@ class TailorRecipe:
 
     `data` is the request's, less the samples that cannot be read. `image` is the size that the network is exported
     and timed at. `search_limit_ms` is what the search may spend on the network alone, so that the whole keeps the
-    budget.
+    budget; `search_limit_macs` is about as much arithmetic on this target, for a search without a device pack.
     """
 
     request: Request
@@ -89,6 +89,7 @@ class TailorRecipe:
     lr: float
     effort: Effort
     search_limit_ms: float
+    search_limit_macs: float
     workers: int = 1
     precision: str = "fp32"
     planning_seconds: float = 0.0

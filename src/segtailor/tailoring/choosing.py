@@ -239,9 +239,7 @@ def _priced(effort: Effort) -> str:
 def _why_priced(effort: Effort) -> str:
     if effort.pack_minutes:
         return f"{effort.pack_minutes:.1f} minutes for a table of operators, then every network has a price at once"
-    return (
-        "no time for a table of operators: arithmetic stands for it, and the best are measured whole"
-    )
+    return "no time for a table of operators: arithmetic stands for it, and the best are measured whole"
 
 
 def _search(effort: Effort, system: str) -> str:

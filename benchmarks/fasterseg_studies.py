@@ -47,7 +47,8 @@ def shortened(row: GradientRow, options: argparse.Namespace) -> GradientRow:
     )
     fit = replace(strategy.fit, steps=options.steps)
     cost = replace(strategy.cost, weight=options.weight) if options.weight else strategy.cost
-    return replace(row, strategy=replace(strategy, fit=fit, pretraining=ahead, cost=cost))
+    logits = replace(strategy.logits, lr=options.logit_lr) if options.logit_lr else strategy.logits
+    return replace(row, strategy=replace(strategy, fit=fit, pretraining=ahead, cost=cost, logits=logits))
 
 
 def recipe_of(row: GradientRow, options: argparse.Namespace) -> SearchRecipe:
@@ -168,6 +169,7 @@ def main() -> None:
     parser.add_argument("--ahead", type=int, default=40, help="steps of pretraining")
     parser.add_argument("--train-steps", type=int, default=300)
     parser.add_argument("--weight", type=float, help="of the cost term")
+    parser.add_argument("--logit-lr", type=float, help="learning rate of logits")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int)

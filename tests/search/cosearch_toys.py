@@ -108,9 +108,9 @@ class PlantedDevice:
     def price(self, call: OpCall) -> float:
         kind = OPERATORS.name_of(type(call.op))
         if call.op not in OPERATORS_BY_NAME.values() or call.source.channels in (3, 4):
-            return 3.0 if kind in ("identity", "factorised_reduction") else 0.1
+            return 30.0 if kind in ("identity", "factorised_reduction") else 0.1
         rate = SIZE.height // call.source.height
-        own = 1.0 if call.op == OPERATORS_BY_NAME[self.operator] else 3.0  # type: ignore[index]
+        own = 1.0 if call.op == OPERATORS_BY_NAME[self.operator] else 5.0  # type: ignore[index]
         where = (2.0 if self.early else 0.5) if rate == 8 else 1.0
         written = call.channels // (rate * call.stride)
         return own * where * (1.0 if written == self.ratio else 2.0)

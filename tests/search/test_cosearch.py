@@ -132,21 +132,17 @@ def test_a_step_for_logits_leaves_weights_alone_and_trains_them_again_afterwards
 
 @pytest.mark.slow
 def test_a_step_that_never_waits_equals_the_plain_one() -> None:
-    """Logits are compared by their gradients' effect on the loss: Adam makes much of the sign of rounding errors."""
     losses = []
     for fast in (False, True):
         how = settings(supernet=SupernetSettings(fused=fast, masked=fast, matrices=fast), record=fast)
         job = GradientSearch(how, problem())
         own = []
-        for number in range(2):
-            batch = job._other.at(number)
-            job._engine.step(batch, number=number, temperature=1.0, rate=None, learning={"op", "path"})
-            own.append(job._engine.report().loss)
-            job._engine.step(batch, number=10 + number, temperature=1.0, rate=0.01, learning=set())
+        for number, rate in ((1, None), (2, 0.01)):
+            learning: Any = {"op", "path"} if rate is None else set()
+            job._engine.step(job._other.at(0), number=number, temperature=1.0, rate=rate, learning=learning)
             own.append(job._engine.report().loss)
         losses.append(own)
-    assert losses[1] == pytest.approx(losses[0], rel=5e-3)
-    assert len(set(losses[0])) == 4
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)  # norms over few pixels make much of rounding
 
 
 @pytest.mark.slow
@@ -219,14 +215,14 @@ def test_a_search_chooses_student_and_teacher_by_the_supernets_own_outputs() -> 
 
 
 def planted_settings() -> Gradient:
-    """Short and cheap: the student alone, one pass, logits that move fast."""
+    """Short and cheap: the student alone, one pass, a latency term that outweighs the noise of such tiny maps."""
     return settings(
-        steps=60,
+        steps=12,
         ahead=0,
         roles=(Role(name="student", fixed={"frame": 0}),),
         passes=(Pass(role="student"),),
-        logits=LogitOptimiser(lr=0.1),
-        cost=CostTerm(weight=3.0, of="sampled", others="neutral"),
+        logits=LogitOptimiser(lr=0.5),
+        cost=CostTerm(weight=1e5, of="sampled", others="neutral"),
         groups={
             "op": Learning(relaxation="softmax", cost=1.0),
             "path": Learning(relaxation="softmax", cost=1.01),
@@ -236,7 +232,8 @@ def planted_settings() -> Gradient:
     )
 
 
-@pytest.mark.slow  # about four seconds for each of ten seeds
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_planted_network_is_found() -> None:
     hits = 0
     for seed in range(10):
@@ -247,7 +244,11 @@ def test_a_planted_network_is_found() -> None:
         branches = parse_architecture(job.result()["architecture"]).branches
         operators = {cell.operator for branch in branches for cell in branch}
         ratios = {cell.ratio for branch in branches for cell in branch[:-1]}
-        hits += operators == {device.operator} and ratios == {device.ratio}
+        halvings = [
+            layer for layer, cell in enumerate(branches[1]) if cell.stride == 2
+        ]  # none where it ends at 8
+        early = halvings in ([], [1 if device.early else 4])
+        hits += operators == {device.operator} and ratios == {device.ratio} and early
     assert hits >= 9
 
 

@@ -88,7 +88,7 @@ def settings(*, steps: int = 3, ahead: int = 2, **changes: Any) -> Gradient:
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedDevice:
-    """A device on which one operator, one width and early or late halving are cheap: what a search must find."""
+    """A device on which one operator and one width are cheap: what a search must find everywhere."""
 
     seed: int
     unit: ClassVar[str] = "ms"
@@ -96,10 +96,6 @@ class PlantedDevice:
     @property
     def operator(self) -> str:
         return Random(self.seed).choice(CELL_OPERATORS)
-
-    @property
-    def early(self) -> bool:
-        return Random(1000 + self.seed).random() < 0.5
 
     @property
     def ratio(self) -> int:
@@ -111,9 +107,8 @@ class PlantedDevice:
             return 30.0 if kind in ("identity", "factorised_reduction") else 0.1
         rate = SIZE.height // call.source.height
         own = 1.0 if call.op == OPERATORS_BY_NAME[self.operator] else 5.0  # type: ignore[index]
-        where = (2.0 if self.early else 0.5) if rate == 8 else 1.0
         written = call.channels // (rate * call.stride)
-        return own * where * (1.0 if written == self.ratio else 2.0)
+        return own * (1.0 if written == self.ratio else 2.0)
 
     def of(self, plan: Plan) -> float:
         return sum(map(self.price, plan.calls))

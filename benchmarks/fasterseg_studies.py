@@ -4,9 +4,9 @@
     python benchmarks/fasterseg_studies.py ablation --work runs/fasterseg-ablation                # Table 3
 
 `collapse` searches with one latency term over everything at once and with decoupled ones, and draws how much of the
-largest network is left: the share of operators that are no skips, times the expected width. `ablation` searches with one branch, two branches, and widths; then trains what was found, the
-teacher pruned to the narrowest width, and the student distilled from the teacher, all alike, and prints mIoU on the
-validation split.
+largest network is left: the share of operators that are no skips, times the expected width. `ablation` searches with
+one branch, two branches, and widths; then trains what was found, the teacher pruned to the narrowest width, and the
+student distilled from the teacher, all alike, and prints mIoU on the validation split.
 """
 
 from __future__ import annotations

@@ -197,6 +197,21 @@ def test_a_stopped_search_ends_as_if_nothing_had_happened(stop: tuple[str, int],
     assert second.result() == whole.result()
 
 
+def test_the_budget_binds_who_pays_for_cost(search: GradientSearch) -> None:
+    object.__setattr__(search._problem, "limit", 1.0)  # nothing is that cheap
+    try:
+        for role, met in (("student", False), ("teacher", True)):
+            candidates = [arch for _, arch in search._shortlist(role)]
+            costs = [search._prices(arch) for arch in candidates]
+            dearest = costs.index(max(costs))
+            qualities = [0.9 if index == dearest else 0.1 for index in range(len(costs))]
+            found = search._choosing.outcome(candidates, qualities, limited=search._pays(role))
+            assert found["met"] is met
+            assert found["cost"] == (max(costs) if met else min(costs))
+    finally:
+        object.__setattr__(search._problem, "limit", None)
+
+
 @pytest.mark.slow
 def test_a_search_chooses_student_and_teacher_by_the_supernets_own_outputs() -> None:
     job = GradientSearch(settings(steps=4, ahead=4, judge_every=2), problem())

@@ -3,10 +3,10 @@
     python benchmarks/fasterseg_studies.py collapse --out docs/figures/fasterseg-collapse.svg     # Figure 4
     python benchmarks/fasterseg_studies.py ablation --work runs/fasterseg-ablation                # Table 3
 
-`collapse` searches with one latency term over everything at once and with decoupled ones, and draws how wide the
-expected network is. `ablation` searches with one branch, two branches, and widths; then trains what was found, the
-teacher pruned to the narrowest width, and the student distilled from the teacher, all alike, and prints mIoU on the
-validation split.
+`collapse` searches with one latency term over everything at once and with decoupled ones, and draws how much of the
+largest network is left: the share of operators that are no skips, times the expected width. `ablation` searches with
+one branch, two branches, and widths; then trains what was found, the teacher pruned to the narrowest width, and the
+student distilled from the teacher, all alike, and prints mIoU on the validation split.
 """
 
 from __future__ import annotations
@@ -47,7 +47,12 @@ def shortened(row: GradientRow, options: argparse.Namespace) -> GradientRow:
     )
     fit = replace(strategy.fit, steps=options.steps)
     cost = replace(strategy.cost, weight=options.weight) if options.weight else strategy.cost
-    return replace(row, strategy=replace(strategy, fit=fit, pretraining=ahead, cost=cost))
+    logits = replace(strategy.logits, lr=options.logit_lr) if options.logit_lr else strategy.logits
+    supernet = strategy.supernet
+    if options.width_gradient == "norms":
+        supernet = replace(supernet, masked=True, width_gradient="norms")
+    changed = replace(strategy, fit=fit, pretraining=ahead, cost=cost, logits=logits, supernet=supernet)
+    return replace(row, strategy=changed)
 
 
 def recipe_of(row: GradientRow, options: argparse.Namespace) -> SearchRecipe:
@@ -72,7 +77,7 @@ def expected_width(probabilities: Mapping[str, list[float]], ratios: tuple[int, 
 
 
 def collapse(options: argparse.Namespace, around: Surroundings) -> dict[str, Any]:
-    """Search twice; draw the expected width over time."""
+    """Search twice; draw what is left of the largest network over time."""
     marks, found = [], {}
     for name, row in latency_terms().items():
         result: dict[str, Any] = search(
@@ -81,11 +86,13 @@ def collapse(options: argparse.Namespace, around: Surroundings) -> dict[str, Any
         for record in result["trajectory"]:
             own = record["roles"]["student"]
             width = expected_width(own["probabilities"], row.space.ratios)  # type: ignore[attr-defined]
+            skips = [odds[0] for key, odds in own["probabilities"].items() if key.startswith("op")]
+            work = (1 - sum(skips) / len(skips)) * width / row.space.ratios[-1]  # type: ignore[attr-defined]
             marks.append(
-                Value(series=name, label=str(record["step"]), value=width, hint=f"{name}: {width:.2f}")
+                Value(series=name, label=str(record["step"]), value=work, hint=f"{name}: {work:.2f}")
             )
-        skips = [row[0] for key, row in own["probabilities"].items() if key.startswith("op")]
         found[name] = {
+            "work_left": work,
             "expected_width": width,
             "skip_share": sum(skips) / len(skips),
             "cost": result["cost"],
@@ -95,7 +102,11 @@ def collapse(options: argparse.Namespace, around: Surroundings) -> dict[str, Any
         }
     title = "A plain latency term collapses, decoupled ones do not"
     drawing = chart(
-        marks, title=title, subtitle=f"{options.data}, seed {options.seed}", unit="ratio", lines=True
+        marks,
+        title=title,
+        subtitle=f"(1 - skips) x expected width / greatest; {options.data}, seed {options.seed}",
+        unit="share",
+        lines=True,
     )
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -168,6 +179,8 @@ def main() -> None:
     parser.add_argument("--ahead", type=int, default=40, help="steps of pretraining")
     parser.add_argument("--train-steps", type=int, default=300)
     parser.add_argument("--weight", type=float, help="of the cost term")
+    parser.add_argument("--logit-lr", type=float, help="learning rate of logits")
+    parser.add_argument("--width-gradient", default="norms", choices=("score", "norms"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int)

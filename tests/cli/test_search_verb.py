@@ -183,3 +183,20 @@ def test_two_workers_try_the_same_networks_as_one(tmp_path: Path) -> None:
     ]
     for first, second in zip(one, two, strict=True):  # sums by several threads differ in the last digits
         assert first["result"]["quality"] == pytest.approx(second["result"]["quality"], abs=0.02)
+
+
+@pytest.mark.slow
+def test_fasterseg_writes_student_and_teacher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = [
+        f"strategy.settings.{name}" for name in ("fit.steps=1", "pretraining.fit.steps=1", "judge_every=0")
+    ]
+    code, out, err = call(capsys, *asked(tmp_path, "--json", recipe="fasterseg"), *short)
+    assert code == 0, err
+    found = json.loads(out)
+    teacher = found["roles"]["teacher"]
+    for outcome, ratio in ((found, 2), (teacher, 3)):
+        arch = read_architecture(Path(outcome["architecture"]))
+        assert identity(arch) == outcome["fingerprint"]
+        assert arch.stem_ratio == ratio
+    document = json.loads(Path(teacher["architecture"]).read_text())
+    assert document["origin"]["role"] == "teacher"

@@ -1,6 +1,9 @@
 import copy
 import json
+import math
 from collections.abc import Sequence
+from itertools import combinations, pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -143,3 +146,77 @@ def test_scores_of_the_wrong_shape_are_refused() -> None:
         Scores(operators=given.operators, entries=(given.entries[1], given.entries[0]), widths=given.widths)
     with pytest.raises(InvalidArchitecture, match=r"scores\.widths: a row has 5 values; allowed: 1"):
         derive(given, TEACHER)
+
+
+def drawn_scores(layers: int, rng: Random) -> Scores:
+    def rows(count: int, options: int) -> list[list[float]]:
+        return [
+            [rng.gauss(0, 1) + (1.5 if options == 5 and not k else 0) for k in range(options)]
+            for _ in range(count)
+        ]
+
+    return Scores(
+        operators=tuple(rows(layers - scale, 5) for scale in range(3)),
+        entries=tuple(rows(layers - scale - 1, 2) for scale in (1, 2)),
+        widths=tuple(rows(layers - max(scale, 1), 5) for scale in range(3)),
+    )
+
+
+def probability(values: Sequence[float], option: int = 0) -> float:
+    powers = [math.exp(value) for value in values]
+    return powers[option] / sum(powers)
+
+
+def best_of_all_paths(given: Scores, end: int) -> tuple[int, ...]:
+    """Score every path there is, and leave out those with fewer than two stride-1 layers at a rate."""
+    layers = len(given.operators[0])
+    found = {}
+    for path in paths(layers, end):
+        runs = [stop - start - 1 for start, stop in pairwise((-1, *path, layers))]
+        if end == 32 and min(runs) >= 2:  # the first cell at 16 is that behind the halving
+            rows = [given.entries[scale][stride - scale - 1] for scale, stride in enumerate(path)]
+            found[path] = math.prod(map(probability, rows))
+        if end == 16 and 1 <= path[0] < layers - 3:
+            found[path] = probability(given.entries[0][path[0]])
+    return max(found, key=lambda path: found[path]) if found else ()
+
+
+def best_of_all_removals(rows: list[list[float]], path: tuple[int, ...], fewest: int) -> set[int]:
+    """Look at every set of layers that may go, and take the largest that the rules allow."""
+    layers = range(len(rows))
+    sure = {layer: probability(rows[layer]) for layer in layers}
+    skips = [layer for layer in layers if max(rows[layer]) == rows[layer][0] and layer not in path]
+    spared = set()
+    for start, stop in pairwise((*path, len(rows))):
+        between = list(range(start + 1, stop))
+        if between and set(between) <= set(skips):
+            spared.add(min(between, key=lambda layer: sure[layer]))
+    surest = sorted(skips, key=lambda layer: -sure[layer])[: len(rows) - fewest]
+    allowed = [
+        set(some)
+        for count in range(len(skips) + 1)
+        for some in combinations(skips, count)
+        if not set(some) & spared and set(some) <= set(surest)
+    ]
+    return max(allowed, key=len)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_derivation_equals_brute_force_on_tiny_spaces(seed: int) -> None:
+    rng = Random(seed)
+    layers = rng.choice([8, 9, 10])
+    given = drawn_scores(layers, rng)
+    for end in (16, 32):
+        path = best_of_all_paths(given, end)
+        assert best_path(given.entries, end) == path
+        rows = [
+            list(given.operators[scale][layer - scale]) for layer, scale in enumerate(scales(path, layers))
+        ]
+        gone = best_of_all_removals(rows, path, minimum_length(layers, end))
+        kept = kept_operators([list(row) for row in rows], path)
+        assert {layer for layer, op in enumerate(kept) if op is None} == gone
+        for layer, op in enumerate(kept):
+            others = (
+                rows[layer] if layer not in path and max(rows[layer]) != rows[layer][0] else rows[layer][1:]
+            )
+            assert op is None or rows[layer][op] == max(others)

@@ -7,7 +7,7 @@ and their statistics are written back at once. Nothing is read back from the dev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -40,16 +40,28 @@ class Application:
     entry: tuple[Tensor, int] | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Layout:
-    """Where everything of a pass is in the gathered tensors: constant, so made once for each pattern of widths."""
+    """Where everything of a pass is: constant, so made once for each pattern of widths.
 
-    order: Tensor  # for every channel of every application, where its value is among the gathered
-    scale: Tensor  # for every channel, which weight multiplies it; 0 is the constant one
-    owner: Tensor  # for every channel of norms whose width the device knows, which of those norms
-    sizes: list[list[int]]  # channels of the joint norms of each application
-    entries: Tensor  # for every application, where the weight of its input is; 0 is the constant one
-    moved: list[list[tuple[Norm, Width, int]]]  # first and second uses, with offset
+    All values of all norms stand in one row, norm by norm, width by width. Every other tensor has one entry for each
+    channel of each application: `index` its place in that row (at the first width where only the device knows it),
+    `pitch` how far apart widths are (0 where the width is known), `column` the channel, `owner` which norm of unknown
+    width it is of, and `scale` which weight multiplies it (0 is the constant one). `limits` are the channels of all
+    widths of those norms, `entries` the places of the weights of inputs by application (0 is one), `sizes` the channels
+    of the norms that are called together.
+    """
+
+    index: Tensor
+    pitch: Tensor
+    column: Tensor
+    owner: Tensor
+    scale: Tensor
+    limits: Tensor
+    entries: Tensor
+    first: Tensor  # channels of first uses of a cell, then those of second ones
+    second: Tensor
+    sizes: list[list[int]]
 
 
 class FusedPass:
@@ -67,6 +79,8 @@ class FusedPass:
         cells = {id(use.cell): use for use in applications}
         self._uses = list(cells.values())
         self._norms = {key: ordered_norms(use.cell) for key, use in cells.items()}
+        self._rows = {key: [row for group in groups for row in group] for key, groups in self._norms.items()}
+        self._all = [row.norm for rows in self._rows.values() for row in rows]
         self._kernels = {key: cell_kernels(use.cell, use.widths) for key, use in cells.items()}
         first = self._norms[id(applications[0].cell)][0][0].norm
         self._training, self._momentum = first.training, first.momentum
@@ -76,7 +90,7 @@ class FusedPass:
             with torch.inference_mode(False):  # kept for training, too
                 layouts[key] = self._layout(applications[0].weights.device)
         self._plan = layouts[key]
-        self._choices = self._gathered_choices()
+        self._choose()
         self._values = self._split_values()
 
     def __call__(self, number: int, image: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -98,92 +112,68 @@ class FusedPass:
         """Give the statistics of this pass to the norms: those of first uses, then those of second ones."""
         if not self._training:
             return
-        for moved in self._plan.moved:
-            for kind in (0, 1):
-                self._move([row for row in moved if row[1].index is not None], kind)
-                self._move_chosen([row for row in moved if row[1].index is None], kind)
+        for name, fresh in zip(("running_mean", "running_var"), self._statistics, strict=True):
+            values = self._row(name)
+            for uses in (self._plan.first, self._plan.second):
+                places = self._places.index_select(0, uses)
+                before = values.index_select(0, places)
+                after = torch.lerp(before, fresh.index_select(0, uses), self._momentum)
+                inside = self._inside.index_select(0, uses)
+                values.index_copy_(0, places, torch.where(inside, after, before))
+            own = [getattr(norm, name) for norm in self._all]
+            parts = values.split([value.numel() for value in own])  # type: ignore[no-untyped-call]
+            torch._foreach_copy_(own, [part.view_as(value) for part, value in zip(parts, own, strict=True)])
 
-    def _move(self, rows: Sequence[tuple[Norm, Width, int]], kind: int) -> None:
-        targets, fresh = [], []
-        for row, width, offset in rows:
-            statistic = (row.norm.running_mean, row.norm.running_var)[kind]
-            targets.append(statistic[width.index or 0, : width.extent])
-            fresh.append(self._statistics[kind][offset : offset + width.extent])
-        if targets:
-            torch._foreach_lerp_(targets, fresh, self._momentum)
-
-    def _move_chosen(self, rows: Sequence[tuple[Norm, Width, int]], kind: int) -> None:
-        if not rows:
+    def _choose(self) -> None:
+        """Find where the values of widths are that only the device knows, and which channels lie within them."""
+        plan = self._plan
+        self._places, self._inside = plan.index, plan.pitch == 0
+        self._shares: Tensor | None = None
+        hidden = [width for _, width in self._hidden()]
+        if not hidden:
             return
-        targets = [(row.norm.running_mean, row.norm.running_var)[kind] for row, _, _ in rows]
-        widths = [target.shape[1] for target in targets]
-        before = torch.cat(targets, dim=1)
-        fresh = torch.cat(
-            [self._statistics[kind][offset : offset + width.extent] for _, width, offset in rows]
-        )
-        places = {id(row.norm): number for number, (row, _) in enumerate(self._chosen())}
-        chosen = torch.cat(
-            [self._hits[:, places[id(row.norm)], None].expand(-1, width) & row.norm.mask
-             for (row, _, _), width in zip(rows, widths, strict=True)], dim=1
-        )  # fmt: skip
-        after = torch.where(chosen, before + self._momentum * (fresh - before), before)
-        torch._foreach_copy_(targets, list(after.split(widths, dim=1)))  # type: ignore[no-untyped-call]
+        picked = torch.stack([width.choice for width in hidden])
+        self._places = plan.index + plan.pitch * picked.argmax(dim=1).index_select(0, plan.owner)
+        limit = (plan.limits * picked).sum(dim=1).index_select(0, plan.owner)
+        self._inside = self._inside | (plan.column < limit)
+        rows = [width.row for width in hidden if width.row is not None and width.through_norms]
+        if len(rows) == len(hidden) and rows[0].requires_grad:
+            self._shares = torch.stack(rows).index_select(0, plan.owner)
 
-    def _chosen(self) -> list[tuple[Norm, Width]]:
+    def _hidden(self) -> list[tuple[Norm, Width]]:
         """List the norms whose width only the device knows."""
-        rows = [
-            (row, use.widths) for use in self._uses for group in self._norms[id(use.cell)] for row in group
-        ]
-        found = [(row, _width(row, widths)) for row, widths in rows]
+        found = [(row, _width(row, use.widths)) for use in self._uses for row in self._rows[id(use.cell)]]
         return [(row, width) for row, width in found if width.index is None]
 
-    def _gathered_choices(self) -> Tensor | None:
-        """Return the number of the chosen option for every channel of norms whose width only the device knows."""
-        chosen = self._chosen()
-        if not chosen:
-            return None
-        picked = torch.stack([width.choice for _, width in chosen], dim=1)
-        self._hits = picked > 0.5
-        rows = [width.row for _, width in chosen if width.row is not None and width.through_norms]
-        self._shares = None
-        if len(rows) == len(chosen) and rows[0].requires_grad:
-            self._shares = torch.stack(rows, dim=1).index_select(1, self._plan.owner)
-        return picked.argmax(dim=0).index_select(0, self._plan.owner)
+    def _row(self, name: str) -> Tensor:
+        """Return one value of all norms in one row."""
+        return torch.cat([getattr(norm, name).reshape(-1) for norm in self._all])
 
     def _gather(self, name: str, *, beyond: float) -> Tensor:
-        """Concatenate one value of all norms: slices where the host knows a width, picked rows where it does not."""
-        known, unknown = [], []
-        for use in self._uses:
-            for group in self._norms[id(use.cell)]:
-                for row in group:
-                    width, value = _width(row, use.widths), getattr(row.norm, name)
-                    if width.index is None:
-                        unknown.append((value, row.norm.mask))
-                    else:
-                        known.append(value[width.index, : width.extent])
-        if unknown and self._choices is not None:
-            table = torch.cat([value for value, _ in unknown], dim=1)
-            masks = torch.cat([mask for _, mask in unknown], dim=1)
-            within = masks.gather(0, self._choices[None])[0]
-            if self._shares is not None and name in ("weight", "bias"):
-                known.append((self._shares * masks * table).sum(0))
-            else:
-                known.append(torch.where(within, table.gather(0, self._choices[None])[0], beyond))
-        return torch.cat(known)
+        """Return one value for every channel of every application; channels beyond a width have another."""
+        row = self._row(name)
+        values = torch.where(self._inside, row.index_select(0, self._places), beyond)
+        if self._shares is None:
+            return values
+        plan = self._plan
+        mixed = torch.zeros_like(values)
+        for number in range(self._shares.shape[1]):
+            within = plan.column < plan.limits[:, number].index_select(0, plan.owner)
+            mixed = mixed + self._shares[:, number] * within * row.index_select(
+                0, plan.index + number * plan.pitch
+            )
+        return torch.where(plan.pitch == 0, values, mixed)
 
     def _split_values(self) -> list[tuple[Values, ...]]:
         plan, scales = self._plan, self._scales()
-        weight, bias = (
-            self._gather(name, beyond=0.0).index_select(0, plan.order) * scales.index_select(0, plan.scale)
-            for name in ("weight", "bias")
-        )
+        factors = scales.index_select(0, plan.scale)
+        weight, bias = (self._gather(name, beyond=0.0) * factors for name in ("weight", "bias"))
         if self._training:
-            self._statistics = list(torch.zeros(2, len(plan.order), device=weight.device).unbind())
+            self._statistics = list(torch.zeros(2, len(plan.index), device=weight.device).unbind())
         else:
-            self._statistics = [
-                self._gather("running_mean", beyond=0.0).index_select(0, plan.order),
-                self._gather("running_var", beyond=1.0).index_select(0, plan.order),
-            ]
+            self._shares = None
+            named = (("running_mean", 0.0), ("running_var", 1.0))
+            self._statistics = [self._gather(name, beyond=beyond) for name, beyond in named]
         sizes = [size for row in plan.sizes for size in row]
         columns = [value.split(sizes) for value in (weight, bias, *self._statistics)]  # type: ignore[no-untyped-call]
         everything = iter([Values(*row) for row in zip(*columns, strict=True)])
@@ -224,24 +214,14 @@ class FusedPass:
         return torch.stack([columns[0] * columns[1], columns[0] * columns[2]], dim=1)
 
     def _layout(self, device: torch.device) -> Layout:
-        known = unknown = hidden_norms = 0
-        starts: dict[int, tuple[bool, int]] = {}
-        owner: list[int] = []
-        for use in self._uses:
-            for group in self._norms[id(use.cell)]:
-                for row in group:
-                    width = _width(row, use.widths)
-                    starts[id(row.norm)] = (width.index is None, unknown if width.index is None else known)
-                    if width.index is None:
-                        owner += [hidden_norms] * width.extent
-                        hidden_norms += 1
-                        unknown += width.extent
-                    else:
-                        known += width.extent
-        order: list[int] = []
-        scale: list[int] = []
+        starts, total = {}, 0
+        for norm in self._all:
+            starts[id(norm)] = total
+            total += norm.weight.numel()
+        owners = {id(row.norm): number for number, (row, _) in enumerate(self._hidden())}
+        columns: dict[str, list[int]] = {name: [] for name in ("index", "pitch", "column", "owner", "scale")}
+        uses: list[list[int]] = [[], []]
         sizes: list[list[int]] = []
-        moved: list[list[tuple[Norm, Width, int]]] = [[], []]
         seen: set[int] = set()
         for number, use in enumerate(self.applications):
             sizes.append([])
@@ -249,16 +229,22 @@ class FusedPass:
                 widths = [_width(row, use.widths) for row in group]
                 sizes[-1].append(sum(width.extent for width in widths))
                 for row, width in zip(group, widths, strict=True):
-                    moved[id(use.cell) in seen].append((row, replace(width, row=None), len(order)))
-                    hidden, start = starts[id(row.norm)]
-                    start += known if hidden else 0
-                    order += range(start, start + width.extent)
+                    count, wide = width.extent, row.norm.channels[-1]
+                    start = starts[id(row.norm)] + (width.index or 0) * wide
+                    here = len(columns["index"])
+                    uses[id(use.cell) in seen] += range(here, here + count)
+                    columns["index"] += range(start, start + count)
+                    columns["column"] += range(count)
+                    columns["pitch"] += [wide if width.index is None else 0] * count
+                    columns["owner"] += [owners.get(id(row.norm), 0)] * count
                     which = 1 + number * 10 + row.mix * 5 + row.operator if row.last else 0
-                    scale += [which] * width.extent
+                    columns["scale"] += [which] * count
             seen.add(id(use.cell))
-        entries = _entry_places(self.applications)
-        tensors = [torch.tensor(row, device=device) for row in (order, scale, owner, entries)]
-        return Layout(tensors[0], tensors[1], tensors[2], sizes, tensors[3], moved)
+        made = {name: torch.tensor(values, device=device) for name, values in columns.items()}
+        limits = torch.tensor([width.channels for _, width in self._hidden()] or [[0]], device=device)
+        entries = torch.tensor(_entry_places(self.applications), device=device)
+        first, second = (torch.tensor(row, dtype=torch.long, device=device) for row in uses)
+        return Layout(**made, limits=limits, entries=entries, first=first, second=second, sizes=sizes)
 
 
 def ordered_norms(cell: SlimCell) -> list[list[Norm]]:

@@ -79,8 +79,13 @@ class Choosing:
         found = space.alternatives(probabilities)
         return [(output, space.architecture(picks)) for output, picks in found.items()]
 
-    def outcome(self, candidates: Sequence[Architecture], qualities: Sequence[float]) -> dict[str, Json]:
-        """Return the best within the budget by the objective, or the cheapest where none is, and the front."""
+    def outcome(
+        self, candidates: Sequence[Architecture], qualities: Sequence[float], *, limited: bool = True
+    ) -> dict[str, Json]:
+        """Return the best within the budget by the objective, or the cheapest where none is, and the front.
+
+        Where the choice is not `limited` the budget does not count.
+        """
         if len(qualities) < len(candidates):
             raise SearchProblem("the search is not finished, so there is nothing to choose from; resume it.")
         judged = [
@@ -90,7 +95,7 @@ class Choosing:
             )
             for number, (arch, quality) in enumerate(zip(candidates, qualities, strict=True))
         ]
-        limit, score = self.problem.limit, self.problem.objective.score
+        limit, score = self.problem.limit if limited else None, self.problem.objective.score
         within = [item for item in judged if limit is None or item.cost <= limit]
         pool = within or [min(judged, key=lambda item: item.cost)]
         best = max(pool, key=lambda item: float(score(item.quality, item.cost)))

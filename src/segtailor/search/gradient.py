@@ -187,7 +187,9 @@ class GradientSearch:
     def result(self) -> Mapping[str, Json]:
         """Return the chosen architecture of the first role, those of the others, fronts and the trajectory."""
         outcomes = {
-            role: self._choosing.outcome([arch for _, arch in self._shortlist(role)], found)
+            role: self._choosing.outcome(
+                [arch for _, arch in self._shortlist(role)], found, limited=self._pays(role)
+            )
             for role, found in self.judged.items()
         }
         first = next(iter(outcomes.values()))
@@ -272,7 +274,7 @@ class GradientSearch:
         engine.step(batch, number=number, temperature=temperature, rate=rate, learning=learning)
         self._done += 1
         if self._settings.cost.window is not None and self._done % self._fit.steps_per_epoch == 0:
-            paying = [role.name for role in self._settings.roles if role.cost > 0]
+            paying = [name for name in engine.roles.names if self._pays(name)]
             engine.steer([self._prices(arch) for name in paying for _, arch in self._shortlist(name)])
 
     def _report(self) -> dict[str, float]:
@@ -360,9 +362,12 @@ class GradientSearch:
         weights = {name: row.detach() for name, row in weights.items()}
         return self._judge.output(output, weights)
 
+    def _pays(self, role: str) -> bool:
+        """Tell whether a role pays for its cost, and so has a budget."""
+        return next(row for row in self._settings.roles if row.name == role).cost > 0
+
     def _over_budget(self, role: str) -> str | None:
-        paying = next(row for row in self._settings.roles if row.name == role).cost > 0
-        limit = self._problem.limit if paying else None
+        limit = self._problem.limit if self._pays(role) else None
         least = min(self._prices(arch) for _, arch in self._shortlist(role))
         if limit is None or least <= limit:
             return None

@@ -55,7 +55,7 @@ class CalibrationSettings:
     fit_networks: int = 10
     trust_networks: int = 30
     seed: int = 0
-    whole: TimingSettings = field(default_factory=lambda: TimingSettings(seconds=1.0, warm_up_limit=2.0))
+    whole: TimingSettings = field(default_factory=lambda: TimingSettings(seconds=2.0, warm_up_limit=2.0))
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not 0 < self.minutes <= 10_000:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from segtailor.api.networks import count
 from segtailor.core.errors import unknown
@@ -39,6 +40,7 @@ TEACHER = 4.0  # work of a teacher, in that of its student
 DISTILLED = 1 + TEACHER / 3  # a step with a teacher, who only looks: a third of what learning costs
 STARTING_SECONDS = 10.0  # until the workers of a search are there
 FEWEST_STEPS = 20
+ENOUGH_STEPS = 250  # a network that cannot be trained so long in the time is not searched for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +62,11 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
     system = usual_system(request)
     seconds = request.seconds or USUAL_SECONDS
     packless = seconds < PACK_WORTH and system not in BY_GRADIENTS
-    limit = round(SEARCHED * request.budget_ms, 4)
     rate = machine.macs_per_ms(image)
-    macs = typical_macs(limit, rate, image=image, crop=crop)
+    share = crop[0] * crop[1] / (image[0] * image[1])
+    trainable = largest_trainable(training_time(seconds, packless=packless).rest, speed) / (batch * share)
+    limit = round(min(SEARCHED * request.budget_ms, trainable / rate), 4)
+    macs = typical_macs(limit * rate * share, crop=crop)
     effort = usual_effort(seconds, speed, batch * macs, packless=packless)
     lr = round(LR * (batch / LR_BATCH) ** 0.5, 5)
     recipe = TailorRecipe(
@@ -106,6 +110,7 @@ def _told(recipe: TailorRecipe, facts: DataFacts, machine: Machine) -> list[Choi
             reason="the processor computes in it" if not machine.accelerator else "half the memory traffic",
         ),
         Choice(setting="time", value=f"{seconds / 60:.0f} min", reason=_why_time(request)),
+        Choice(setting="largest", value=f"{recipe.search_limit_ms:g} ms", reason=_why_largest(recipe)),
         Choice(setting="latency", value=_priced(effort), reason=_why_priced(effort)),
         Choice(setting="search", value=_search(effort, system), reason=_why_search(effort)),
         Choice(
@@ -146,13 +151,34 @@ def usual_system(request: Request) -> str:
     return request.recipe
 
 
-def typical_macs(
-    limit_ms: float, macs_per_ms: float, *, image: tuple[int, int], crop: tuple[int, int]
-) -> float:
-    """Return what a typical candidate within a limit costs at a crop, in multiply-accumulates."""
-    share = crop[0] * crop[1] / (image[0] * image[1])
+class TrainingTime(NamedTuple):
+    """How the time is divided: minutes and networks of the device pack, seconds for training."""
+
+    pack_minutes: float
+    pack_networks: int
+    rest: float
+
+
+def training_time(seconds: float, *, packless: bool) -> TrainingTime:
+    """Return what is left for training when everything else is done."""
+    left = seconds - FIXED_SECONDS - CLOSING_SECONDS
+    if packless:
+        return TrainingTime(0.0, 0, max(left, 0.3 * seconds))
+    pack = min(max(PACK_SHARE * seconds / 60, PACK_MINUTES[0]), PACK_MINUTES[1])
+    networks = 6 if seconds < PACK_WORTH else 30
+    left -= 60 * pack + PACK_NETWORK_SECONDS * (networks + 4)
+    return TrainingTime(pack, networks, max(left, 0.3 * seconds))
+
+
+def largest_trainable(seconds: float, speed: Speed) -> float:
+    """Return the most work of a batch with which a network still gets enough steps."""
+    return speed.macs(SHARES["train"] * seconds / (DISTILLED * ENOUGH_STEPS))
+
+
+def typical_macs(limit: float, *, crop: tuple[int, int]) -> float:
+    """Return what a typical candidate within a limit costs at a crop, both in multiply-accumulates."""
     least, most = (count(name, image=crop).macs for name in (SMALLEST, LARGEST))
-    return min(max(USED * limit_ms * macs_per_ms * share, least), most)
+    return min(max(USED * limit, least), most)
 
 
 def usual_effort(seconds: float, speed: Speed, macs: float, *, packless: bool = False) -> Effort:
@@ -160,12 +186,7 @@ def usual_effort(seconds: float, speed: Speed, macs: float, *, packless: bool = 
 
     `packless` leaves the device pack out.
     """
-    pack = 0.0 if packless else min(max(PACK_SHARE * seconds / 60, PACK_MINUTES[0]), PACK_MINUTES[1])
-    networks = -4 if packless else 6 if seconds < PACK_WORTH else 30
-    rest = max(
-        seconds - FIXED_SECONDS - CLOSING_SECONDS - 60 * pack - PACK_NETWORK_SECONDS * (networks + 4),
-        0.3 * seconds,
-    )
+    pack, networks, rest = training_time(seconds, packless=packless)
     step = speed.step(macs)
     candidates, steps = _candidates(SHARES["search"] * rest - STARTING_SECONDS, step)
     baselines = 1 if seconds < 240 else 2 if seconds < 3600 else 4
@@ -177,7 +198,7 @@ def usual_effort(seconds: float, speed: Speed, macs: float, *, packless: bool = 
         baselines=baselines,
         baseline_steps=_steps(SHARES["baselines"] * rest / baselines, DISTILLED * step),
         pack_minutes=round(pack, 2),
-        pack_networks=max(networks, 0),
+        pack_networks=networks,
         training_seconds=round(rest, 1),
         closing_seconds=CLOSING_SECONDS,
     )
@@ -230,6 +251,14 @@ def _why_time(request: Request) -> str:
 def expands(effort: Effort) -> bool:
     """Tell whether there are enough candidates for an expansion step by step."""
     return effort.candidates >= DIRECTIONS * EXPANSIONS
+
+
+def _why_largest(recipe: TailorRecipe) -> str:
+    if recipe.search_limit_ms < SEARCHED * recipe.request.budget_ms:
+        return "larger networks could not be trained well in the time; more --time allows them"
+    return (
+        f"of the network alone: {SEARCHED:.0%} of the budget, the rest is for enlarging labels and slow runs"
+    )
 
 
 def _priced(effort: Effort) -> str:

@@ -26,6 +26,10 @@ class Speed:
         """Return the seconds of a step over images that together cost `macs` multiply-accumulates."""
         return self.base + self.per_gmac * macs / GIGA
 
+    def macs(self, seconds: float) -> float:
+        """Return how much work a step of so many seconds can do."""
+        return max(seconds - self.base, 0.0) * GIGA / max(self.per_gmac, 1e-9)
+
 
 def measure_speed(
     data: str, *, crop: tuple[int, int], batch: int, precision: str, around: Surroundings

@@ -7,16 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from segtailor.api.exporting import export as export_bundle
+from segtailor.api.networks import plan
 from segtailor.api.quantising import Int8Settings, quantise
 from segtailor.core.codec import to_json
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.target import parse_target
+from segtailor.costs.timers import timer_for
+from segtailor.nets.bundle import load_bundle
 from segtailor.tailoring.context import Context
 from segtailor.targets.contract import check_contract
 from segtailor.targets.timing import TimingSettings
 
 SERIOUS = TimingSettings(runs=50, seconds=2.0)
 TRIES = 3  # measurements of the final network: a busy moment is no reason to miss a budget
+LAYER_SECONDS = 0.05
 OWN = "searched"
 
 
@@ -98,6 +102,21 @@ def contract(context: Context) -> dict[str, Any]:
         "sentence": str(verdict),
         "budget_ms": recipe.request.budget_ms,
     }
+
+
+def layers(context: Context) -> dict[str, Any]:
+    """Time every layer of the recommended network by itself on the target, and the network without its resize."""
+    folder = context.outcomes["recommend"]["model"]
+    model = load_bundle(Path(folder))
+    whole = plan(model.architecture, image=context.recipe.image, classes=model.task.outputs).deployed()
+    by_node = {node.name: whole.call(node.name) for node in whole.nodes}
+    calls = list(dict.fromkeys(by_node.values()))
+    timer, entries = timer_for(parse_target(context.recipe.request.target)), []
+    for first in range(0, len(calls), timer.chunk):
+        entries += timer.time(calls[first : first + timer.chunk], seconds=LAYER_SECONDS)
+    times = dict(zip(calls, (entry.us / 1000 for entry in entries), strict=True))
+    (one,) = context.time([folder], includes="network")
+    return {"layers": {name: times[call] for name, call in by_node.items()}, "whole_ms": one.median_ms}
 
 
 def _measured(context: Context, model: Path, *, place: str, whole: bool) -> Any:

@@ -34,6 +34,7 @@ STAGES: tuple[tuple[str, StageWork], ...] = (
     ("export", delivering.export),
     ("int8", delivering.int8),
     ("contract", delivering.contract),
+    ("layers", delivering.layers),
 )
 ALWAYS = ("data", "fastest")  # done even if no network can keep the budget
 PACED = tuple(SHARES)  # stages whose length follows the time that is left

@@ -135,8 +135,10 @@ def _quality(context: Context) -> page.Quality:
 def _front(context: Context) -> page.Front:
     """Every network that was trained to the end, and the candidates of the search that were measured whole."""
     points = []
+    final = context.outcomes["contract"]
     for row in context.outcomes["recommend"]["networks"]:
-        own = row["network"] == OWN
+        own, best = row["network"] == OWN, row["network"] == context.outcomes["recommend"]["network"]
+        times = final if best and not context.outcomes["int8"]["kept"] else row
         group = "winner" if own else "baseline" if row["network"] in handmade() else "published"
         arch = load_bundle(Path(row["model"])).architecture
         counted = count(arch, image=context.recipe.image)
@@ -145,11 +147,11 @@ def _front(context: Context) -> page.Front:
                 name=row["network"],
                 group=group,
                 quality=row["miou"],
-                cost=row["median_ms"],
-                p95=row["p95_ms"],
+                cost=times["median_ms"],
+                p95=times["p95_ms"],
                 params=counted.params,
                 macs=counted.macs,
-                note="recommended" if row["network"] == context.outcomes["recommend"]["network"] else "",
+                note="recommended" if best else "",
             )
         )
     for row in context.outcomes["choose"]["measured"]:
@@ -171,17 +173,17 @@ def _front(context: Context) -> page.Front:
 
 
 def _layers(context: Context) -> page.LayerTimes:
-    """What the device pack says each layer takes, beside the network measured whole."""
-    chosen = context.outcomes["recommend"]
+    """What the device pack says each layer takes, if there is one, beside each layer timed by itself."""
+    chosen, timed = context.outcomes["recommend"], context.outcomes["layers"]
     model = load_bundle(Path(chosen["model"]))
     pack = context.outcomes["pack"]["pack"]
-    price = LatencyTable(pack=read_pack(Path(pack))).price if pack else None
-    (one,) = context.time([chosen["model"]], includes="network")
+    priced = pack and chosen["worth"]  # a ready network may have layers of another space
     return layer_times(
         plan(model.architecture, image=context.recipe.image, classes=model.task.outputs),
-        price=price if chosen["worth"] else None,  # a ready network may have layers of another space
-        measured_ms=one.median_ms,
-        note="Estimates come from the device pack; the measurement is the network alone, without enlarging labels.",
+        price=LatencyTable(pack=read_pack(Path(pack))).price if priced else None,
+        measured=timed["layers"],
+        measured_ms=timed["whole_ms"],
+        note="Each layer was timed by itself; the whole is the network alone, without enlarging labels.",
     )
 
 

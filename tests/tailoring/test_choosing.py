@@ -107,9 +107,9 @@ def test_more_time_means_more_work_of_every_kind() -> None:
 
 
 def test_a_network_that_cannot_be_trained_in_the_time_is_not_searched_for() -> None:
-    hurried = chosen(replace(REQUEST, seconds=120.0))
+    hurried = chosen(replace(REQUEST, seconds=180.0))
     patient = chosen(replace(REQUEST, seconds=36_000.0))
-    assert hurried.search_limit_ms < patient.search_limit_ms == 0.75 * REQUEST.budget_ms
+    assert 0 < hurried.search_limit_ms < patient.search_limit_ms == 0.75 * REQUEST.budget_ms
     assert any("--time" in choice.reason for choice in hurried.choices if choice.setting == "largest")
     speed = Speed(base=0.05, per_gmac=0.02)
     most = largest_trainable(600.0, speed)
@@ -147,9 +147,9 @@ def test_data_of_ones_own_needs_a_budget() -> None:
         requested("folder:x", "cpu/onnxruntime/fp32", None)
 
 
-def test_a_minute_is_the_least_time() -> None:
-    with pytest.raises(UserError, match="1m"):
-        requested("folder:x", "cpu/onnxruntime/fp32", "20ms", time="5s")
+def test_three_minutes_are_the_least_time() -> None:
+    with pytest.raises(UserError, match="3m"):
+        requested("folder:x", "cpu/onnxruntime/fp32", "20ms", time="100s")
 
 
 @pytest.mark.parametrize("budget", ["0ms", "-3ms", "fast", 0.0])

@@ -24,7 +24,7 @@ LR, LR_BATCH = 0.003, 16  # AdamW's rate is right at this batch, and grows with 
 SEARCHED = 0.75  # of the budget: the rest is for enlarging labels and for slow runs
 USUAL_SECONDS = 30 * 60.0
 FIXED_SECONDS = 20.0  # doctor, the fastest network, choosing
-CLOSING_SECONDS = 45.0  # timing, export, proof, int8, report
+CLOSING_SECONDS = 60.0  # timing, export, proof, int8, layers, report
 PACK_SHARE, PACK_MINUTES = 0.12, (2.0, 10.0)  # of the whole time; at least and at most
 PACK_WORTH = 900.0  # seconds in all below which a search by trials goes by work, not by a table of operators
 PACK_NETWORK_SECONDS = 2.5  # each of the networks that the pack is checked on
@@ -41,6 +41,7 @@ DISTILLED = 1 + TEACHER / 3  # a step with a teacher, who only looks: a third of
 STARTING_SECONDS = 10.0  # until the workers of a search are there
 FEWEST_STEPS = 20
 ENOUGH_STEPS = 250  # a network that cannot be trained so long in the time is not searched for
+LEAST = 0.25  # of what the budget allows: in a hurry, too, networks are not made smaller than this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,8 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
     rate = machine.macs_per_ms(image)
     share = crop[0] * crop[1] / (image[0] * image[1])
     trainable = largest_trainable(training_time(seconds, packless=packless).rest, speed) / (batch * share)
-    limit = round(min(SEARCHED * request.budget_ms, trainable / rate), 4)
+    allowed = SEARCHED * request.budget_ms
+    limit = round(max(min(allowed, trainable / rate), LEAST * allowed), 4)
     macs = typical_macs(limit * rate * share, crop=crop)
     effort = usual_effort(seconds, speed, batch * macs, packless=packless)
     lr = round(LR * (batch / LR_BATCH) ** 0.5, 5)

@@ -17,6 +17,7 @@ SHARES = {
     "train": 0.30,
     "baselines": 0.20,
 }  # of the time that is for training
+FEWEST_SECONDS = 180.0
 LABELS = "network+resize+argmax"  # what a user waits for: from a picture to labels of its size
 
 
@@ -37,8 +38,10 @@ class Request:
             raise UserError(
                 f"a budget of {self.budget_ms} ms cannot be kept; give for example 12ms or 60fps."
             )
-        if self.seconds is not None and self.seconds < 60:
-            raise UserError(f"--time: {self.seconds:g} seconds are too few for a search; give at least 1m.")
+        if self.seconds is not None and self.seconds < FEWEST_SECONDS:
+            raise UserError(
+                f"--time: {self.seconds:g} seconds are too few for a search; give at least {FEWEST_SECONDS / 60:g}m."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ STAGES: tuple[tuple[str, StageWork], ...] = (
 ALWAYS = ("data", "fastest")  # done even if no network can keep the budget
 PACED = tuple(SHARES)  # stages whose length follows the time that is left
 CLOCK = "clock.json"
-PACES = (0.25, 4.0)  # the least and the most of what was planned
+PACES = (0.25, 10.0)  # the least and the most of what was planned
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

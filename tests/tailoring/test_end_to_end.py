@@ -55,7 +55,9 @@ def test_stopped_at_a_boundary_and_gone_on_with_it_ends_with_the_same_network(tm
     assert whole["met"]
     page = Path(str(whole["report"])).read_text(encoding="utf-8")
     assert "not finished" not in page
-    assert all(f'id="{part}"' in page for part in ("verdict", "front", "network", "layers", "classes", "pictures"))
+    assert all(
+        f'id="{part}"' in page for part in ("verdict", "front", "network", "layers", "classes", "pictures")
+    )
     parts = tmp_path / "parts"
     first = Tailoring(
         recipe=tiny(), place=Place(folder=parts, cache=around.cache), around=around, stages=STAGES[:5]

@@ -1,4 +1,4 @@
-"""A whole tailoring in small: from scenes to an exported network, interrupted at a boundary and not, with one result."""
+"""A whole tailoring in small, from scenes to an exported network: interrupted at a boundary or not, one result."""
 
 import json
 from dataclasses import replace

@@ -49,6 +49,7 @@ def tiny(budget_ms: float = 1000.0) -> TailorRecipe:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_stopped_at_a_boundary_and_gone_on_with_it_ends_with_the_same_network(tmp_path: Path) -> None:
     around = Surroundings(cache=tmp_path / "cache", device="cpu")
     whole = carry_out(tiny(), tmp_path / "whole", around)

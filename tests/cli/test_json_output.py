@@ -53,18 +53,21 @@ KINDS = SURFACE["list"]["--what"].split(" ")[0].split("|")
 
 @pytest.mark.parametrize("what", [kind for kind in KINDS if kind not in ("runtimes", "targets")])
 def test_list(what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    conforming("list", printed(capsys, "list", what))
+    names = conforming("list", printed(capsys, "list", what))
+    assert len(names) == len(set(names)) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["runtimes", "targets"])  # looks for installed runtimes
 def test_list_of_what_runs_here(what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    conforming("list", printed(capsys, "list", what))
+    names = conforming("list", printed(capsys, "list", what))
+    assert len(names) == len(set(names)) > 0
 
 
 @pytest.mark.parametrize("name", ["lpsnet-s", "fasterseg-teacher", "pidnet-s"])
 def test_show(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    conforming("show", printed(capsys, "show", name, "--image", "1024x2048", "--classes", "19"))
+    found = conforming("show", printed(capsys, "show", name, "--image", "1024x2048", "--classes", "19"))
+    assert found["macs"] == segtailor.count(name, image=(1024, 2048), classes=19).macs
 
 
 def test_data_check_and_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -99,36 +102,41 @@ def test_train_resume_and_report(capsys: pytest.CaptureFixture[str], tmp_path: P
     where = ("--cache", tmp_path / "cache", "--device", "cpu")
     small = ("--set", "fit.steps=1", "--batch", "2", "--crop", "32x64")
     words = ("train", "lpsnet-step0", "--data", TINY, "--out", tmp_path / "run", *small, *where)
-    conforming("train", printed(capsys, *words))
-    conforming("resume", printed(capsys, "resume", tmp_path / "run", *where))
-    conforming("report", printed(capsys, "report", tmp_path / "run"))
+    trained = conforming("train", printed(capsys, *words))
+    assert conforming("resume", printed(capsys, "resume", tmp_path / "run", *where)) == trained
+    assert Path(conforming("report", printed(capsys, "report", tmp_path / "run"))["report"]).is_file()
 
 
 def test_import_and_serve_say_what_they_would_do(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("import", "weights.pth", "--as", "squeezenas-mac-small", "--out", "new", "--dry-run")
-    conforming("import", printed(capsys, *words))
-    conforming("serve", printed(capsys, "serve", bundle, "--port", "0", "--dry-run"))
+    assert conforming("import", printed(capsys, *words))
+    assert conforming("serve", printed(capsys, "serve", bundle, "--port", "0", "--dry-run"))
+    assert not Path("new").exists()
 
 
 @pytest.mark.slow
 def test_export(bundle: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    conforming("export", printed(capsys, "export", bundle, "--image", "32x64", "--out", tmp_path))
+    found = conforming("export", printed(capsys, "export", bundle, "--image", "32x64", "--out", tmp_path))
+    assert all(Path(file).is_file() for file in (*found["files"], found["verify"]))
 
 
 @pytest.mark.slow
 def test_search(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     small = ("--set", "training.fit.steps=1", "training.fit.batch=2", "training.reparameterise=false")
     words = ("search", "lpsnet", "--data", TINY, "--out", tmp_path / "run", "--cache", tmp_path / "cache")
-    conforming("search", printed(capsys, *words, "--device", "cpu", "--steps", "1", *small))
+    found = conforming("search", printed(capsys, *words, "--device", "cpu", "--steps", "1", *small))
+    assert Path(found["architecture"]).is_file()
 
 
 @pytest.mark.slow
 def test_calibrate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     what = ("--space", "inverted_residual", "--target", "cpu/eager/fp32?threads=1", "--image", "32x64")
     words = ("calibrate", *what, "--minutes", "0.02", "--networks", "2", "--out", tmp_path / "pack.json")
-    conforming("calibrate", printed(capsys, *words))
+    assert Path(conforming("calibrate", printed(capsys, *words))["pack"]).is_file()
 
 
 @pytest.mark.slow
 def test_the_plan_of_tailor(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    conforming("plan", printed(capsys, "tailor", "--out", tmp_path / "run", "--cache", tmp_path, "--dry-run"))
+    words = ("tailor", "--out", tmp_path / "run", "--cache", tmp_path, "--dry-run")
+    assert all(choice["reason"] for choice in conforming("plan", printed(capsys, *words))["choices"])
+    assert not (tmp_path / "run").exists()

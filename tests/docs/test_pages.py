@@ -60,7 +60,7 @@ def test_what_is_generated_from_code_is_up_to_date(name: str) -> None:
 @pytest.mark.slow
 def test_the_reference_is_written_without_torch() -> None:
     program = "import sys; from tools.write_reference import pages; pages(); sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 
 @pytest.mark.slow

@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from segtailor.api.training import Surroundings
+from segtailor.api.training import Surroundings, train_recipe
 from segtailor.core.errors import Interrupted, UserError
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
-from segtailor.tailoring.choosing import choose
+from segtailor.tailoring.choosing import SYSTEMS, choose
 from segtailor.tailoring.context import Context
+from segtailor.tailoring.finding import search_recipe as search_of
 from segtailor.tailoring.job import Tailoring
 from segtailor.tailoring.settings import Request, TailorRecipe
 from tests.tailoring.test_choosing import FACTS, machine
@@ -113,3 +115,34 @@ def test_without_a_time_the_plan_is_kept_to_the_step(tmp_path: Path) -> None:
     job = tailoring(tmp_path, [("search", search)])
     list(job.steps())
     assert job.outcomes["search"] == {"steps": 37}
+
+
+def test_a_run_of_a_stage_goes_on_with_what_it_began_with(tmp_path: Path) -> None:
+    """Resumed, less time is left, so a stage would be planned shorter: what it began with counts."""
+    data, around = (
+        "synthetic:size=32x64,train=4,val=2,seed=0",
+        Surroundings(cache=tmp_path / "c", device="cpu"),
+    )
+    context = Context(recipe=recipe(), folder=tmp_path / "run", around=around)
+    first, second = (
+        train_recipe(
+            "lpsnet-step0",
+            data,
+            crop=(32, 64),
+            changes=[f"fit.steps={steps}", "fit.batch=2"],
+            surroundings=around,
+        )
+        for steps in (1, 3)
+    )
+    assert context.carry_out(first, "train")["steps"] == 1
+    (tmp_path / "run" / "stages" / "train" / "result.json").unlink()  # as if stopped before the end
+    assert context.carry_out(second, "train")["steps"] == 1
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_can_be_asked_for(tmp_path: Path, system: str) -> None:
+    around = Surroundings(cache=tmp_path / "c", device="cpu")
+    plan = replace(recipe(), data="synthetic:size=64x96,train=8,val=2,seed=0", system=system, image=(64, 96))
+    found = search_of(Context(recipe=plan, folder=tmp_path, around=around), pack=None)
+    assert found.name == system
+    assert found.image == (64, 96)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from segtailor.api.timing import bench
-from segtailor.api.training import Surroundings
+from segtailor.api.training import Surroundings, resume, run
 from segtailor.core.target import Includes
+from segtailor.data.locate import locate
+from segtailor.recipes.recipe import Recipe
 from segtailor.runs import Layout
 from segtailor.tailoring.settings import TailorRecipe
 from segtailor.targets.timing import Measurement, TimingSettings
@@ -36,30 +38,25 @@ class Context:
         return max(2, round(self.pace * steps))
 
     def time(
-        self, models: Sequence[Any], *, includes: str | None = None, settings: TimingSettings | None = None
+        self,
+        models: Sequence[Any],
+        *,
+        includes: Includes | None = None,
+        settings: TimingSettings | None = None,
     ) -> list[Measurement]:
         """Measure networks on the target at the exported size, in turns."""
-        from segtailor.data.locate import locate
-
         return bench(
             models,
             [self.recipe.request.target],
             image=self.recipe.image,
-            includes=_includes(includes or self.recipe.includes),
+            includes=includes or self.recipe.includes,
             classes=locate(self.recipe.data).task.outputs,
             settings=settings or QUICK,
         )
 
-    def with_outcome(self, name: str, outcome: Mapping[str, Any]) -> Context:
-        """Return the surroundings of the next stage."""
-        return replace(self, outcomes={**self.outcomes, name: outcome})
-
-
-def _includes(text: str) -> Includes:
-    known: Mapping[str, Includes] = {
-        "network": "network",
-        "network+argmax": "network+argmax",
-        "network+resize+argmax": "network+resize+argmax",
-        "end-to-end": "end-to-end",
-    }
-    return known[text]
+    def carry_out(self, recipe: Recipe, name: str) -> dict[str, Any]:
+        """Do a run of a stage; one that began before goes on with what it began with, whatever time is left now."""
+        folder = self.run_folder(name)
+        if Layout(folder).recipe.exists():
+            return resume(folder, surroundings=self.around)
+        return run(recipe, folder, surroundings=self.around)

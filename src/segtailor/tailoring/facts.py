@@ -16,7 +16,6 @@ from segtailor.data.pairs import FileDataset
 from segtailor.training.device import pick_device
 
 CHECKED = 2000  # samples per split that the doctor looks at
-SET_ASIDE = ("unreadable", "unpaired", "sizes", "corrupt")
 MOST_SET_ASIDE = 0.2  # of the samples; more means that the data is wrong, not a few files of it
 
 

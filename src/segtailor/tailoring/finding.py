@@ -16,9 +16,8 @@ from segtailor.data.doctor import examine
 from segtailor.data.locate import locate
 from segtailor.recipes.calibrating import CalibrateRecipe
 from segtailor.recipes.choices import SearchChoices
-from segtailor.recipes.recipe import Place, recipe_document
 from segtailor.recipes.searching import SearchRecipe
-from segtailor.runs import Layout, execute
+from segtailor.runs import Layout
 from segtailor.tailoring.choosing import BY_GRADIENTS, DIRECTIONS, expands
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.facts import CHECKED
@@ -53,7 +52,7 @@ def pack(context: Context) -> dict[str, Any]:
     recipe, effort = context.recipe, context.recipe.effort
     if not effort.pack_minutes:
         return {"pack": None, "made": False}
-    space = _search_recipe(context, pack=None).space
+    space = search_recipe(context, pack=None).space
     classes = locate(recipe.data).task.outputs
     calibration = CalibrateRecipe(
         space=space.kind,
@@ -69,15 +68,7 @@ def pack(context: Context) -> dict[str, Any]:
     use = Use(space=space.kind, image=recipe.image, classes=classes, target=recipe.request.target)
     if kept.is_file() and _fits(kept, use):
         return {"pack": str(kept), "made": False, **read_pack(kept, use=use).summary()}
-    folder = context.run_folder("pack")
-    place = Place(folder=folder, cache=context.around.cache, device=context.around.device)
-    found = execute(
-        lambda: calibration.job(place),
-        folder,
-        recipe_document(calibration),
-        display=context.around.display,
-        policy=context.around.policy,
-    )
+    found = context.carry_out(calibration, "pack")
     kept.parent.mkdir(parents=True, exist_ok=True)
     read_pack(Path(str(found["pack"]))).write(kept)
     return {**found, "made": True}
@@ -86,10 +77,8 @@ def pack(context: Context) -> dict[str, Any]:
 def search(context: Context) -> dict[str, Any]:
     """Search networks that keep the budget."""
     pack = context.outcomes["pack"]["pack"]
-    recipe = _search_recipe(context, pack=None if pack is None else Path(pack), priced=True)
-    found: dict[str, Any] = searching.search(
-        recipe, context.run_folder("search"), surroundings=context.around
-    )
+    recipe = search_recipe(context, pack=None if pack is None else Path(pack), priced=True)
+    found = context.carry_out(recipe, "search")
     kept = {member["trial"]: member for member in [found, *_members(found)]}
     return {
         "run": str(context.run_folder("search")),
@@ -120,7 +109,7 @@ def choose(context: Context) -> dict[str, Any]:
     return {**min(rows, key=lambda row: row["p95_ms"]), "measured": rows, "kept": False}
 
 
-def _search_recipe(context: Context, *, pack: Path | None, priced: bool = False) -> SearchRecipe:
+def search_recipe(context: Context, *, pack: Path | None, priced: bool = False) -> SearchRecipe:
     """Describe the search; without a price on networks it is only asked for its space."""
     recipe, effort = context.recipe, context.recipe.effort
     height, width = recipe.crop

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from segtailor.core.errors import UserError
+from segtailor.core.target import Includes
 from segtailor.recipes.recipe import RECIPES, Place
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ SHARES = {
     "baselines": 0.20,
 }  # of the time that is for training
 FEWEST_SECONDS = 180.0
-LABELS = "network+resize+argmax"  # what a user waits for: from a picture to labels of its size
+LABELS: Includes = "network+resize+argmax"  # what a user waits for: from a picture to labels of its size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,7 @@ class TailorRecipe:
     precision: str = "fp32"
     planning_seconds: float = 0.0
     quantise: bool = True
-    includes: str = LABELS
+    includes: Includes = LABELS
     choices: tuple[Choice, ...] = field(default_factory=tuple)
 
     def job(self, place: Place) -> Tailoring:

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from segtailor.api.networks import architectures, count, resolve
-from segtailor.api.training import evaluate, resume, run, train_recipe
+from segtailor.api.training import evaluate, train_recipe
 from segtailor.core.space import family_of
 from segtailor.costs import Macs
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
 from segtailor.recipes.candidates import ready_networks
 from segtailor.recipes.training import TrainRecipe
-from segtailor.runs import Layout
 from segtailor.spaces import baselines as handmade
 from segtailor.tailoring.context import Context
 
@@ -31,21 +30,19 @@ def teacher(context: Context) -> dict[str, Any]:
             "model": None,
             "reason": "the family has no published network of a fitting size",
         }
-    folder = context.run_folder("teacher")
     recipe = _recipe(context, name, steps=context.recipe.effort.teacher_steps, teacher=None)
-    return {"network": name, **_trained(context, recipe, folder)}
+    return {"network": name, **_trained(context, recipe, "teacher")}
 
 
 def train(context: Context) -> dict[str, Any]:
     """Train the network that was found, with the teacher's help."""
-    folder = context.run_folder("train")
     recipe = _recipe(
         context,
         context.outcomes["choose"]["architecture"],
         steps=context.recipe.effort.train_steps,
         teacher=context.outcomes["teacher"]["model"],
     )
-    return _trained(context, recipe, folder)
+    return _trained(context, recipe, "train")
 
 
 def baselines(context: Context) -> dict[str, Any]:
@@ -58,7 +55,7 @@ def baselines(context: Context) -> dict[str, Any]:
             steps=context.recipe.effort.baseline_steps,
             teacher=context.outcomes["teacher"]["model"],
         )
-        found = _trained(context, recipe, context.run_folder(f"baseline-{name}"))
+        found = _trained(context, recipe, f"baseline-{name}")
         rows.append({"network": name, **latency, **found})
     return {"networks": rows}
 
@@ -131,18 +128,15 @@ def _recipe(context: Context, model: str, *, steps: int, teacher: str | None) ->
     return train_recipe(model, recipe.data, crop=recipe.crop, changes=changes, surroundings=context.around)
 
 
-def _trained(context: Context, recipe: TrainRecipe, folder: Path) -> dict[str, Any]:
-    """Train in a folder of its own; one that began before goes on with the steps it began with."""
-    if Layout(folder).recipe.exists():
-        found = resume(folder, surroundings=context.around)
-    else:
-        found = run(recipe, folder, surroundings=context.around)
+def _trained(context: Context, recipe: TrainRecipe, name: str) -> dict[str, Any]:
+    """Train in a folder of its own, and score."""
+    found = context.carry_out(recipe, name)
     model = str(found["model"])
     scores = evaluate(model, context.recipe.data, split="val", surroundings=context.around)
     return {
-        "run": str(folder),
+        "run": str(context.run_folder(name)),
         "model": model,
-        "steps": recipe.fit.steps,
+        "steps": found["steps"],
         "miou": scores["miou"],
         "params": count(load_bundle(Path(model)).architecture).params,
     }

@@ -224,7 +224,11 @@ def tailor_run(folder: Path, *, finished: bool = True) -> Path:
     write(
         folder,
         "recipe.json",
-        {"kind": "tailor", "data": "synthetic", "target": "cpu/onnxruntime/fp32", "seed": 0},
+        {
+            "kind": "tailor",
+            "request": {"data": "synthetic", "target": "cpu/onnxruntime/fp32", "seed": 0},
+            "system": "lpsnet",
+        },
     )
     environment(folder)
     journal(folder, steps(3, "stages"))

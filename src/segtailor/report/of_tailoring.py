@@ -29,16 +29,17 @@ def tailoring_report(run: RunFolder, stages: Sequence[Told]) -> Report:
     searched = [told.report for told in stages if told.report.search is not None]
     trained = [told.report for told in stages if told.report.training]
     search = searched[-1] if searched else Report(title="")
-    training = trained[-1] if trained else Report(title="")
+    last = trained[-1] if trained else Report(title="")
+    training = next((told.report for told in stages if told.run.layout.root == _recommended(run)), last)
     trusted = [told.report.trust for told in stages if told.report.trust is not None]
     return Report(
-        title=f"A network made to measure for {text(run.recipe, 'data') or run.name}",
+        title=f"A network made to measure for {text(run.recipe, 'request', 'data') or run.name}",
         subtitle=" · ".join(
-            part for part in (text(run.recipe, "target"), text(run.recipe, "recipe")) if part
+            part for part in (text(run.recipe, "request", "target"), text(run.recipe, "system")) if part
         ),
         verdict=_verdict(run, training, seconds),
         front=search.front,
-        networks=search.networks or training.networks,
+        networks=training.networks or search.networks,
         search=search.search,
         training=training.training,
         layers=search.layers,
@@ -52,6 +53,12 @@ def tailoring_report(run: RunFolder, stages: Sequence[Told]) -> Report:
             *(f"{told.run.name}: {line}" for told in stages for line in told.report.missing),
         ),
     )
+
+
+def _recommended(run: RunFolder) -> Path | None:
+    """Return the run that trained the network of the result."""
+    model = text(run.result, "model")
+    return Path(model).parent if model else None
 
 
 def stage_folders(folder: Path) -> Iterator[Path]:
@@ -84,7 +91,7 @@ def _verdict(run: RunFolder, training: Report, seconds: float) -> Verdict:
         if met is None or budget is None
         else f", which {'keeps' if met else 'breaks'} the budget of {milliseconds(budget)}"
     )
-    target = text(run.recipe, "target")
+    target = text(run.recipe, "request", "target")
     where = f" on {target}" if target else ""
     sentence = (
         f"The network reaches {percent(quality)} mIoU and takes {milliseconds(slow or latency)}{where}{kept}."

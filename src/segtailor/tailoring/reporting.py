@@ -139,7 +139,8 @@ def _front(context: Context) -> page.Front:
     for row in context.outcomes["recommend"]["networks"]:
         own, best = row["network"] == OWN, row["network"] == context.outcomes["recommend"]["network"]
         times = final if best and not context.outcomes["int8"]["kept"] else row
-        group = "winner" if own else "baseline" if row["network"] in handmade() else "published"
+        rest = "searched family" if own else "baseline" if row["network"] in handmade() else "published"
+        group = "winner" if best else rest
         arch = load_bundle(Path(row["model"])).architecture
         counted = count(arch, image=context.recipe.image)
         points.append(

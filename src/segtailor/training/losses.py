@@ -31,7 +31,8 @@ class LossSettings:
 
     `ohem` keeps only pixels whose true class has at most this probability (0.7 is usual), but at least the share
     `ohem_keep` of all pixels. `balance` derives class weights from pixel frequencies, `class_weights` gives them.
-    `auxiliary` holds coefficients of outputs by name; other auxiliary outputs get `auxiliary_default`. `resize`
+    `overlap` adds that much of `1 - soft IoU`, averaged over the classes in the batch: it weighs classes by what they
+    add to the mean IoU, however few pixels they have. `auxiliary` holds coefficients of outputs by name; other auxiliary outputs get `auxiliary_default`. `resize`
     says whether logits are enlarged to the labels or labels shrunk (nearest) to the logits.
     """
 
@@ -39,6 +40,7 @@ class LossSettings:
     ohem_keep: float = 1 / 16
     class_weights: tuple[float, ...] | None = None
     balance: bool = False
+    overlap: float = 0.0
     label_smoothing: float = 0.0
     auxiliary: Mapping[str, float] = field(default_factory=dict)
     auxiliary_default: float = 0.4
@@ -57,6 +59,8 @@ class LossSettings:
             raise UserError(
                 f"loss.label_smoothing: {self.label_smoothing} is out of range; give 0 up to below 1."
             )
+        if self.overlap < 0:
+            raise UserError(f"loss.overlap: {self.overlap} is negative; give 0 or more.")
         if self.balance and self.class_weights is not None:
             raise UserError("loss.balance and loss.class_weights exclude each other; give only one of them.")
         if self.class_weights is not None and min(self.class_weights, default=0) < 0:
@@ -86,7 +90,8 @@ class Criterion:
     @property
     def global_normaliser(self) -> bool:
         """Whether the normaliser depends on the labels alone, so that parts of a batch can share it."""
-        return self.settings.ohem is None and self.settings.resize == "logits"
+        settings = self.settings
+        return settings.ohem is None and settings.resize == "logits" and not settings.overlap
 
     def normaliser(self, labels: Tensor) -> Tensor:
         """Return the sum of the class weights of all pixels that count."""
@@ -103,6 +108,8 @@ class Criterion:
             term = (
                 self._mined(sized, target) if self.settings.ohem else self._plain(sized, target, normaliser)
             )
+            if self.settings.overlap:
+                term = term + self.settings.overlap * missed_overlap(sized, target)
             terms.append(self.settings.coefficient(name) * term)
         return torch.stack(terms).sum()
 
@@ -143,6 +150,20 @@ class Criterion:
             label_smoothing=self.settings.label_smoothing,
             reduction=reduction,
         )
+
+
+def missed_overlap(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return 1 - soft IoU (Rahman and Wang 2016), averaged over the classes that occur; 0 where none does."""
+    counted = labels != IGNORE
+    probabilities = logits.float().softmax(1) * counted[:, None]
+    truth = torch.zeros_like(probabilities).scatter_(
+        1, labels.long().masked_fill(~counted, 0)[:, None], counted[:, None].float()
+    )
+    both, predicted, true = (part.sum((0, 2, 3)) for part in (probabilities * truth, probabilities, truth))
+    present = true > 0
+    overlap = both / (predicted + true - both).clamp(min=TINY)
+    missed: Tensor = ((1 - overlap) * present).sum() / present.sum().clamp(min=1)
+    return missed
 
 
 def count_labels(labels: NDArray[np.uint8], classes: int, *, block: int = 64) -> NDArray[np.int64]:

@@ -1,6 +1,6 @@
 """Train many variants on CamVid, several at once on one device, and print what pays.
 
-    python examples/camvid/study.py PATH --out runs/camvid --plan examples/camvid/plans/first.json [--jobs 4] [--minutes 9]
+    python examples/camvid/study.py PATH --out runs/camvid --plan examples/camvid/plans/recipe.json --jobs 4 --minutes 9
 
 A plan is JSON: `common` settings (as after `segtailor train --set`), and `rows` with `name`, `network` (a name or a
 file beside the plan), `set`, `folds` (drives to leave out; "" is the official split), `seeds`, and `teacher`: the name

@@ -32,8 +32,9 @@ class LossSettings:
     `ohem` keeps only pixels whose true class has at most this probability (0.7 is usual), but at least the share
     `ohem_keep` of all pixels. `balance` derives class weights from pixel frequencies, `class_weights` gives them.
     `overlap` adds that much of `1 - soft IoU`, averaged over the classes in the batch: it weighs classes by what they
-    add to the mean IoU, however few pixels they have. `auxiliary` holds coefficients of outputs by name; other auxiliary outputs get `auxiliary_default`. `resize`
-    says whether logits are enlarged to the labels or labels shrunk (nearest) to the logits.
+    add to the mean IoU, however few pixels they have. `auxiliary` holds coefficients of outputs by name; other
+    auxiliary outputs get `auxiliary_default`. `resize` says whether logits are enlarged to the labels or labels
+    shrunk (nearest) to the logits.
     """
 
     ohem: float | None = None

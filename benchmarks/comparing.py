@@ -60,11 +60,12 @@ class Setting:
     training: int
     finalists: int
     trial: int
+    ahead: int = 0
 
     @property
     def search_steps(self) -> int:
-        """All steps of a search, those that choose among its finalists included: random search has as many."""
-        return self.steps + self.finalists * self.trial
+        """All steps of a search, with pretraining and what chooses among finalists: random search has as many."""
+        return self.ahead + self.steps + self.finalists * self.trial
 
     @property
     def draws(self) -> int:
@@ -111,7 +112,13 @@ class Bench:
         self.unseen = HalvedPixels(self.task, train, val)
 
     def problem(
-        self, row: GradientRow, cost: Any, *, seed: int, image: tuple[int, int] = IMAGE, budget: float = BUDGET
+        self,
+        row: GradientRow,
+        cost: Any,
+        *,
+        seed: int,
+        image: tuple[int, int] = IMAGE,
+        budget: float = BUDGET,
     ) -> Problem:
         """Return the problem with a share of an average network's cost as its budget; 0 for none."""
         open_end = Problem(
@@ -148,7 +155,9 @@ class Bench:
         scores = [self.trained(arch, self.searched, seed=seed, steps=self.setting.trial) for arch in tried]
         return tried[max(range(len(tried)), key=scores.__getitem__)], scores
 
-    def trained(self, arch: Architecture, data: HalvedPixels, *, seed: int, steps: int | None = None) -> float:
+    def trained(
+        self, arch: Architecture, data: HalvedPixels, *, seed: int, steps: int | None = None
+    ) -> float:
         """Train from scratch and score."""
         return self.fitted(arch, data, seed=seed, steps=steps)[0]
 
@@ -259,8 +268,12 @@ def common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=150, help="of a search")
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--training", type=int, default=100, help="steps from scratch of every network compared")
-    parser.add_argument("--finalists", type=int, default=4, help="tried by a short training before one is chosen")
+    parser.add_argument(
+        "--training", type=int, default=100, help="steps from scratch of every network compared"
+    )
+    parser.add_argument(
+        "--finalists", type=int, default=4, help="tried by a short training before one is chosen"
+    )
     parser.add_argument("--trial", type=int, default=30, help="steps of a short training")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--first-seed", type=int, default=0)
@@ -274,7 +287,7 @@ def common(parser: argparse.ArgumentParser) -> None:
 def setting_of(options: argparse.Namespace) -> Setting:
     """Return what decides the results."""
     names = ("data", "device", "steps", "batch", "training", "finalists", "trial")
-    return Setting(**{name: getattr(options, name) for name in names})
+    return Setting(**{name: getattr(options, name) for name in names}, ahead=getattr(options, "ahead", 0))
 
 
 def mean(rows: list[dict[str, Any]], key: str, scale: float) -> str:

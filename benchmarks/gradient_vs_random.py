@@ -9,7 +9,7 @@
 For each seed a search by gradients has a budget of half the cost of an average network. The best of its samples by
 shared weights are tried by a short training on one half of the training split and chosen by the other. Random search
 draws networks of the same cost (within 10 %), tries them in the same way and spends as many steps in all. Then what
-each chose, and the first of the draws, are trained from scratch alike on the whole training split; the mIoU is on `val`.
+each chose, and the first of the draws, are trained from scratch alike on the whole split; the mIoU is on `val`.
 Steps are counted, not seconds: a step of a supernet takes longer than one of a network (both times are noted).
 Latency is a sum over operators, each timed on the device by itself: good enough to search with here, no substitute for
 `segtailor calibrate`.
@@ -199,9 +199,16 @@ def tables(done: dict[str, dict[str, Any]]) -> str:
             "|---|---|---|---|---|---|",
         ]
         for name in systems:
-            rows = [row | {"cost": row["gradient"]["cost"]} for piece, row in done.items() if piece.startswith(name)]
+            rows = [
+                row | {"cost": row["gradient"]["cost"]}
+                for piece, row in done.items()
+                if piece.startswith(name)
+            ]
             ahead = sum(row["miou_found"] > row["miou_best"] for row in rows)
-            cells = [mean(rows, "cost", 1e-6), *(mean(rows, f"miou_{key}", 100) for key in ("found", "best", "draw"))]
+            cells = [
+                mean(rows, "cost", 1e-6),
+                *(mean(rows, f"miou_{key}", 100) for key in ("found", "best", "draw")),
+            ]
             lines.append(f"| {name} | {' | '.join(cells)} | {ahead} of {len(rows)} |")
         lines.append("")
     pairs = [row for piece, row in done.items() if piece.startswith("objectives")]
@@ -209,11 +216,16 @@ def tables(done: dict[str, dict[str, Any]]) -> str:
         lines += ["| searched for | M MACs | ms | mIoU % |", "|---|---|---|---|"]
         for name in ("MACs", "latency"):
             rows = [row[name] for row in pairs]
-            lines.append(f"| {name} | {mean(rows, 'macs', 1e-6)} | {mean(rows, 'ms', 1)} | {mean(rows, 'miou', 100)} |")
+            lines.append(
+                f"| {name} | {mean(rows, 'macs', 1e-6)} | {mean(rows, 'ms', 1)} | {mean(rows, 'miou', 100)} |"
+            )
         lines.append("")
     starts = [row["row"] for piece, row in done.items() if piece.startswith("robustness")]
     if starts:
-        lines += ["| first depths | seed | depths found | expected depths | M MACs | mIoU % |", "|---|---|---|---|---|---|"]
+        lines += [
+            "| first depths | seed | depths found | expected depths | M MACs | mIoU % |",
+            "|---|---|---|---|---|---|",
+        ]
         for row in starts:
             expected = ", ".join(f"{value:.2f}" for value in row["expected"])
             lines.append(

@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SCRIPT = Path(__file__).with_name("search_throughput.py")
-IDEAS = ("plain", "fused", "fused-gemm", "fused-gemm-bf16", "fused-gemm-bf16-last", "fused-gemm-bf16-last-graph")
+IDEAS = (
+    "plain",
+    "fused",
+    "fused-gemm",
+    "fused-gemm-bf16",
+    "fused-gemm-bf16-last",
+    "fused-gemm-bf16-last-graph",
+)
 LAST = IDEAS[-1]
 NAMES = {
     "plain": "plain",
@@ -43,7 +50,9 @@ class Rung(NamedTuple):
 
     @property
     def name(self) -> str:
-        return "-".join(map(str, [self.kind, self.variant, self.batch, *([self.memory] if self.memory else [])]))
+        return "-".join(
+            map(str, [self.kind, self.variant, self.batch, *([self.memory] if self.memory else [])])
+        )
 
     @property
     def idea(self) -> str:
@@ -95,7 +104,9 @@ def climb(options: argparse.Namespace, kinds: list[str]) -> None:
         row = measured(rung, options, left=left)
         row |= {"kind": rung.kind, "variant": rung.variant, "seconds": round(time.monotonic() - begun, 1)}
         file.write_text(json.dumps(row, indent=2))
-        print(f"{rung.name}: {row.get('failed') or round(row['images_per_s'], 2)}", file=sys.stderr, flush=True)
+        print(
+            f"{rung.name}: {row.get('failed') or round(row['images_per_s'], 2)}", file=sys.stderr, flush=True
+        )
 
 
 def known(file: Path) -> dict[str, Any] | None:
@@ -106,7 +117,10 @@ def known(file: Path) -> dict[str, Any] | None:
 
 def table(options: argparse.Namespace, kinds: list[str]) -> str:
     """Write the ladder as markdown: each rung against the one before it and against plain."""
-    lines = ["| step | idea | batch | images/s | gain | over plain | peak GiB |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| step | idea | batch | images/s | gain | over plain | peak GiB |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for kind in kinds:
         first = before = 0.0
         for rung in rungs(kind, options):
@@ -119,7 +133,9 @@ def table(options: argparse.Namespace, kinds: list[str]) -> str:
             gain = f"x{speed / before:.2f}" if before and rung.batch else ""
             over = f"x{speed / first:.2f}" if first else ""
             peak = f"{row['peak_gib']:.2f}" if "peak_gib" in row else ""
-            lines.append(f"| {kind} | {rung.idea} | {row['batch']} | {speed:.2f} | {gain} | {over} | {peak} |")
+            lines.append(
+                f"| {kind} | {rung.idea} | {row['batch']} | {speed:.2f} | {gain} | {over} | {peak} |"
+            )
             before = speed
     return "\n".join(lines)
 
@@ -134,10 +150,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--larger", type=int, nargs="*", default=[2, 4], help="factors on the batch")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--memory-gib", type=float, default=11.0, help="what the recipe's own settings may use")
+    parser.add_argument(
+        "--memory-gib", type=float, default=11.0, help="what the recipe's own settings may use"
+    )
     parser.add_argument("--limit", type=float, default=100, help="seconds for one variant")
     parser.add_argument("--minutes", type=float, default=8.5, help="for all of them")
-    parser.add_argument("--no-tune", action="store_true", help="let cuDNN guess kernels instead of trying them")
+    parser.add_argument(
+        "--no-tune", action="store_true", help="let cuDNN guess kernels instead of trying them"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     return parser.parse_args()
 

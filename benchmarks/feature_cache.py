@@ -17,7 +17,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,11 +38,12 @@ from segtailor.core.task import Preprocessing
 from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.nets.inference import enlarge
+from segtailor.nets.network import Network
 from segtailor.nets.teacher import Teacher, teacher_of
 from segtailor.recipes.evaluators import halved_pixels
 from segtailor.recipes.staged_judging import open_encoder
 from segtailor.search.evaluators.features import AT_ONCE, FixedEncoder
-from segtailor.search.evaluators.first_stage import FirstStage, Learner, Maps
+from segtailor.search.evaluators.first_stage import FirstStage, Learner
 from segtailor.search.evaluators.staged import STAGE1, StagedEvaluator
 from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.spaces import published
@@ -53,54 +54,50 @@ WANTED = 5.0
 
 
 class Stepping:
-    """A decoder that takes single steps, from the cache or through the encoder."""
+    """A decoder that takes single steps, from the cache or through the encoder; with a teacher where one is given."""
 
     def __init__(
-        self, settings: StagedEvaluator, encoder: FixedEncoder, data: HalvedPixels, maps: Maps, trial: Trial,
-        device: torch.device,
+        self, settings: StagedEvaluator, stage: FirstStage, encoder: FixedEncoder, data: HalvedPixels,
+        teacher: Teacher | None,
     ) -> None:  # fmt: skip
-        self.network = settings._network(trial, encoder, data.task.outputs)
-        self.stage = FirstStage(settings, self.network, encoder, data.task, maps, device)
-        self.stage.decoder.train()
-        self.learner = Learner(self.stage)
-        self.encoder, self.device, self.how = encoder, device, settings.stage1
+        self.stage, self.how, self.teacher = stage, settings.stage1, teacher
+        stage.decoder.train()
+        self.learner = Learner(stage)
         self.part = encoder.part.eval()
-        devices.place(self.part, device, channels_last=self.how.channels_last)
+        devices.place(self.part, stage.device, channels_last=self.how.channels_last)
         images, labels = data.fit.canvas()
         self.batches = Batches(
             images=images, labels=labels, sizes=data.fit.sizes, augment=settings.features,
-            preprocessing=encoder.preprocessing, batch=self.how.batch, seed=0, device=device,
+            preprocessing=encoder.preprocessing, batch=self.how.batch, seed=0, device=stage.device,
         )  # fmt: skip
-        self.order, self.step, self.taught = np.random.default_rng(0), 0, maps.logits is not None
+        self.order, self.step = np.random.default_rng(0), 0
 
     def cached(self) -> None:
+        """Learn from random rows of the cache."""
         total = len(self.stage.maps.fit["labels"])
         self.learner(self.stage.batch(np.sort(self.order.permutation(total)[: self.how.batch])))
 
-    def encoded(self, teacher: Teacher | None = None) -> None:
+    def encoded(self) -> None:
         """Augment and encode a batch, ask the teacher, then learn from it."""
         self.step += 1
         batch = self.batches.at(self.step)
-        last = self.how.channels_last
-        with torch.no_grad(), devices.autocast(self.device, self.how.precision):
-            maps = list(self.part({IMAGE: devices.arrange(batch.images, channels_last=last)}).values())
+        images = devices.arrange(batch.images, channels_last=self.how.channels_last)
+        with torch.no_grad(), devices.autocast(self.stage.device, self.how.precision):
+            maps = list(self.part({IMAGE: images}).values())
             size = (int(maps[0].shape[2]), int(maps[0].shape[3]))
             labels = functional.interpolate(batch.labels[:, None], size=size, mode="nearest")[:, 0]
             found: dict[str, Tensor] = {f"tap{level}": value.float() for level, value in enumerate(maps)}
-            if teacher is not None:
-                logits = teacher.logits(batch.images)
-                found["logits"] = enlarge(logits.float(), size, align_corners=False)
-            elif self.taught:
-                found["logits"] = torch.zeros(len(labels), self.stage.task.outputs, *size, device=self.device)
+            if self.teacher is not None:
+                found["logits"] = enlarge(self.teacher.logits(images).float(), size, align_corners=False)
         self.learner({**found, "labels": labels})
 
 
-def macs_bound(stepping: Stepping) -> float:
+def macs_bound(network: Network, stage: FirstStage, encoder: FixedEncoder) -> float:
     """Return the speed-up that counting allows: forward and backward of a decoder are three times its forward."""
-    plan = stepping.network.plan
-    encoder = sum(plan.call(node.name).macs() for node in stepping.part.order)
-    decoder = 3 * sum(plan.call(node.name).macs() for node in stepping.stage.decoder.order)
-    return (encoder + decoder) / decoder
+    plan = network.plan
+    before = sum(plan.call(node.name).macs() for node in encoder.part.order)
+    decoder = 3 * sum(plan.call(node.name).macs() for node in stage.decoder.order)
+    return (before + decoder) / decoder
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
@@ -111,6 +108,17 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
     work()
     wait()
     return time.perf_counter() - started
+
+
+def medians(
+    ways: Sequence[Callable[[], object]], options: argparse.Namespace, device: torch.device
+) -> list[float]:
+    """Time several ways in turns; return the median of each."""
+    for _ in range(options.warmup):
+        for way in ways:
+            way()
+    times = [[seconds(way, device) for way in ways] for _ in range(options.rounds)]
+    return [statistics.median(column) for column in zip(*times, strict=True)]
 
 
 def compared(name: str, crop: tuple[int, int], options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -124,6 +132,7 @@ def compared(name: str, crop: tuple[int, int], options: argparse.Namespace, fold
     encoder = open_encoder(name, settings, data.fit)
     classes = data.task.outputs
     stand_in = segtailor.create(replace(published("auxcells-arch0"), encoder="resnet50"), classes=classes)
+    devices.place(stand_in, device, channels_last=how.channels_last)
     teacher = teacher_of(stand_in, Preprocessing(), device=device)
     files = settings.stores(folder, encoder, data, teacher)
     opened = partial(settings.open, files, encoder, data, device=device, teacher=teacher)
@@ -132,17 +141,15 @@ def compared(name: str, crop: tuple[int, int], options: argparse.Namespace, fold
     rows = []
     for seed in range(options.architectures):
         trial = Trial(id=seed, architecture=architecture_document(sample(space, Random(seed))), seed=seed)
-        stepping = Stepping(settings, encoder, data, maps, trial, device)
-        ways = (stepping.cached, stepping.encoded, partial(stepping.encoded, teacher))
-        for _ in range(options.warmup):
-            for way in ways:
-                way()
-        times = [[seconds(way, device) for way in ways] for _ in range(options.rounds)]
-        cached, encoded, taught = (statistics.median(column) for column in zip(*times, strict=True))
-        rows.append(
-            {"cached_ms": 1000 * cached, "encoded_ms": 1000 * encoded, "taught_ms": 1000 * taught,
-             "gain": encoded / cached, "gain_taught": taught / cached, "macs_bound": macs_bound(stepping)}
-        )  # fmt: skip
+        row: dict[str, float] = {}
+        for kind, own, guide in (("", maps._replace(logits=None), None), ("_taught", maps, teacher)):
+            network = settings._network(trial, encoder, classes)
+            stage = FirstStage(settings, network, encoder, data.task, own, device)
+            stepping = Stepping(settings, stage, encoder, data, guide)
+            cached, encoded = medians((stepping.cached, stepping.encoded), options, device)
+            row |= {f"cached_ms{kind}": 1000 * cached, f"encoded_ms{kind}": 1000 * encoded}
+            row[f"gain{kind}"] = encoded / cached
+        rows.append({**row, "macs_bound": macs_bound(network, stage, encoder)})
     middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
     kept = "device" if isinstance(maps.fit["labels"], Tensor) else "file"
     return {

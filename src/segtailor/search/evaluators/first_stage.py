@@ -51,12 +51,17 @@ class Maps(NamedTuple):
 
     def on(self, device: torch.device) -> Maps:
         """Keep what is trained on where it is used, if there is room: reading it again costs more than the decoder."""
-        arrays = dict(self.fit) if self.logits is None else {**self.fit, "logits": self.logits}
-        if sum(array.nbytes for array in arrays.values()) > RESIDENT * devices.free_memory(device):
-            return self
-        kept = {name: _moved(array, device) for name, array in arrays.items()}
-        logits = kept.pop("logits", None)
-        return Maps(kept, self.judge, logits)
+        size = sum(array.nbytes for array in self._trained_on().values())
+        return self.kept(device) if size <= RESIDENT * devices.free_memory(device) else self
+
+    def kept(self, device: torch.device) -> Maps:
+        """Move what is trained on to a device."""
+        moved = {name: _moved(array, device) for name, array in self._trained_on().items()}
+        logits = moved.pop("logits", None)
+        return Maps(moved, self.judge, logits)
+
+    def _trained_on(self) -> dict[str, Kept]:
+        return dict(self.fit) if self.logits is None else {**self.fit, "logits": self.logits}
 
 
 class FirstStage:

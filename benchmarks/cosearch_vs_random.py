@@ -66,7 +66,8 @@ class PackedLatency:
 def strategy_of(row: GradientRow, bench: Bench, options: argparse.Namespace) -> Gradient:
     """Return the recipe's search at the length asked for; on an accelerator by the fast path, a step recorded."""
     own, setting = row.strategy, bench.setting
-    fast = bench.device.type != "cpu"
+    path = options.path if options.path != "auto" else "plain" if bench.device.type == "cpu" else "recorded"
+    fast = path != "plain"
     first = own.pretraining
     if first is None:
         raise SystemExit("the recipe has no pretraining")
@@ -77,7 +78,7 @@ def strategy_of(row: GradientRow, bench: Bench, options: argparse.Namespace) -> 
         supernet=SupernetSettings(
             fused=fast, masked=True, matrices=fast, width_gradient=options.width_gradient
         ),
-        record=fast and not options.no_record,
+        record=path == "recorded",
         choice=replace(own.choice, images=None),
         judge_every=0,
     )
@@ -167,7 +168,7 @@ def main() -> None:
     parser.add_argument("--ahead", type=int, default=100, help="steps of pretraining")
     parser.add_argument("--width-gradient", default="norms", choices=("score", "norms"))
     parser.add_argument(
-        "--no-record", action="store_true", help="run steps kernel by kernel on an accelerator, too"
+        "--path", default="auto", choices=("auto", "plain", "fast", "recorded"), help="of the supernet"
     )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

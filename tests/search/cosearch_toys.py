@@ -117,7 +117,7 @@ class PlantedDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class Patches:
-    """Squares of light and dark of `side` pixels, which is their label: what is finer than a map cannot be told by it."""
+    """Squares of light and dark of `side` pixels, which is their label: maps that are coarser cannot tell them."""
 
     number: int
     side: int

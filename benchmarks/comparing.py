@@ -28,6 +28,7 @@ from segtailor.core.plan import Shape
 from segtailor.core.sampling import neighbours, sample, sample_picks
 from segtailor.core.space import Architecture, architecture_document, identity, parse_architecture
 from segtailor.core.strategy import Problem
+from segtailor.core.task import Preprocessing
 from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.data.cache import Pixels, open_pixels
@@ -205,7 +206,7 @@ class Bench:
             "labels": labels,
             "sizes": pixels.sizes,
             "augment": Augment(crop=IMAGE, scale=(0.75, 1.5)),
-            "preprocessing": Gradient().preprocessing,
+            "preprocessing": Preprocessing(),
             "device": self.device,
         }
 

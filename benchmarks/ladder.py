@@ -2,7 +2,8 @@
 
     python benchmarks/ladder.py --device cuda --out runs/ladder                        # both steps, about 8 minutes
     python benchmarks/ladder.py --device cuda --out runs/ladder --kind pretrain --batch 32
-    python benchmarks/ladder.py --image 32x64 --layers 8 --batch 2 --steps 1 --warmup 0 --out runs/ladder   # CPU
+    python benchmarks/ladder.py --image 32x64 --layers 8 --batch 2 --steps 1 --warmup 0 --ideas plain,fused \
+        --out runs/ladder                                                              # CPU
 
 A rung has one idea more than the one before it. Every variant has a time limit and its own file below `--out`, written
 as soon as it is measured; what is there is not measured again, so a ladder that ran out of time goes on when called
@@ -63,7 +64,8 @@ def rungs(kind: str, options: argparse.Namespace) -> list[Rung]:
     """Return the ladder from the bottom: ideas at one batch size, then larger batches, then the recipe."""
     larger = [Rung(kind, LAST, options.batch * factor) for factor in options.larger]
     ideas = [Rung(kind, variant, options.batch) for variant in IDEAS]
-    return [*ideas, *larger, Rung(kind, "default", 0, options.memory_gib)]
+    ladder = [*ideas, *larger, Rung(kind, "default", 0, options.memory_gib)]
+    return [rung for rung in ladder if rung.variant in options.ideas.split(",")]
 
 
 def measured(rung: Rung, options: argparse.Namespace, *, left: float) -> dict[str, Any]:
@@ -91,11 +93,9 @@ def measured(rung: Rung, options: argparse.Namespace, *, left: float) -> dict[st
 def climb(options: argparse.Namespace, kinds: list[str]) -> None:
     """Measure what is missing, the most important first, until the time is over."""
     started = time.monotonic()
-    ladders = [rungs(kind, options) for kind in kinds]
-    ends = [len(IDEAS) - 1, -1, len(IDEAS), 0]  # the fastest, the recipe, a larger batch, the plain one
-    order = [ladder[place] for place in ends for ladder in ladders]
-    order += [rung for ladder in ladders for rung in ladder]
-    for rung in dict.fromkeys(order):
+    ladder = [rung for kind in kinds for rung in rungs(kind, options)]
+    first = {LAST: 0, "default": 1, "plain": 2}
+    for rung in sorted(ladder, key=lambda rung: (first.get(rung.variant, 3), rung.batch)):
         file = options.out / f"{rung.name}.json"
         left = 60 * options.minutes - (time.monotonic() - started)
         if known(file) or left < 5:
@@ -147,6 +147,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--image", default="224x448")
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--ideas", default=",".join(NAMES), help="variants, joined by commas; all by default")
     parser.add_argument("--larger", type=int, nargs="*", default=[2, 4], help="factors on the batch")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2)

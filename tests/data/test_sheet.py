@@ -9,7 +9,7 @@ import pytest
 
 from segtailor.core.errors import DataProblem, UnknownName
 from segtailor.core.task import Task
-from segtailor.data.colour import colourise, overlay
+from segtailor.tasks.segmentation.colour import colourise, overlay
 from segtailor.data.dataset import Pair
 from segtailor.data.sheet import CELL, contact_sheet
 from segtailor.data.synthetic import Synthetic

@@ -31,7 +31,7 @@ from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.spaces.decoder_cell import decode
 from segtailor.spaces.decoder_cell.encoder_weights import taps
 from segtailor.spaces.decoder_cell.encoders import ENCODERS
-from segtailor.training.metrics import reward
+from segtailor.tasks.segmentation.metrics import reward
 from tests.search.tiny_encoder import TINY
 from tests.support import deterministic_state, fixture, noise
 

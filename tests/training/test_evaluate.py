@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from segtailor.core.task import Preprocessing
 from segtailor.nets.inference import predict_labels
 from segtailor.training.evaluate import evaluate, same_size
-from segtailor.training.metrics import Confusion
+from segtailor.tasks.segmentation.metrics import Confusion
 from tests.training.toys import CPU, TASK, Shots, Toy
 
 SIZES = [(20, 24), (18, 30), (20, 24), (21, 25), (20, 24), (18, 30)]

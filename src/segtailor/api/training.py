@@ -150,13 +150,17 @@ def evaluate(
     batch: int = 4,
     surroundings: Surroundings | None = None,
 ) -> dict[str, Any]:
-    """Score a trained network on whole images at their own size: mIoU and relatives, as fractions.
+    """Score a trained network on whole images at their own size by the figures of its task, shares as fractions.
 
     A model is a bundle, an ONNX file (run by ONNX Runtime, one image at a time) or the name of shipped weights.
     """
     around = surroundings or Surroundings()
     trained = open_model(model) if isinstance(model, str | Path) else model
     dataset = locate(data)
+    if dataset.task.kind != trained.task.kind:
+        raise DataProblem(
+            f"the model is for {trained.task.kind}, the data for {dataset.task.kind}; score it on data of its own kind."
+        )
     if dataset.task.outputs != trained.task.outputs:
         raise DataProblem(
             f"the model knows {trained.task.outputs} classes, the data has {dataset.task.outputs}; "
@@ -167,7 +171,13 @@ def evaluate(
         for warning in warnings:
             around.display.message(warning)
     pixels = open_pixels(dataset, split, around.cache)
-    facts = {"images": len(pixels), "split": split, "data": data, "warnings": warnings}
+    facts = {
+        "kind": dataset.task.kind,
+        "images": len(pixels),
+        "split": split,
+        "data": data,
+        "warnings": warnings,
+    }
     if isinstance(trained, OnnxModel):
         scores = score_predictions(trained.predict, pixels, task=dataset.task)
         return {**scores.document(dataset.task.classes), **facts}

@@ -1,8 +1,9 @@
-"""What a network predicts: class names, colours and the label that does not count."""
+"""What a network predicts: the kind of task, the names and colours of its outputs, and what does not count."""
 
 from __future__ import annotations
 
 import colorsys
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -10,16 +11,38 @@ from segtailor.core.errors import DataProblem
 
 IGNORE = 255  # the label that never counts, in memory and in caches, whatever the files use
 Colour: TypeAlias = tuple[int, int, int]
+Kind: TypeAlias = Literal["segmentation", "depth", "pose"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skeleton:
+    """How the joints of a pose belong together, by their indices.
+
+    `mirrored` holds the pairs that change places in a mirrored picture, `bones` the lines that are drawn, and `sigmas`
+    (one per joint, or none) how far annotators differ, which OKS divides distances by. `crop` is the size (height,
+    width) at which the network sees a person.
+    """
+
+    bones: tuple[tuple[int, int], ...] = ()
+    mirrored: tuple[tuple[int, int], ...] = ()
+    sigmas: tuple[float, ...] = ()
+    crop: tuple[int, int] = (256, 192)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Names, colours and ignore label of the classes; `kind` leaves room for depth and pose."""
+    """Names and colours of the outputs: the classes of a segmentation, the joints of a pose, or the one of depth.
+
+    What else a kind needs to know: `ignore` is the label of a segmentation that never counts, `span` the nearest and
+    farthest depth in metres that count, `skeleton` how joints belong together. Behaviour is in `segtailor.tasks`.
+    """
 
     classes: tuple[str, ...]
     palette: tuple[Colour, ...] = ()
     ignore: int = IGNORE
-    kind: Literal["segmentation"] = "segmentation"
+    kind: Kind = "segmentation"
+    span: tuple[float, float] | None = None
+    skeleton: Skeleton | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.classes) <= IGNORE:
@@ -34,11 +57,29 @@ class Task:
             raise DataProblem(
                 f"the palette has {len(self.palette)} colours for {len(self.classes)} classes; give one per class."
             )
+        if self.span is not None and not 0 < self.span[0] < self.span[1] < math.inf:
+            raise DataProblem(
+                f"a depth from {self.span[0]:g} to {self.span[1]:g} m is no range; give 0 < nearest < farthest."
+            )
+        self._check_skeleton()
 
     @property
     def outputs(self) -> int:
         """Channels that a network for this task predicts."""
         return len(self.classes)
+
+    def _check_skeleton(self) -> None:
+        if self.skeleton is None:
+            return
+        joints = [joint for pair in (*self.skeleton.bones, *self.skeleton.mirrored) for joint in pair]
+        if not all(0 <= joint < self.outputs for joint in joints):
+            raise DataProblem(
+                f"the skeleton names joint {max(joints, key=abs)}, there are {self.outputs}; correct it."
+            )
+        if self.skeleton.sigmas and len(self.skeleton.sigmas) != self.outputs:
+            raise DataProblem(
+                f"the skeleton has {len(self.skeleton.sigmas)} sigmas for {self.outputs} joints; give one each."
+            )
 
 
 def default_palette(count: int) -> tuple[Colour, ...]:

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from segtailor.core.atomic import writing
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Colour, Task
-from segtailor.data.colour import overlay
+from segtailor.tasks.segmentation.colour import overlay
 from segtailor.data.dataset import Dataset, Pair, Sample
 from segtailor.data.files import SUFFIXES
 

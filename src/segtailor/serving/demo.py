@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from segtailor.core.codec import Json
 from segtailor.data.files import decode_image
-from segtailor.predicting.labelling import Predictor, label, shares
+from segtailor.predicting.labelling import Predictor, described, label
 from segtailor.predicting.painting import Look, paint, png
 
 
@@ -38,6 +38,7 @@ class Demo:
             "model": self.name,
             "runtime": self.runtime,
             "note": self.note,
+            "kind": task.kind,
             "classes": [
                 {"name": name, "colour": list(colour)}
                 for name, colour in zip(task.classes, task.palette, strict=True)
@@ -52,7 +53,7 @@ class Demo:
         marks.append(time.perf_counter())
         found = label(self.predictor, image)
         marks.append(time.perf_counter())
-        parts = shares(found.labels, self.predictor.task)
+        facts = described(found.labels, self.predictor.task)
         painted = paint(image, found.labels, self.predictor.task, Look())
         marks.append(time.perf_counter())
         mask = png(painted)
@@ -62,7 +63,8 @@ class Demo:
             "height": image.shape[0],
             "width": image.shape[1],
             "network_size": list(found.network_size),
-            "shares": list(parts),
+            "shares": [facts.get(name, 0.0) for name in self.predictor.task.classes],
+            "facts": {name: value for name, value in facts.items() if value > 0},
             "mask": base64.b64encode(mask).decode(),
             "timings_ms": {
                 "decode": decode,

@@ -26,7 +26,7 @@ from segtailor.core.task import Task
 from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.nets.build import build
-from segtailor.nets.inference import enlarge, inference, normalise
+from segtailor.nets.inference import inference, normalise
 from segtailor.nets.network import Network, initialise
 from segtailor.nets.parts import Part
 from segtailor.nets.teacher import Teacher
@@ -41,12 +41,11 @@ from segtailor.search.evaluators.features import (
     teacher_rows,
 )
 from segtailor.search.evaluators.train import HalvedPixels
+from segtailor.tasks import LossSettings, Meter, Scores, kind_of
 from segtailor.training.averaging import Average
 from segtailor.training.device import arrange, place
 from segtailor.training.distill import DistillSettings, distillation
 from segtailor.training.fit import Fit
-from segtailor.training.losses import Criterion, LossSettings
-from segtailor.training.metrics import Confusion, Scores, scores
 from segtailor.training.optimiser import make_optimiser
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import EncoderSettings, FitSettings
@@ -135,8 +134,7 @@ class StagedEvaluator:
                 )
             found = self._second(trial, network, encoder, data=data, maps=maps, device=device)
             metrics["stage2"] = found.reward
-        figures = {"miou": found.miou, "fwiou": found.fwiou, "mean_accuracy": found.mean_accuracy}
-        return trial.done(found.reward, **metrics, **figures)
+        return trial.done(found.reward, **metrics, **found.figures())
 
     def without(self, task: Task) -> tuple[int, ...]:
         """Return the class that is left out of the averages."""
@@ -176,6 +174,7 @@ class StagedEvaluator:
                 images=images,
                 labels=labels,
                 sizes=data.fit.sizes,
+                targets=data.fit.targets,
                 augment=self.augment,
                 preprocessing=encoder.preprocessing,
                 device=device,
@@ -188,13 +187,13 @@ class StagedEvaluator:
         for _ in fit.steps():
             pass
         network.load_state_dict(fit.weights())
-        confusion = Confusion(data.task.outputs, device)
+        meter = kind_of(data.task).meter(data.task, device)
         with inference(network):
             for start in range(0, len(maps.judge["labels"]), JUDGED_AT_ONCE):
                 here = slice(start, start + JUDGED_AT_ONCE)
                 batch = normalise(maps.judge["images"][here], encoder.preprocessing, device)
-                _count(confusion, network(batch), maps.judge["labels"][here], device)
-        return scores(confusion.matrix.cpu().numpy(), without=self.without(data.task))
+                _count(meter, network(batch), maps.judge["labels"][here], task=data.task, device=device)
+        return meter.scores(without=self.without(data.task))
 
 
 class Maps(NamedTuple):
@@ -219,7 +218,7 @@ class FirstStage:
         self.taps = encoder.taps(network.plan)
         self.decoder = Part(network, inputs=self.taps, outputs=network.plan.outputs)
         place(self.decoder, device, channels_last=settings.stage1.channels_last)
-        self.criterion = Criterion(settings.stage1.loss, classes=task.outputs, device=device)
+        self.criterion = kind_of(task).criterion(settings.stage1.loss, task=task, device=device)
 
     def train(self, trial: Trial) -> None:
         """Train; incomplete batches are dropped, and the averaged weights stay in the network."""
@@ -245,7 +244,7 @@ class FirstStage:
             self.decoder.load_state_dict(average.state(), strict=False)  # norms' statistics as they are
 
     def loss(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return cross-entropy of all outputs at the size of the first map, and the distance to the teacher."""
+        """Return the task's loss of all outputs at the size of the first map, and the distance to the teacher."""
         outputs = self.decoder(self._values(self.maps.fit, rows))
         labels = torch.from_numpy(self.maps.fit["labels"][rows]).to(self.device)
         loss = self.criterion(outputs, labels, normaliser=self.criterion.normaliser(labels))
@@ -257,14 +256,14 @@ class FirstStage:
 
     def score(self) -> Scores:
         """Score the main output on the other half."""
-        confusion = Confusion(self.task.outputs, self.device)
+        meter = kind_of(self.task).meter(self.task, self.device)
         labels = self.maps.judge["labels"]
         with inference(self.decoder):
             for start in range(0, len(labels), JUDGED_AT_ONCE):
                 rows = np.arange(start, min(start + JUDGED_AT_ONCE, len(labels)))
                 logits = self.decoder(self._values(self.maps.judge, rows))[MAIN]
-                _count(confusion, logits, labels[rows], self.device)
-        return scores(confusion.matrix.cpu().numpy(), without=self.settings.without(self.task))
+                _count(meter, logits, labels[rows], task=self.task, device=self.device)
+        return meter.scores(without=self.settings.without(self.task))
 
     def _values(self, arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]) -> dict[str, Tensor]:
         return {
@@ -287,7 +286,7 @@ class FirstStage:
             yield place == per_epoch - 1, np.sort(order[place * batch : (place + 1) * batch])
 
 
-def _count(confusion: Confusion, logits: Tensor, labels: NDArray[np.uint8], device: torch.device) -> None:
+def _count(meter: Meter, logits: Tensor, labels: NDArray[Any], *, task: Task, device: torch.device) -> None:
     size = (int(labels.shape[1]), int(labels.shape[2]))
-    found = enlarge(logits, size, align_corners=False).argmax(1)
-    confusion.add(found, torch.from_numpy(np.array(labels)).to(device))
+    found = kind_of(task).decode(logits, size, task=task, align_corners=False)
+    meter.add(found, torch.from_numpy(np.array(labels)).to(device))

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from segtailor.core.errors import UserError
 from segtailor.training.distill import DistillSettings, distillation
-from segtailor.training.losses import Criterion, LossSettings, balanced_weights, count_labels
+from segtailor.tasks.loss_settings import LossSettings
+from segtailor.tasks.segmentation.loss import Criterion, balanced_weights, count_labels
 from tests.training.toys import CPU
 
 CLASSES = 4

@@ -31,7 +31,7 @@ class KindFacts:
 
     The first figure is the headline: from 0 to 1, higher is better, and it is what searches climb. `finished` names the
     output of an exported file that needs no further work, besides `logits`; it has `rank` dimensions. `described` names
-    what is told of a single prediction.
+    what is told of a single prediction; `coloured` says that each output has a colour of its own in pictures.
     """
 
     summary: str
@@ -39,6 +39,7 @@ class KindFacts:
     finished: str
     rank: int
     described: str
+    coloured: bool = False
 
     @property
     def headline(self) -> Figure:
@@ -58,6 +59,7 @@ KIND_FACTS: Mapping[Kind, KindFacts] = {
         finished="labels",
         rank=3,
         described="shares",
+        coloured=True,
     ),
     "depth": KindFacts(
         summary="The distance of each pixel, in metres.",
@@ -77,6 +79,7 @@ KIND_FACTS: Mapping[Kind, KindFacts] = {
     "pose": KindFacts(
         summary="The joints of one person per crop.",
         figures=(
+            Figure(name="pose_quality", label="quality"),
             Figure(name="pckh", label="PCKh@0.5"),
             Figure(name="pckh_fine", label="PCKh@0.1"),
             Figure(name="ap", label="AP (OKS)"),

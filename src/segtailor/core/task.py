@@ -15,26 +15,12 @@ Kind: TypeAlias = Literal["segmentation", "depth", "pose"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skeleton:
-    """How the joints of a pose belong together, by their indices.
-
-    `mirrored` holds the pairs that change places in a mirrored picture, `bones` the lines that are drawn, and `sigmas`
-    (one per joint, or none) how far annotators differ, which OKS divides distances by. `crop` is the size (height,
-    width) at which the network sees a person.
-    """
-
-    bones: tuple[tuple[int, int], ...] = ()
-    mirrored: tuple[tuple[int, int], ...] = ()
-    sigmas: tuple[float, ...] = ()
-    crop: tuple[int, int] = (256, 192)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Task:
     """Names and colours of the outputs: the classes of a segmentation, the joints of a pose, or the one of depth.
 
     What else a kind needs to know: `ignore` is the label of a segmentation that never counts, `span` the nearest and
-    farthest depth in metres that count, `skeleton` how joints belong together. Behaviour is in `segtailor.tasks`.
+    farthest depth in metres that count, `skeleton` the name of that of a pose and `crop` the size (height, width) at which
+    a person is seen. Behaviour is in `segtailor.tasks`.
     """
 
     classes: tuple[str, ...]
@@ -42,7 +28,8 @@ class Task:
     ignore: int = IGNORE
     kind: Kind = "segmentation"
     span: tuple[float, float] | None = None
-    skeleton: Skeleton | None = None
+    skeleton: str | None = None
+    crop: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.classes) <= IGNORE:
@@ -61,25 +48,11 @@ class Task:
             raise DataProblem(
                 f"a depth from {self.span[0]:g} to {self.span[1]:g} m is no range; give 0 < nearest < farthest."
             )
-        self._check_skeleton()
 
     @property
     def outputs(self) -> int:
         """Channels that a network for this task predicts."""
         return len(self.classes)
-
-    def _check_skeleton(self) -> None:
-        if self.skeleton is None:
-            return
-        joints = [joint for pair in (*self.skeleton.bones, *self.skeleton.mirrored) for joint in pair]
-        if not all(0 <= joint < self.outputs for joint in joints):
-            raise DataProblem(
-                f"the skeleton names joint {max(joints, key=abs)}, there are {self.outputs}; correct it."
-            )
-        if self.skeleton.sigmas and len(self.skeleton.sigmas) != self.outputs:
-            raise DataProblem(
-                f"the skeleton has {len(self.skeleton.sigmas)} sigmas for {self.outputs} joints; give one each."
-            )
 
 
 def default_palette(count: int) -> tuple[Colour, ...]:

@@ -1,4 +1,7 @@
-"""What the page shows of a picture: mask, shares and the time of every stage. Knows nothing of the web."""
+"""What the page shows of a picture: what was predicted, as a picture and in numbers, and the time of every stage.
+
+Knows nothing of the web.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from segtailor.core.codec import Json
+from segtailor.core.figures import KIND_FACTS
 from segtailor.data.files import decode_image
 from segtailor.predicting.labelling import Predictor, described, label
 from segtailor.predicting.painting import Look, paint, png
@@ -34,20 +38,20 @@ class Demo:
     def document(self) -> dict[str, Json]:
         """Describe the model to the page."""
         task = self.predictor.task
+        facts = KIND_FACTS[task.kind]
+        named = zip(task.classes, task.palette, strict=True) if facts.coloured else ()
         return {
             "model": self.name,
             "runtime": self.runtime,
             "note": self.note,
             "kind": task.kind,
-            "classes": [
-                {"name": name, "colour": list(colour)}
-                for name, colour in zip(task.classes, task.palette, strict=True)
-            ],
+            "described": facts.described,
+            "classes": [{"name": name, "colour": list(colour)} for name, colour in named],
             "upload_bytes": self.limits.upload_bytes,
         }
 
     def analyse(self, data: bytes) -> dict[str, Json]:
-        """Label the picture in `data` (the content of an image file); the mask is a palette PNG in base 64."""
+        """Predict the picture in `data` (the content of an image file); the mask is a PNG in base 64."""
         marks = [time.perf_counter()]
         image = decode_image(data, name="you sent", limit=self.limits.pixels)
         marks.append(time.perf_counter())

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from segtailor.core.codec import Json
 from segtailor.core.registry import Registry
-from segtailor.core.task import Task
+from segtailor.core.task import Colour, Task
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.looks import Look
 from segtailor.tasks.targets import Targets
@@ -131,6 +131,9 @@ class TaskKind(Protocol):
 
     def paint(self, image: NDArray[np.uint8], found: NDArray[Any], task: Task, look: Look) -> Image.Image:
         """Draw the prediction of a picture."""
+
+    def legend(self, targets: Sequence[NDArray[Any]], task: Task) -> list[tuple[Colour, str]]:
+        """Say what the colours in pictures of these targets mean, and how much of each there is."""
 
     def describe(self, found: NDArray[Any], task: Task) -> dict[str, float]:
         """Say in a few numbers what was predicted."""

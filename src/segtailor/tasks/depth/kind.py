@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from segtailor.core.errors import UserError
-from segtailor.core.task import Task
-from segtailor.tasks.depth.colours import colourise, shown_span, with_scale
+from segtailor.core.task import Colour, Task
+from segtailor.tasks.depth.colours import GAP, colourise, shown_span, table, with_scale
 from segtailor.tasks.depth.loss import InverseHuber
 from segtailor.tasks.depth.metrics import DepthMeter, DepthScores
 from segtailor.tasks.depth.targets import DepthMaps
@@ -92,6 +92,19 @@ class Depth:
         if look.form == "overlay":
             painted = (image * (1 - look.opacity) + painted * look.opacity + 0.5).astype(np.uint8)
         return with_scale(painted, span)
+
+    def legend(self, targets: Sequence[NDArray[Any]], task: Task) -> list[tuple[Colour, str]]:
+        """Return the range of the depths, and how much was not measured."""
+        del task
+        known = np.concatenate([depth[depth > 0].ravel() for depth in targets])
+        near, far = (float(value) for value in np.percentile(known, (0, 100))) if known.size else (0.0, 0.0)
+        gaps = 1 - known.size / max(1, sum(depth.size for depth in targets))
+        light, dark = (tuple(int(part) for part in table()[level]) for level in (255, 0))
+        return [
+            ((light[0], light[1], light[2]), f"nearest {near:.2f} m"),
+            ((dark[0], dark[1], dark[2]), f"farthest {far:.2f} m"),
+            (GAP, f"not measured {gaps:.1%}"),
+        ]
 
     def describe(self, found: NDArray[Any], task: Task) -> dict[str, float]:
         """Return nearest, median and farthest depth in metres."""

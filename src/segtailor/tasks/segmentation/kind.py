@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from segtailor.core.errors import UserError
-from segtailor.core.task import Task
+from segtailor.core.task import Colour, Task
 from segtailor.tasks.enlarging import enlarge
 from segtailor.tasks.kind import TASK_KINDS, Forward
 from segtailor.tasks.looks import Look
@@ -23,6 +23,8 @@ from segtailor.tasks.segmentation.head import Labels as LabelsHead
 from segtailor.tasks.segmentation.loss import Criterion, balanced_weights, count_labels
 from segtailor.tasks.segmentation.metrics import Confusion, Scores
 from segtailor.tasks.segmentation.targets import Labels, resized_labels
+
+PAPER: Colour = (250, 250, 248)  # how what is not labelled looks in a legend
 
 
 class Segmentation:
@@ -89,6 +91,19 @@ class Segmentation:
             flat = [value for colour in task.palette for value in colour]
             painted.putpalette(flat + [*UNLABELLED] * (256 - len(task.palette)))
         return painted
+
+    def legend(self, targets: Sequence[NDArray[Any]], task: Task) -> list[tuple[Colour, str]]:
+        """Return every class with its share of the labelled pixels, and what is not labelled."""
+        counts = np.sum([np.bincount(labels.ravel(), minlength=256) for labels in targets], axis=0)
+        labelled = max(int(counts[: task.outputs].sum()), 1)
+        lines: list[tuple[Colour, str]] = [
+            (colour, f"{name} {counts[label] / labelled:.1%}")
+            for label, (name, colour) in enumerate(zip(task.classes, task.palette, strict=True))
+        ]
+        beyond = counts[task.outputs :].sum() / max(int(counts.sum()), 1)
+        if beyond > 0:
+            lines.append((PAPER, f"(not labelled) {beyond:.1%} of all"))
+        return lines
 
     def describe(self, found: NDArray[Any], task: Task) -> dict[str, float]:
         """Return for every class the share of pixels that carry it."""

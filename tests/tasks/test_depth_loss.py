@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -76,7 +73,9 @@ def test_outputs_at_the_networks_stride_are_enlarged_to_the_depth() -> None:
     _, depths = case()
     small = torch.rand(2, 1, 3, 4) * 5
     full = torch.nn.functional.interpolate(small, size=(6, 8), mode="bilinear", align_corners=False)
-    assert loss_of({"main": small}, depths).item() == pytest.approx(by_hand(full[:, 0], depths, 0.2), rel=1e-5)
+    assert loss_of({"main": small}, depths).item() == pytest.approx(
+        by_hand(full[:, 0], depths, 0.2), rel=1e-5
+    )
 
 
 def test_depth_may_be_shrunk_to_the_output_instead_without_inventing_values() -> None:
@@ -94,7 +93,9 @@ def test_auxiliary_outputs_count_by_their_coefficients() -> None:
     assert both.item() == pytest.approx(1.25 * alone.item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("how", [{"ohem": 0.7}, {"label_smoothing": 0.1}, {"class_weights": (1.0,)}, {"balance": True}])
+@pytest.mark.parametrize(
+    "how", [{"ohem": 0.7}, {"label_smoothing": 0.1}, {"class_weights": (1.0,)}, {"balance": True}]
+)
 def test_settings_that_mean_nothing_for_depth_are_refused(how: dict[str, object]) -> None:
     with pytest.raises(Unsupported, match=f"loss.{next(iter(how))} means nothing for the task 'depth'"):
         loss_of({"main": torch.zeros(1, 1, 2, 2)}, torch.ones(1, 2, 2), **how)
@@ -109,11 +110,3 @@ def test_depth_settings_are_refused_for_classes() -> None:
     task = Task(classes=("a", "b"))
     with pytest.raises(Unsupported, match=r"loss\.knee means nothing"):
         kind_of(task).criterion(LossSettings(knee=0.5), task=task, device=CPU)
-
-
-def test_large_errors_count_more_than_linearly() -> None:
-    depths = torch.full((1, 1, 10), 5.0)
-    spread, peak = torch.full((1, 1, 1, 10), 6.0), torch.full((1, 1, 1, 10), 5.0)
-    peak[..., 0] = 15
-    assert loss_of({"main": peak}, depths) > loss_of({"main": spread}, depths)
-    assert math.isfinite(float(np.float32(loss_of({"main": peak}, depths).item())))

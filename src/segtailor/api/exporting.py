@@ -54,9 +54,9 @@ class ExportOptions(TypedDict, total=False):
 
     `to` is `onnx` (the default), `openvino`, `torchscript`, `exported-program` or `tensorrt`. `image` is (height,
     width), by default that of the data the network was trained on; a `dynamic` file takes others too. `output` is
-    `logits` at the network's own stride, or what is finished (`labels` or `depth` at image size, `heatmaps`); with `preprocess` the file reads uint8 pixels
-    (1, height, width, 3) instead of normalised images. `data` is a data set to check the file on, `out` the folder
-    (the bundle itself by default).
+    `logits` at the network's own stride, or what is finished (`labels` or `depth` at image size, `heatmaps`); with
+    `preprocess` the file reads uint8 pixels (1, height, width, 3) instead of normalised images. `data` is a data set
+    to check the file on, `out` the folder (the bundle itself by default).
     """
 
     to: str
@@ -147,7 +147,11 @@ class ExportPlan:
         if answers.parity.within(limits) and (drift is None or abs(drift) <= limits.quality_drift):
             return
         parity = answers.parity
-        moved = "" if drift is None else f", {self._headline.label} moved by {drift:+.4f} (at most {limits.quality_drift:g})"
+        moved = (
+            ""
+            if drift is None
+            else f", {self._headline.label} moved by {drift:+.4f} (at most {limits.quality_drift:g})"
+        )
         largest = (
             "" if parity.max_rel_difference is None else f", logits {parity.max_rel_difference:.2g} apart"
         )
@@ -163,7 +167,9 @@ class ExportPlan:
         for maps in (answers.wanted, answers.given):
             meter = kind_of(task).meter(task, torch.device("cpu"))
             for found, pair in zip(maps, samples, strict=True):
-                meter.add(torch.from_numpy(np.array(found))[None], torch.from_numpy(np.array(pair.labels))[None])
+                meter.add(
+                    torch.from_numpy(np.array(found))[None], torch.from_numpy(np.array(pair.labels))[None]
+                )
             quality.append(meter.scores().quality)
         return quality[1] - quality[0]
 
@@ -201,7 +207,8 @@ def planned(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Expo
     output, finished = options.get("output", "logits"), KIND_FACTS[loaded.task.kind].finished
     if output not in ("logits", finished):
         raise Unsupported(
-            f"export: output '{output}' is not what a network for {loaded.task.kind} gives; choose logits or {finished}."
+            f"export: output '{output}' is not what a network for {loaded.task.kind} gives; choose "
+            f"logits or {finished}."
         )
     known = image or known_size(loaded)
     graph = Graph(

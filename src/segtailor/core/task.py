@@ -19,8 +19,8 @@ class Task:
     """Names and colours of the outputs: the classes of a segmentation, the joints of a pose, or the one of depth.
 
     What else a kind needs to know: `ignore` is the label of a segmentation that never counts, `span` the nearest and
-    farthest depth in metres that count, `skeleton` the name of that of a pose and `crop` the size (height, width) at which
-    a person is seen. Behaviour is in `segtailor.tasks`.
+    farthest depth in metres that count, `skeleton` the name of that of a pose and `crop` the size (height, width) at
+    which a person is seen. Behaviour is in `segtailor.tasks`.
     """
 
     classes: tuple[str, ...]

@@ -1,9 +1,9 @@
 """Random scale, crop, flip and colour for a whole batch in one resampling pass, on any device.
 
-Without rotation the geometry is separable: per image one table of source rows and one of source columns. They
-are computed in double precision by NumPy, so that they do not depend on the device, and sent in one copy.
-Images are sampled bilinearly; how targets follow is the matter of their kind (`segtailor.tasks`). Nothing is filtered before shrinking:
-at scale 0.5 two bilinear taps per axis are an exact box filter, between 0.5 and 1 the aliasing is slight.
+Without rotation the geometry is separable: per image one table of source rows and one of source columns. They are
+computed in double precision by NumPy, so that they do not depend on the device, and sent in one copy. Images are
+sampled bilinearly; how targets follow is the matter of their kind (`segtailor.tasks`). Nothing is filtered before
+shrinking: at scale 0.5 two bilinear taps per axis are an exact box filter, between 0.5 and 1 the aliasing is slight.
 """
 
 from __future__ import annotations
@@ -274,4 +274,3 @@ def _sample_images(images: Tensor, tables: _Tables, *, out: Tensor) -> None:
     matrix = tables.colour.view(batch, 3, 4)
     torch.baddbmm(matrix[:, :, 3:], matrix[:, :, :3], pixels.flatten(2), out=out.flatten(2))
     out.mul_(tables.row_inside[:, None, :, None]).mul_(tables.column_inside[:, None, None])
-

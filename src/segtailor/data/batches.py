@@ -26,7 +26,7 @@ ORDER, LOOKS = 0, 1  # separate the random streams of which image and of how it 
 
 
 class Batch(NamedTuple):
-    """Normalised images (batch, 3, h, w) float32 and their targets, e.g. labels (batch, h, w) uint8 with 255 ignored."""
+    """Normalised images (batch, 3, h, w) float32 and targets, e.g. labels (batch, h, w) uint8 with 255 ignored."""
 
     images: Tensor
     labels: Tensor

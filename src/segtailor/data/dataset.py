@@ -60,7 +60,9 @@ def check_pair(pair: Pair, task: Task, name: str) -> None:
     image, labels = pair
     targets = kind_of(task).targets(task)
     if image.dtype != np.uint8 or labels.dtype != targets.dtype:
-        wanted = "both must be uint8" if targets.dtype == np.uint8 else f"they must be uint8 and {targets.dtype}"
+        wanted = (
+            "both must be uint8" if targets.dtype == np.uint8 else f"they must be uint8 and {targets.dtype}"
+        )
         raise DataProblem(f"sample '{name}' is {image.dtype} and {labels.dtype}; {wanted}.")
     shaped = image.ndim == 3 and image.shape[2] == 3 and image.size > 0
     if not shaped or labels.shape != targets.shape((image.shape[0], image.shape[1])):

@@ -67,13 +67,15 @@ def depth_task(nearest: float, farthest: float) -> Task:
 def divided(
     found: Mapping[str, Pairing], *, where: Path, val: float | None, test: float | None, seed: int
 ) -> dict[str, Pairing]:
-    """Divide an undivided set by ratio; files without a partner stay with `train`, so that nothing is lost from sight."""
+    """Divide an undivided set by ratio; files without a partner stay with `train`, in sight."""
     if WHOLE not in found:
         return dict(found)
     whole = found[WHOLE]
     if not whole.pairs:
         whole.complete(where)
     table = by_ratio(tuple(whole.pairs), val=VAL_SHARE if val is None else val, test=test or 0.0, seed=seed)
-    parts = {split: Pairing(pairs={name: whole.pairs[name] for name in names}) for split, names in table.items()}
+    parts = {
+        split: Pairing(pairs={name: whole.pairs[name] for name in names}) for split, names in table.items()
+    }
     parts["train"] = replace(whole, pairs=parts["train"].pairs)
     return parts

@@ -110,7 +110,10 @@ def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:
         take_census(name, _samples(dataset, name), task=task, count=checks.count, limit=limit)
         for name in dataset.splits
     ]
-    findings = [*_nameless_colours(dataset), *(found for rule in checks.rules for found in rule(census, task))]
+    findings = [
+        *_nameless_colours(dataset),
+        *(found for rule in checks.rules for found in rule(census, task)),
+    ]
     return Diagnosis(
         findings=_placed([*known, *findings], dataset),
         splits={part.split: _facts(part, task) for part in census},

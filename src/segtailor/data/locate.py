@@ -27,7 +27,15 @@ __all__ = ["DATASETS", "dataset_from", "locate"]
 
 PATHS = ("path", "legend")  # options that are paths
 USUAL_TASK = "segmentation"  # of a dataset without a task in its name
-SELF_REGISTERED = (bdd, camvid, cityscapes, depth_folder, folder, nyud, voc)  # importing a module registers its dataset
+SELF_REGISTERED = (
+    bdd,
+    camvid,
+    cityscapes,
+    depth_folder,
+    folder,
+    nyud,
+    voc,
+)  # importing a module registers its dataset
 
 DATASETS.add("synthetic", synthetic.from_options)
 DATASETS.add("synthetic-depth", synthetic.depth_from_options)

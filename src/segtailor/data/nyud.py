@@ -1,8 +1,8 @@
 """NYU Depth v2 (Silberman et al. 2012): a folder of pictures and 16-bit depth, or the labelled `.mat` file.
 
-In a folder, `NAME_rgb.jpg` belongs to `NAME_depth_mm.png` (other endings below), directly inside or below `train`, `val`
-and `test`. The `.mat` file is HDF5 (version 7.3) and is read with h5py, one picture at a time: `images` (n, 3, width,
-height) and `depths` (n, width, height) in metres.
+In a folder, `NAME_rgb.jpg` belongs to `NAME_depth_mm.png` (other endings below), directly inside or below `train`,
+`val` and `test`. The `.mat` file is HDF5 (version 7.3) and is read with h5py, one picture at a time: `images` (n, 3,
+width, height) and `depths` (n, width, height) in metres.
 """
 
 from __future__ import annotations
@@ -118,14 +118,15 @@ class MatSample:
 def _frames_in(file: Path) -> int:
     with _opened(file) as content:
         images, depths = content.get("images"), content.get("depths")
-        shapes = [getattr(item, "shape", ()) for item in (images, depths)]
-        fits = len(shapes[0]) == 4 and shapes[0][1] == 3 and shapes[1] == (shapes[0][0], *shapes[0][2:])
-        if not fits or shapes[0][2] * shapes[0][3] > PIXEL_LIMIT:
+        many: tuple[int, ...] = getattr(images, "shape", ())
+        deep: tuple[int, ...] = getattr(depths, "shape", ())
+        fits = len(many) == 4 and many[1] == 3 and deep == (many[0], *many[2:])
+        if not fits or many[2] * many[3] > PIXEL_LIMIT:
             raise DataProblem(
-                f"{file} holds images {shapes[0]} and depths {shapes[1]}, not (n, 3, width, height) and (n, width, "
-                "height). Give the labelled part of NYU Depth v2."
+                f"{file} holds images {many} and depths {deep}, not (n, 3, width, height) and (n, width, height). "
+                "Give the labelled part of NYU Depth v2."
             )
-        return int(shapes[0][0])
+        return int(many[0])
 
 
 @contextmanager
@@ -141,7 +142,9 @@ def _opened(file: Path) -> Iterator[Any]:
         with h5py.File(file, "r") as content:
             yield content
     except OSError as problem:
-        raise DataProblem(f"{file} cannot be read as a .mat file of version 7.3: {problem}. Fetch it again.") from None
+        raise DataProblem(
+            f"{file} cannot be read as a .mat file of version 7.3: {problem}. Fetch it again."
+        ) from None
 
 
 def _by_ending(folder: Path) -> Pairing:

@@ -37,7 +37,10 @@ class Limits:
     quality_drift: float = 0.001
 
 
-LIMITS = {"fp32": Limits(), "fp16": Limits(label_agreement=0.99, max_rel_difference=2e-2, quality_drift=0.005)}
+LIMITS = {
+    "fp32": Limits(),
+    "fp16": Limits(label_agreement=0.99, max_rel_difference=2e-2, quality_drift=0.005),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,8 +31,8 @@ class OnnxMetadata:
     """What a file reads and gives.
 
     `input` is `image` (normalised floats, NCHW) or `pixels` (uint8, NHWC); `output` is `logits` at the network's own
-    stride or what is finished: `labels`, `depth` or `heatmaps`; `align_corners` is the flag of the resize from the logits to the image. `architecture` is the
-    document of an architecture file.
+    stride or what is finished: `labels`, `depth` or `heatmaps`; `align_corners` is the flag of the resize from the
+    logits to the image. `architecture` is the document of an architecture file.
     """
 
     task: Task

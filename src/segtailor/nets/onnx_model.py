@@ -77,7 +77,7 @@ class OnnxModel:
             raise OnnxProblem(f"ONNX file {self.file} {problem} Export it again.") from None
 
     def run(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return the output for an array of the file's input type, e.g. logits (1, classes, h, w) or labels (1, h, w)."""
+        """Return the output for an array of the file's type, e.g. logits (1, classes, h, w) or labels (1, h, w)."""
         (source, *_) = self.session.get_inputs()
         try:
             output: NDArray[Any] = self.session.run(None, {source.name: array})[0]

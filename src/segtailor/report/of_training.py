@@ -100,7 +100,12 @@ def _curves(run: RunFolder) -> tuple[Any, ...]:
     return present(
         [
             run.curve("Loss", [("loss", "loss")], y="loss"),
-            run.curve("Quality on the validation split", [(one.name, one.label) for one in shares], y="%", factor=100),
+            run.curve(
+                "Quality on the validation split",
+                [(one.name, one.label) for one in shares],
+                y="%",
+                factor=100,
+            ),
             run.curve("Errors on the validation split", [(one.name, one.label) for one in errors], y="error"),
             run.curve("Learning rate", [("lr", "learning rate")], y="rate"),
             run.curve("Speed", [("images_per_s", "images per second")], y="images per second"),

@@ -26,10 +26,10 @@ from segtailor.nets.relax import Live, Weights, driving, live
 from segtailor.nets.supernet import Supernet
 from segtailor.search.gradient_settings import Gradient, Pass, Role
 from segtailor.search.roles import Roles, mixed_seed
+from segtailor.tasks import kind_of
 from segtailor.training import device as devices
 from segtailor.training.captured import CapturedStep
 from segtailor.training.guard import Guard
-from segtailor.tasks import kind_of
 from segtailor.training.optimiser import make_optimiser, set_rate, update
 
 LEAST_COST = (

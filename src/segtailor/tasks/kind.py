@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from segtailor.core.codec import Json
 from segtailor.core.registry import Registry
 from segtailor.core.task import Colour, Task
-from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.looks import Look
+from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.targets import Targets
 
 Forward: TypeAlias = Callable[[Tensor], Tensor]  # from images to the main output
@@ -43,8 +43,6 @@ class Criterion(Protocol):
 
 class Scores(Protocol):
     """The figures of an evaluation: a frozen dataclass of numbers."""
-
-    images: int
 
     @property
     def quality(self) -> float:

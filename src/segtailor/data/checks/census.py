@@ -105,9 +105,7 @@ def take_census(
     )
 
 
-def look(
-    sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[np.int64]]
-) -> Record | Fault:
+def look(sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Record | Fault:
     """Read one sample and keep what the checks need, or say why it cannot be read."""
     file = str(sample.image) if isinstance(sample, FileSample) else sample.name
     try:

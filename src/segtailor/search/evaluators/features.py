@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from segtailor.core.codec import Json, fingerprint, to_json
+from segtailor.core.errors import Unsupported
 from segtailor.core.plan import IMAGE, Plan, Shape
 from segtailor.core.task import Preprocessing
 from segtailor.data.arrays import Spec, Store
@@ -24,6 +25,7 @@ from segtailor.nets.inference import enlarge, normalise
 from segtailor.nets.network import Network
 from segtailor.nets.parts import Part
 from segtailor.nets.teacher import Teacher
+from segtailor.tasks import Targets
 
 AT_ONCE = 16  # images through the encoder at a time
 

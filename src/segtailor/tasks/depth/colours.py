@@ -12,7 +12,15 @@ from PIL import Image, ImageDraw
 GAP = (0, 0, 0)
 # Anchors from far to near, equally spaced: dark violet, red, orange, pale yellow. Lightness grows all the way, so that
 # the order can be read without colour vision.
-ANCHORS = ((24, 15, 62), (87, 16, 110), (148, 38, 103), (203, 65, 73), (240, 112, 32), (251, 173, 40), (252, 242, 170))
+ANCHORS = (
+    (24, 15, 62),
+    (87, 16, 110),
+    (148, 38, 103),
+    (203, 65, 73),
+    (240, 112, 32),
+    (251, 173, 40),
+    (252, 242, 170),
+)
 BAR, EDGE, TICK = 12, 4, 4  # pixels: width of the bar, space around it, length of a tick
 TEXT = (235, 235, 235)
 BACK = (24, 24, 28)
@@ -42,7 +50,7 @@ def colourise(depth: NDArray[np.float32], span: tuple[float, float]) -> NDArray[
     near, far = span
     known = np.isfinite(depth) & (depth > 0)
     place = np.log(np.where(known, depth, far) / far) / np.log(near / far)
-    painted = table()[np.rint(255 * np.clip(place, 0, 1)).astype(np.int64)]
+    painted: NDArray[np.uint8] = table()[np.rint(255 * np.clip(place, 0, 1)).astype(np.int64)]
     painted[~known] = GAP
     return painted
 

@@ -20,7 +20,7 @@ NAMES = ("delta1", "delta2", "delta3", "rmse", "rmse_log", "abs_rel", "sqr_rel")
 
 @dataclass(frozen=True, kw_only=True)
 class DepthScores:
-    """Figures of one evaluation. `delta1` to `delta3` are shares of pixels within 1.25, 1.25² and 1.25³ of the truth."""
+    """Figures of one evaluation; `delta1` to `delta3` are shares of pixels within a factor 1.25, 1.25², 1.25³."""
 
     delta1: float
     delta2: float
@@ -62,7 +62,9 @@ class DepthMeter:
     def add(self, predicted: Tensor, depths: Tensor) -> None:
         """Count a batch of depth maps (images, height, width) in metres."""
         if predicted.shape != depths.shape:
-            raise ValueError(f"predicted depths are {tuple(predicted.shape)}, true ones {tuple(depths.shape)}")
+            raise ValueError(
+                f"predicted depths are {tuple(predicted.shape)}, true ones {tuple(depths.shape)}"
+            )
         for found, truth in zip(predicted, depths, strict=True):
             known = (truth >= self.span[0]) & (truth <= self.span[1])
             self.sums += _figures(found[known].double(), truth[known].double())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,8 @@ class DepthMaps:
     augmentation says otherwise.
     """
 
-    dtype: np.dtype[Any] = np.dtype(np.float32)
-    missing: float = 0.0
+    missing: ClassVar[float] = 0.0
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
 
     def shape(self, size: tuple[int, int]) -> tuple[int, ...]:
         """One depth per pixel."""

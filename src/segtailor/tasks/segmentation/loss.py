@@ -54,9 +54,7 @@ class Criterion:
         """Return the weighted sum over outputs; `normaliser` is ignored where it cannot be shared."""
         terms = []
         for name, logits in outputs.items():
-            sized, target = same_size(
-                logits, labels, self.settings.resize, align_corners=self.align_corners
-            )
+            sized, target = same_size(logits, labels, self.settings.resize, align_corners=self.align_corners)
             term = (
                 self._mined(sized, target) if self.settings.ohem else self._plain(sized, target, normaliser)
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,8 @@ class Labels:
     """Labels of `classes` classes; without a number nothing is checked."""
 
     classes: int | None = None
-    dtype: np.dtype[Any] = np.dtype(np.uint8)
-    missing: float = IGNORE
+    missing: ClassVar[float] = IGNORE
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint8)
 
     def shape(self, size: tuple[int, int]) -> tuple[int, ...]:
         """One label per pixel."""

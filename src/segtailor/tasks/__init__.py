@@ -1,0 +1,1 @@
+"""What a network predicts, kind by kind: targets, losses, metrics and drawings."""

@@ -64,9 +64,7 @@ def _pictures(root: Path, name: str) -> Path:
     return next((folder for folder in choices if folder.is_dir()), choices[0])
 
 
-def _person(
-    row: Any, index: int, images: Rows, pictures: Path
-) -> tuple[Person, tuple[float, float] | None]:
+def _person(row: Any, index: int, images: Rows, pictures: Path) -> tuple[Person, tuple[float, float] | None]:
     """Return the person and, where the file tells it, the height and width of the picture."""
     if not isinstance(row, dict):
         raise DataProblem(f"annotation number {index} is {short(row)}. {EXPECTED}")
@@ -76,7 +74,9 @@ def _person(
     if missing:
         raise DataProblem(f"{who} has no {', '.join(missing)}. Add what is missing.")
     if not _is_id(row["image_id"]) or row["image_id"] not in images:
-        raise DataProblem(f"{who} is in picture {short(row['image_id'])}, which is not listed. Add it to images.")
+        raise DataProblem(
+            f"{who} is in picture {short(row['image_id'])}, which is not listed. Add it to images."
+        )
     image = images[row["image_id"]]
     box = check_box(row["bbox"], who=who)
     area = number(row.get("area", box[2] * box[3]))

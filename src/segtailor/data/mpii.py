@@ -110,7 +110,8 @@ def _box(centre: Any, scale: Any, who: str) -> Box:
         )
     x, y, size = known
     side = size * REFERENCE_HEIGHT
-    return check_box([x - 1 - side / 2, y - 1 + LIFT * size - side / 2, side, side], who=who)
+    half = (side - 1) / 2
+    return check_box([x - 1 - half, y - 1 + LIFT * size - half, side, side], who=who)
 
 
 def _head_size(box: Any, joints: Joints, who: str) -> float | None:

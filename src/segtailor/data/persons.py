@@ -1,6 +1,7 @@
 """One annotated person: box, joints and what measures the error; checked where it comes from outside.
 
-Coordinates are pixels with (0, 0) in the middle of the top left pixel; a box is (x, y, width, height).
+Coordinates are pixels with (0, 0) in the middle of the top left pixel; a box (x, y, width, height) holds `width`
+pixels from pixel x on.
 """
 
 from __future__ import annotations
@@ -128,7 +129,9 @@ def check_box(box: Any, *, who: str) -> Box:
     """Return (x, y, width, height), or raise `DataProblem` where it is no box or has no area."""
     numbers = tuple(number(value) for value in box) if isinstance(box, list | tuple | np.ndarray) else ()
     if len(numbers) != 4 or any(value is None or abs(value) >= FARTHEST for value in numbers):
-        raise DataProblem(f"{who} has box {short(box)}, which is none. Give four numbers: x, y, width, height.")
+        raise DataProblem(
+            f"{who} has box {short(box)}, which is none. Give four numbers: x, y, width, height."
+        )
     x, y, width, height = (float(value) for value in numbers if value is not None)
     if width <= 0 or height <= 0:
         raise DataProblem(
@@ -152,5 +155,7 @@ def picture_below(folder: Path, name: Any, *, who: str) -> str:
     """Return the path of a picture named by an annotation file; one that leads out of `folder` raises."""
     place = PurePosixPath(name) if isinstance(name, str) and "\0" not in name else None
     if place is None or not place.name or place.is_absolute() or ".." in place.parts or "\\" in str(place):
-        raise DataProblem(f"{who} has picture {short(name)}, which is no file below {folder}. Correct its name.")
+        raise DataProblem(
+            f"{who} has picture {short(name)}, which is no file below {folder}. Correct its name."
+        )
     return str(folder / place)

@@ -27,9 +27,11 @@ class Skeleton:
     def __post_init__(self) -> None:
         if self.sigmas and len(self.sigmas) != len(self.joints):
             raise DataProblem(
-                f"skeleton '{self.name}' has {len(self.sigmas)} sigmas for {len(self.joints)} joints; give one per joint."
+                f"skeleton '{self.name}' has {len(self.sigmas)} sigmas for {len(self.joints)} joints; give one each."
             )
-        used = {index for part in (*self.pairs, *self.limbs, self.unscored, self.head or ()) for index in part}
+        used = {
+            index for part in (*self.pairs, *self.limbs, self.unscored, self.head or ()) for index in part
+        }
         if not used <= set(range(len(self.joints))):
             raise DataProblem(
                 f"skeleton '{self.name}' has {len(self.joints)} joints but names joint {max(used)}; count from 0."

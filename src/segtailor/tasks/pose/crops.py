@@ -13,7 +13,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image
 
-from segtailor.core.errors import DataProblem
 from segtailor.data.persons import Box, Joints, View, check_box, check_joints, outside
 from segtailor.data.skeletons import Skeleton
 
@@ -67,27 +66,23 @@ class Crop:
     def cut(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Cut the crop (height, width, 3) out of a picture, smoothly also where that is much larger."""
         back = _inverse(self.matrix)
-        reduced = max(1, math.floor(math.hypot(back[0, 0], back[1, 0])))  # picture pixels per crop pixel
         picture = Image.fromarray(image)
-        if reduced > 1:
-            picture = picture.reduce(min(reduced, *picture.size))
+        every = math.floor(math.hypot(back[0, 0], back[1, 0]))  # picture pixels per crop pixel
+        every = max(1, min(every, *picture.size))
         # PIL asks where an output pixel comes from and counts from pixel corners, we from their centres.
-        scale = np.array([[picture.width / image.shape[1]], [picture.height / image.shape[0]]])
         back[:, 2] += 0.5 - back[:, :2].sum(1) / 2
         height, width = self.size
         return np.asarray(
-            picture.transform(
+            picture.reduce(every).transform(
                 (width, height),
                 Image.Transform.AFFINE,
-                tuple((back * scale).reshape(-1)),
+                tuple((back / every).reshape(-1)),
                 Image.Resampling.BILINEAR,
             )
         )
 
 
-def crop_of(
-    box: Box, size: tuple[int, int], *, margin: float = MARGIN, variation: Variation = PLAIN
-) -> Crop:
+def crop_of(box: Box, size: tuple[int, int], *, margin: float = MARGIN, variation: Variation = PLAIN) -> Crop:
     """Return the crop of `size` (height, width) around a box; a box without area raises `DataProblem`."""
     x, y, box_width, box_height = check_box(box, who="a person")
     height, width = size
@@ -96,13 +91,18 @@ def crop_of(
     turn = zoom * np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     if variation.mirrored:
         turn[0] *= -1
-    middle = np.array([x + box_width / 2, y + box_height / 2])
+    middle = np.array([x + (box_width - 1) / 2, y + (box_height - 1) / 2])
     shift = np.array([(width - 1) / 2, (height - 1) / 2]) - turn @ middle
     return Crop(matrix=np.column_stack((turn, shift)), size=size)
 
 
 def cut_person(
-    view: View, skeleton: Skeleton, size: tuple[int, int], *, margin: float = MARGIN, variation: Variation = PLAIN
+    view: View,
+    skeleton: Skeleton,
+    size: tuple[int, int],
+    *,
+    margin: float = MARGIN,
+    variation: Variation = PLAIN,
 ) -> tuple[NDArray[np.uint8], Joints, Crop]:
     """Return the crop's pixels, its joints and the way back. Joints outside picture or crop are unlabelled."""
     image, person = view

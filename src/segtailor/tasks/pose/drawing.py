@@ -18,7 +18,11 @@ FINE = 2  # drawn so many times larger, then reduced: PIL's lines have stair ste
 
 
 def draw_skeleton(
-    image: NDArray[np.uint8], joints: Sequence[NDArray[np.floating]], skeleton: Skeleton, *, least: float = 0.2
+    image: NDArray[np.uint8],
+    joints: Sequence[NDArray[np.floating]],
+    skeleton: Skeleton,
+    *,
+    least: float = 0.2,
 ) -> NDArray[np.uint8]:
     """Draw people's joints, each (joints, 3): x, y, confidence or visibility, over a copy of the picture.
 

@@ -25,7 +25,12 @@ class HeatMaps:
     sigma: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.stride < 1 or self.sigma <= 0 or min(self.size) < 1 or any(n % self.stride for n in self.size):
+        if (
+            self.stride < 1
+            or self.sigma <= 0
+            or min(self.size) < 1
+            or any(n % self.stride for n in self.size)
+        ):
             raise DataProblem(
                 f"heat maps of pictures {self.size[0]}x{self.size[1]} with stride {self.stride} and sigma "
                 f"{self.sigma:g} cannot be made; give sides that the stride divides, and a sigma above 0."

@@ -1,11 +1,12 @@
 """Object keypoint similarity and the average precision and recall over it, by COCO's rules.
 
-The rules are those of cocodataset.org/#keypoints-eval: at most 20 people per picture, thresholds 0.50 to 0.95, precision
+The rules of cocodataset.org/#keypoints-eval: at most 20 people per picture, thresholds 0.50 to 0.95, precision
 read at 101 recalls. Groups, people without joints and people of another size are matched but not counted.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -81,7 +82,6 @@ def oks(found: NDArray[np.floating], person: Person, skeleton: Skeleton) -> floa
     A person without labelled joints is similar to whatever lies in the doubled box, as COCO has it.
     """
     variances = (2 * _sigmas(skeleton)) ** 2
-    area = person.area if person.area is not None else person.box[2] * person.box[3]
     places = np.asarray(found, np.float64)[:, :2]
     if places.shape != (skeleton.count, 2) or person.joints.shape != (skeleton.count, 3):
         raise DataProblem(
@@ -90,7 +90,7 @@ def oks(found: NDArray[np.floating], person: Person, skeleton: Skeleton) -> floa
         )
     labelled = person.labelled
     away = places - person.joints[:, :2] if labelled.any() else _beyond(places, person.box)
-    errors = (away**2).sum(1) / variances / (area + np.spacing(1)) / 2
+    errors = (away**2).sum(1) / variances / (_area(person) + np.spacing(1)) / 2
     likeness = np.exp(-errors[labelled] if labelled.any() else -errors)
     return float(np.nan_to_num(likeness, nan=0.0).mean())  # a place that is no number is nowhere near
 
@@ -121,6 +121,10 @@ def _sigmas(skeleton: Skeleton) -> Floats:
     return np.asarray(skeleton.sigmas, np.float64)
 
 
+def _area(person: Person) -> float:
+    return person.area if person.area is not None else person.box[2] * person.box[3]
+
+
 def _beyond(places: Floats, box: Box) -> Floats:
     """Return how far places lie outside the box grown by its own size on each side."""
     corner, size = np.asarray(box[:2]), np.asarray(box[2:])
@@ -133,8 +137,9 @@ def _pictures(found: Sequence[Found], people: Sequence[Person], skeleton: Skelet
     for person in people:
         theirs.setdefault(person.picture, ([], []))[1].append(person)
     for one in found:
-        if one.picture in theirs:  # what is found in pictures that nobody annotated says nothing
-            theirs[one.picture][0].append(one)
+        if not math.isfinite(one.score):
+            raise DataProblem(f"someone found in {one.picture} has score {one.score}; give a number.")
+        theirs.setdefault(one.picture, ([], []))[0].append(one)
     pictures = []
     for name in sorted(theirs):
         best = sorted(theirs[name][0], key=lambda one: -one.score)[:MOST]
@@ -145,9 +150,9 @@ def _pictures(found: Sequence[Found], people: Sequence[Person], skeleton: Skelet
                 similarity=np.array(similarity, np.float64).reshape(len(best), len(true)),
                 scores=np.array([one.score for one in best], np.float64),
                 found_areas=np.array([one.area for one in best], np.float64),
-                true_areas=np.array([p.area or p.box[2] * p.box[3] for p in true], np.float64),
-                ignored=np.array([p.crowd or not p.labelled.any() for p in true], np.bool_),
-                crowd=np.array([p.crowd for p in true], np.bool_),
+                true_areas=np.array([_area(person) for person in true], np.float64),
+                ignored=np.array([one.crowd or not one.labelled.any() for one in true], np.bool_),
+                crowd=np.array([one.crowd for one in true], np.bool_),
             )
         )
     return pictures
@@ -171,7 +176,9 @@ def _curves(pictures: Sequence[_Picture], sizes: tuple[float, float]) -> _Curves
     right, wrong = np.cumsum(hits & counts, 1), np.cumsum(~hits & counts, 1)
     recall = right / total
     precision = right / (right + wrong + np.spacing(1))
-    precision = np.maximum.accumulate(precision[:, ::-1], 1)[:, ::-1]  # best precision at this recall or above
+    precision = np.maximum.accumulate(precision[:, ::-1], 1)[
+        :, ::-1
+    ]  # best precision at this recall or above
     read = np.array([_read_at(row, best) for row, best in zip(recall, precision, strict=True)])
     final = recall[:, -1] if recall.shape[1] else np.zeros(len(THRESHOLDS))
     return _Curves(read, final)
@@ -202,7 +209,9 @@ def _beyond_sizes(areas: Floats, sizes: tuple[float, float]) -> Flags:
 
 def _read_at(recall: Floats, precision: Floats) -> Floats:
     places = np.searchsorted(recall, RECALLS, side="left")
-    return np.append(precision, 0.0)[np.minimum(places, len(precision))]  # 0 at recalls that are never reached
+    return np.append(precision, 0.0)[
+        np.minimum(places, len(precision))
+    ]  # 0 at recalls that are never reached
 
 
 def _mean(curve: Floats | None, threshold: int | None = None) -> float | None:

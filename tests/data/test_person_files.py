@@ -142,7 +142,7 @@ def test_mpii_joints_beyond_the_far_border_are_dropped_on_reading(tmp_path: Path
         ({"joints": [[1, 2]] * 17, "joints_vis": [1] * 17}, "has joints of shape (17, 3)"),
         ({"joints": [[1, 2]] * 15}, "Give 16 of each"),
         ({"joints": [[1, 2]] * 15 + [[1]]}, "expected are 16 x 3 numbers"),
-        ({"joints": [[float("nan"), 2]] * 16}, "joint 0 is at [nan, 2.0, 1.0], which is no place"),
+        ({"joints": [[float("nan"), 2]] * 16}, "joint 0 at [nan, 2.0, 1.0], which is no place"),
         ({"joints": [[10**400, 2]] * 16}, "expected are 16 x 3 numbers"),
         ({"image": "../../secret.png"}, "is no file below"),
         ({"image": "/etc/passwd"}, "is no file below"),

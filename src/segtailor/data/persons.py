@@ -119,7 +119,7 @@ def check_joints(joints: Any, count: int, *, who: str) -> Joints:
     if (labelled & bad).any():
         where = int(np.flatnonzero(labelled & bad)[0])
         raise DataProblem(
-            f"{who}: joint {where} is at {values[where].tolist()}, which is no place in a picture. "
+            f"{who} has joint {where} at {values[where].tolist()}, which is no place in a picture. "
             "Correct it or set its visibility to 0."
         )
     return np.asarray(np.where(labelled[:, None], values, 0), np.float32)

@@ -115,7 +115,7 @@ def test_wrong_joints_are_refused_by_name() -> None:
         cut_person(View(noise(), person(joints=np.ones((17, 3)))), MPII, (64, 64))
     bad = person().joints.copy()
     bad[2, 0] = math.nan
-    with pytest.raises(DataProblem, match="joint 2 is at"):
+    with pytest.raises(DataProblem, match="joint 2 at"):
         cut_person(View(noise(), person(joints=bad)), MPII, (64, 64))
 
 

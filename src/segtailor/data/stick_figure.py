@@ -21,7 +21,7 @@ from segtailor.core.task import Colour
 FINE = 2  # drawn so many times larger, then reduced
 # Lengths in parts of the height of a person standing upright.
 HEAD, NECK, TORSO, THIGH, SHIN, UPPER_ARM, FOREARM = 0.135, 0.05, 0.29, 0.24, 0.24, 0.17, 0.155
-SHOULDER, HIP, LIMB = 0.105, 0.07, 0.055  # half widths, and the thickness of limbs
+SHOULDER, HIP, LIMB = 0.11, 0.07, 0.065  # half widths, and the thickness of limbs
 Points: TypeAlias = NDArray[np.float64]
 Place: TypeAlias = tuple[float, float]
 
@@ -122,7 +122,7 @@ def _placed(pose: Points, size: tuple[int, int], rng: Generator) -> Points:
     corner = rng.random(2) * spare
     if rng.random() < 1 / 7:
         corner += rng.uniform(-0.25, 0.25, 2) * room
-    return (pose - low) * zoom + corner - 0.5
+    return np.asarray((pose - low) * zoom + corner - 0.5)
 
 
 def _clothes(rng: Generator) -> Clothes:
@@ -148,7 +148,7 @@ def _paint(
     places = [((float(x) + 0.5) * FINE, (float(y) + 0.5) * FINE) for x, y in joints]
     sides = ((clothes.right, (2, 1, 0), (12, 11, 10)), (clothes.left, (3, 4, 5), (13, 14, 15)))
     for colour, leg, _ in sides:
-        _two_bones(draw, [places[joint] for joint in leg], _darker(colour, 0.6), thick)
+        _two_bones(draw, [places[joint] for joint in leg], _darker(colour, 0.7), thick)
     for hidden in (True, False):
         for (colour, _, arm), back in zip(sides, behind.tolist(), strict=True):
             if back == hidden:
@@ -164,7 +164,7 @@ def _paint(
 
 def _two_bones(draw: ImageDraw.ImageDraw, chain: list[Place], colour: Colour, thick: float) -> None:
     """Paint a limb; the outer bone is darker and thinner, so that the joint between shows also when straight."""
-    _bone(draw, chain[1], chain[2], _darker(colour, 0.7), 0.75 * thick)
+    _bone(draw, chain[1], chain[2], _darker(colour, 0.75), 0.75 * thick)
     _bone(draw, chain[0], chain[1], colour, thick)
 
 
@@ -191,14 +191,20 @@ def _darker(colour: Colour, share: float) -> Colour:
     return round(colour[0] * share), round(colour[1] * share), round(colour[2] * share)
 
 
+def _muted(colours: Points, share: float) -> NDArray[np.uint8]:
+    """Keep a share of the difference from grey."""
+    grey = colours.mean(-1, keepdims=True)
+    return np.asarray(grey + share * (colours - grey), np.uint8)
+
+
 def _clutter(size: tuple[int, int], rng: Generator) -> Image.Image:
     """Paint soft colours, then ovals, bars and beams of any colour: also some that look like limbs."""
     full = (size[1] * FINE, size[0] * FINE)
-    soft = rng.integers(40, 220, (rng.integers(2, 6), rng.integers(2, 6), 3)).astype(np.uint8)
+    soft = _muted(rng.uniform(40, 220, (*rng.integers(2, 6, 2), 3)), 0.4)
     picture = Image.fromarray(soft).resize(full, Image.Resampling.BICUBIC)
     draw = ImageDraw.Draw(picture)
     for _ in range(rng.integers(8, 26)):
-        colour = tuple(int(value) for value in rng.integers(20, 240, 3))
+        colour = tuple(_muted(rng.uniform(20, 240, 3), rng.uniform(0.2, 0.9)).tolist())
         x, y = rng.uniform(-0.1, 1.1, 2) * full
         wide, tall = rng.exponential(0.1, 2) * min(full) + 2
         kind = rng.integers(3)

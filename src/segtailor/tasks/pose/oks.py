@@ -128,7 +128,7 @@ def _area(person: Person) -> float:
 def _beyond(places: Floats, box: Box) -> Floats:
     """Return how far places lie outside the box grown by its own size on each side."""
     corner, size = np.asarray(box[:2]), np.asarray(box[2:])
-    return np.maximum(0, corner - size - places) + np.maximum(0, places - corner - 2 * size)
+    return np.asarray(np.maximum(0, corner - size - places) + np.maximum(0, places - corner - 2 * size))
 
 
 def _pictures(found: Sequence[Found], people: Sequence[Person], skeleton: Skeleton) -> list[_Picture]:

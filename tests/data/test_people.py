@@ -7,8 +7,8 @@ import pytest
 
 from segtailor.core.errors import DataProblem, UnknownName
 from segtailor.data.people import People
-from segtailor.data.persons import View
-from segtailor.data.skeletons import MPII
+from segtailor.tasks.pose.persons import View
+from segtailor.tasks.pose.skeletons import MPII
 
 MANY = People(images={"train": 60, "val": 5}, size=(96, 80), seed=3)
 

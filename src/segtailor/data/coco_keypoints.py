@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from segtailor.core.codec import read_json, short
 from segtailor.core.errors import DataProblem
 from segtailor.data.person_files import Annotations, PersonFiles, Source, collect
-from segtailor.data.persons import Person, check_box, check_joints, number, picture_below
-from segtailor.data.skeletons import COCO, Skeleton
+from segtailor.tasks.pose.persons import Person, check_box, check_joints, number, picture_below
+from segtailor.tasks.pose.skeletons import COCO, Skeleton
 
 FILE_LIMIT = 512 * 2**20  # bytes; the published training file has 240 million
 PREFIX = "person_keypoints_"

@@ -15,8 +15,8 @@ import numpy as np
 from segtailor.core.codec import read_json, short
 from segtailor.core.errors import DataProblem
 from segtailor.data.person_files import Annotations, PersonFiles, Source, collect
-from segtailor.data.persons import Box, Joints, Person, check_box, check_joints, number, picture_below
-from segtailor.data.skeletons import MPII, Skeleton
+from segtailor.tasks.pose.persons import Box, Joints, Person, check_box, check_joints, number, picture_below
+from segtailor.tasks.pose.skeletons import MPII, Skeleton
 
 FILE_LIMIT = 64 * 2**20  # bytes; the published training list has 9 million
 REFERENCE_HEIGHT = 200.0  # pixels: `scale` is the person's height in units of this

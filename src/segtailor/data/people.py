@@ -10,9 +10,9 @@ import numpy as np
 
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.data.checks.findings import Severity
-from segtailor.data.persons import Person, View, outside
-from segtailor.data.skeletons import MPII, Skeleton
 from segtailor.data.stick_figure import LIMB, draw_figure
+from segtailor.tasks.pose.persons import Person, View, outside
+from segtailor.tasks.pose.skeletons import MPII, Skeleton
 
 VERSION = 1  # raise whenever something else is drawn, so that caches notice
 SMALLEST, LARGEST = 32, 2048  # pixels per side

@@ -1,4 +1,4 @@
-"""People from annotation files: what the datasets share. Unusable people are left out and reported."""
+"""Where people come from, and what annotation files share: unusable people are left out and reported."""
 
 from __future__ import annotations
 
@@ -7,15 +7,48 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.data.checks.findings import Finding, Severity
 from segtailor.data.files import file_stamp, read_image
-from segtailor.data.persons import Person, View, outside, without_outside
-from segtailor.data.skeletons import Skeleton
+from segtailor.tasks.pose.persons import Person, View, outside, without_outside
+from segtailor.tasks.pose.skeletons import Skeleton
+
+
+class PersonSample(Protocol):
+    """One person, picture not yet read."""
+
+    @property
+    def name(self) -> str:
+        """Unique within the split."""
+
+    @property
+    def stamp(self) -> str:
+        """Changes when the picture or the annotation does."""
+
+    def read(self) -> View:
+        """Decode the picture, or raise `DataProblem` naming the file."""
+
+
+class PersonSource(Protocol):
+    """Named splits of annotated people with one skeleton."""
+
+    @property
+    def skeleton(self) -> Skeleton:
+        """Names and order of the joints."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits, e.g. `train` and `val`."""
+
+    def samples(self, split: str) -> Sequence[PersonSample]:
+        """Return the people of a split in a fixed order; an unknown split raises `UnknownName`."""
+
+    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
+        """Return (severity, kind, file, message, fix) of every doubtful annotation, for the dataset doctor."""
 
 
 @dataclass(frozen=True, kw_only=True)

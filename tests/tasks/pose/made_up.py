@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from segtailor.data.persons import Person
 from segtailor.tasks.pose import Found
+from segtailor.tasks.pose.persons import Person
 from tests.support import FIXTURES
 
 GOLDEN = FIXTURES / "coco_keypoints_golden.json"

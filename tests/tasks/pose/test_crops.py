@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from segtailor.core.errors import DataProblem
-from segtailor.data.persons import Box, Person, View
 from segtailor.tasks.pose import MPII, Variation, Variety, crop_of, cut_person
+from segtailor.tasks.pose.persons import Box, Person, View
 
 
 def person(box: Box = (20.0, 10.0, 30.0, 60.0), joints: np.ndarray | None = None) -> Person:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from segtailor.core.errors import DataProblem
-from segtailor.data.persons import Person
 from segtailor.tasks.pose import COCO, MPII, Found, KeypointScores, keypoint_scores, oks
+from segtailor.tasks.pose.persons import Person
 from tests.tasks.pose.made_up import GOLDEN, NAMES, coco_figures, crowd_of, load
 
 PERSON = Person(

@@ -1,6 +1,5 @@
 """Human pose: joints as heat maps, crops of single people, loss, metrics and drawing."""
 
-from segtailor.data.skeletons import COCO, MPII, SKELETONS, Skeleton, skeleton_called
 from segtailor.tasks.pose.crops import Crop, Variation, Variety, crop_of, cut_person
 from segtailor.tasks.pose.drawing import draw_skeleton
 from segtailor.tasks.pose.flip import flip_test, mirror_joints, mirror_maps
@@ -8,6 +7,8 @@ from segtailor.tasks.pose.heatmaps import HeatMaps
 from segtailor.tasks.pose.loss import heatmap_loss, resized
 from segtailor.tasks.pose.metrics import Pckh, pckh
 from segtailor.tasks.pose.oks import Found, KeypointScores, keypoint_scores, oks
+from segtailor.tasks.pose.persons import Person, View
+from segtailor.tasks.pose.skeletons import COCO, MPII, SKELETONS, Skeleton, skeleton_called
 
 __all__ = [
     "COCO",
@@ -18,9 +19,11 @@ __all__ = [
     "HeatMaps",
     "KeypointScores",
     "Pckh",
+    "Person",
     "Skeleton",
     "Variation",
     "Variety",
+    "View",
     "crop_of",
     "cut_person",
     "draw_skeleton",

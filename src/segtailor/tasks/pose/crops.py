@@ -13,8 +13,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image
 
-from segtailor.data.persons import Box, Joints, View, check_box, check_joints, outside
-from segtailor.data.skeletons import Skeleton
+from segtailor.tasks.pose.persons import Box, Joints, View, check_box, check_joints, outside
+from segtailor.tasks.pose.skeletons import Skeleton
 
 MARGIN = 1.25  # times the box (Xiao et al., 2018)
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segtailor.data.persons import Joints
-from segtailor.data.skeletons import Skeleton
+from segtailor.tasks.pose.persons import Joints
+from segtailor.tasks.pose.skeletons import Skeleton
 
 
 def mirror_maps(maps: Tensor, skeleton: Skeleton) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from segtailor.core.errors import DataProblem
-from segtailor.data.skeletons import Skeleton
+from segtailor.tasks.pose.skeletons import Skeleton
 
 
 @dataclass(frozen=True, kw_only=True)

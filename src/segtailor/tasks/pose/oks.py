@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem
-from segtailor.data.persons import Box, Person
-from segtailor.data.skeletons import Skeleton
+from segtailor.tasks.pose.persons import Box, Person
+from segtailor.tasks.pose.skeletons import Skeleton
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)

@@ -7,18 +7,15 @@ pixels from pixel x on.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.codec import short
 from segtailor.core.errors import DataProblem
-from segtailor.data.checks.findings import Severity
-from segtailor.data.skeletons import Skeleton
 
 Box: TypeAlias = tuple[float, float, float, float]
 Joints: TypeAlias = NDArray[np.float32]  # (joints, 3): x, y, visibility (0 unknown, 1 hidden, 2 visible)
@@ -52,39 +49,6 @@ class View(NamedTuple):
 
     image: NDArray[np.uint8]
     person: Person
-
-
-class PersonSample(Protocol):
-    """One person, picture not yet read."""
-
-    @property
-    def name(self) -> str:
-        """Unique within the split."""
-
-    @property
-    def stamp(self) -> str:
-        """Changes when the picture or the annotation does."""
-
-    def read(self) -> View:
-        """Decode the picture, or raise `DataProblem` naming the file."""
-
-
-class PersonSource(Protocol):
-    """Named splits of annotated people with one skeleton."""
-
-    @property
-    def skeleton(self) -> Skeleton:
-        """Names and order of the joints."""
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits, e.g. `train` and `val`."""
-
-    def samples(self, split: str) -> Sequence[PersonSample]:
-        """Return the people of a split in a fixed order; an unknown split raises `UnknownName`."""
-
-    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
-        """Return (severity, kind, file, message, fix) of every doubtful annotation, for the dataset doctor."""
 
 
 def outside(joints: Joints, size: tuple[float, float]) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from segtailor.core.errors import DataProblem, UnknownName
-from segtailor.data.skeletons import COCO, MPII, SKELETONS, Skeleton, skeleton_called
+from segtailor.tasks.pose.skeletons import COCO, MPII, SKELETONS, Skeleton, skeleton_called
 
 
 @pytest.mark.parametrize("skeleton", SKELETONS.values(), ids=SKELETONS)

@@ -1,1 +1,0 @@
-"""What a network predicts, kind by kind: targets, losses, metrics and drawings."""

@@ -26,6 +26,9 @@ def test_every_promised_name_is_registered() -> None:
         "bdd100k",
         "voc",
         "nyudv2",
+        "mpii",
+        "coco-keypoints",
+        "synthetic-pose",
     }
 
 

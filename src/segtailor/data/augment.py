@@ -1,4 +1,4 @@
-"""Random scale, crop, flip and colour for a whole batch in one resampling pass, on any device.
+"""Random scale, crop, flip, turn and colour for a whole batch, on any device: one resampling pass, two with turns.
 
 Without rotation the geometry is separable: per image one table of source rows and one of source columns. They are
 computed in double precision by NumPy, so that they do not depend on the device, and sent in one copy. Images are
@@ -20,6 +20,7 @@ from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing
 from segtailor.tasks.segmentation.targets import Labels
 from segtailor.tasks.targets import Geometry, Targets
+from segtailor.tasks.turning import turned
 
 LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 YIQ = np.array(
@@ -37,7 +38,8 @@ class Augment:
     `brightness`, `contrast` and `saturation` x draw a factor from 1 - x to 1 + x, `hue` x a rotation of up to
     x turns. Colours are not clipped, and contrast is about the mean luminance of the preprocessing instead of
     that of each image: both keep the whole chain one 3x4 matrix per image. The scale is raised where the shorter
-    side would have fewer than `shorter` pixels. With `rescale_depth` depths are divided by the scale of their image.
+    side would have fewer than `shorter` pixels. `rotate` x turns crops by up to
+    x degrees either way about their centre. With `rescale_depth` depths are divided by the scale of their image.
     """
 
     crop: tuple[int, int]
@@ -49,6 +51,7 @@ class Augment:
     hue: float = 0.0
     shorter: int = 0
     rescale_depth: bool = True
+    rotate: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.crop) < 1:
@@ -63,6 +66,7 @@ class Augment:
             ("contrast", 1.0),
             ("saturation", 1.0),
             ("hue", 0.5),
+            ("rotate", 180.0),
         ):
             value = getattr(self, name)
             if not 0 <= value <= most:
@@ -82,19 +86,22 @@ class Taps(NamedTuple):
 class Drawn(NamedTuple):
     """The random part of a batch: taps, colour matrices (images, 3, 4) on values 0..1, and the taps as lines.
 
-    `lines` (images, 4): source row = lines[0] + lines[1] * row, source column = lines[2] + lines[3] * column.
+    `lines` (images, 4): source row = lines[0] + lines[1] * row, source column = lines[2] + lines[3] * column. `turns`
+    are the angles in radians, empty where nothing turns.
     """
 
     rows: Taps
     columns: Taps
     colour: NDArray[np.float64]
     lines: NDArray[np.float32]
+    turns: NDArray[np.float32]
     rescale: bool = True
 
     def part(self, positions: slice) -> Drawn:
         """Return the draws of some positions in the batch: what one process of several needs."""
         rows, columns = (Taps._make(table[positions] for table in taps) for taps in (self.rows, self.columns))
-        return Drawn(rows, columns, self.colour[positions], self.lines[positions], self.rescale)
+        rest = (self.colour[positions], self.lines[positions], self.turns[positions])
+        return Drawn(rows, columns, *rest, self.rescale)
 
 
 def draw(
@@ -114,6 +121,7 @@ def draw(
         _taps(columns, widths),
         colour_matrices(augment, chance[:, 4:], grey=grey),
         _lines(rows, columns, sizes=sizes, scale=scale, flipped=flipped[:, 0]),
+        _turns(augment, len(sizes), rng),
         augment.rescale_depth,
     )
 
@@ -163,7 +171,11 @@ def resample(
         part = _Tables(*(table[here] for table in tables))
         _sample_images(images, part, out=crops[here])
         crop_labels.append(targets.crop(labels, part.geometry(rescale=drawn.rescale)))
-    return crops, torch.cat(crop_labels) if len(crop_labels) > 1 else crop_labels[0]
+    found = torch.cat(crop_labels) if len(crop_labels) > 1 else crop_labels[0]
+    if not len(drawn.turns):
+        return crops, found
+    angles = torch.from_numpy(drawn.turns).to(images.device)
+    return turned(crops, angles, mode="bilinear"), targets.turn(found, angles, (height, width))
 
 
 def _sources(
@@ -175,6 +187,14 @@ def _sources(
     offset = np.sign(slack) * np.floor(chance * (np.abs(slack) + 1))
     source: NDArray[np.float64] = (np.arange(crop) + 0.5 + offset) * (size / scaled) - 0.5
     return source
+
+
+def _turns(augment: Augment, count: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Draw angles from a stream of their own, so that everything else is drawn as it is without turns."""
+    if not augment.rotate:
+        return np.zeros(0, dtype=np.float32)
+    chance = rng.spawn(1)[0].random(count)
+    return np.deg2rad(augment.rotate * (2 * chance - 1)).astype(np.float32)
 
 
 def _lines(

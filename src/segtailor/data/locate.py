@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from segtailor.core.codec import from_json
 from segtailor.core.errors import DataProblem, UserError, unknown
-from segtailor.data import bdd, camvid, cityscapes, depth_folder, folder, nyud, synthetic, voc
+from segtailor.data import bdd, camvid, cityscapes, depth_folder, folder, nyud, person_crops, synthetic, voc
 from segtailor.data.dataset import DATASETS, Dataset
 from segtailor.data.documents import read_yaml
 
@@ -34,6 +34,7 @@ SELF_REGISTERED = (
     depth_folder,
     folder,
     nyud,
+    person_crops,
     voc,
 )  # importing a module registers its dataset
 

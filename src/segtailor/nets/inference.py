@@ -66,9 +66,11 @@ def predict_picture(
     device: torch.device,
 ) -> NDArray[Any]:
     """Return the prediction for one image (height, width, 3) at its own size, e.g. labels (height, width)."""
+    kind = kind_of(task)
+    seen, back = kind.view(image, task)
     with inference(network):
-        found = predict(network, normalise(image[None], preprocessing, device), task)
-    return found[0].to(kind_of(task).dtype).cpu().numpy()
+        found = predict(network, normalise(seen[None], preprocessing, device), task)
+    return back(found[0].to(kind.dtype).cpu().numpy())
 
 
 @contextmanager

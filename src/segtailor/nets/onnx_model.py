@@ -59,20 +59,18 @@ class OnnxModel:
         A file of fixed size sees the picture resized to that size. Logits are then enlarged straight to the picture;
         how a finished output follows is the matter of its kind.
         """
-        pixels = pixels_of(image)
+        kind = kind_of(self.task)
+        pixels, back = kind.view(pixels_of(image), self.task)
         height, width = pixels.shape[:2]
         if self.size is not None and self.size != (height, width):
             pixels = _resized(pixels, self.size)
         output = self.run(self._input(pixels))
         if self.metadata.output == "logits":
-            return decoded(
-                torch.from_numpy(output.astype(np.float32, copy=False)),
-                (height, width),
-                task=self.task,
-                align_corners=self.metadata.align_corners,
-            )
+            logits = torch.from_numpy(output.astype(np.float32, copy=False))
+            align = self.metadata.align_corners
+            return back(decoded(logits, (height, width), task=self.task, align_corners=align))
         try:
-            return kind_of(self.task).finish(output[0], (height, width), task=self.task)
+            return back(kind.finish(output[0], (height, width), task=self.task))
         except UserError as problem:
             raise OnnxProblem(f"ONNX file {self.file} {problem} Export it again.") from None
 

@@ -4,6 +4,7 @@ from segtailor.tasks.depth.kind import Depth
 from segtailor.tasks.kind import TASK_KINDS, Criterion, Head, Meter, Scores, TaskKind, kind_of
 from segtailor.tasks.looks import Form, Look
 from segtailor.tasks.loss_settings import LossSettings
+from segtailor.tasks.pose.kind import Pose
 from segtailor.tasks.segmentation.kind import Segmentation
 from segtailor.tasks.targets import Geometry, Targets
 
@@ -17,6 +18,7 @@ __all__ = [
     "Look",
     "LossSettings",
     "Meter",
+    "Pose",
     "Scores",
     "Segmentation",
     "Targets",

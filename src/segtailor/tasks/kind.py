@@ -6,7 +6,7 @@ Networks, searches, training, deployment and reports ask `kind_of(task)` and nev
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -23,6 +23,13 @@ from segtailor.tasks.targets import Targets
 
 Forward: TypeAlias = Callable[[Tensor], Tensor]  # from images to the main output
 AddUp: TypeAlias = Callable[[Tensor], Tensor]  # sums a tensor over all processes
+
+
+class View(NamedTuple):
+    """Pixels (height, width, 3) for a network, and what turns a prediction for them into one for the picture."""
+
+    pixels: NDArray[np.uint8]
+    back: Callable[[NDArray[Any]], NDArray[Any]]
 
 
 class Criterion(Protocol):
@@ -111,6 +118,9 @@ class TaskKind(Protocol):
 
     def predict(self, forward: Forward, images: Tensor, *, task: Task, align_corners: bool) -> Tensor:
         """Predict normalised images (n, 3, height, width): usually `decode` of what `forward` returns."""
+
+    def view(self, pixels: NDArray[np.uint8], task: Task) -> View:
+        """Return a picture as the network wants to see it, and the way back for what is predicted of it."""
 
     def head(self, task: Task, *, align_corners: bool) -> Head:
         """Return the stage that makes the finished output of an exported file."""

@@ -54,6 +54,9 @@ class Targets(Protocol):
     def crop(self, targets: Tensor, geometry: Geometry) -> Tensor:
         """Return the targets of the crops, (batch, *shape(size)), from those of the sources (n, *shape(their size))."""
 
+    def turn(self, targets: Tensor, angles: Tensor, size: tuple[int, int]) -> Tensor:
+        """Return the targets of crops of `size` that are turned clockwise about their centre, angles in radians."""
+
     def resized(self, target: NDArray[Any], size: tuple[int, int], to: tuple[int, int]) -> NDArray[Any]:
         """Return the target of an image of `size` as it is when the image is resized to `to`."""
 

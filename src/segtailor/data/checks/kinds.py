@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.task import Kind, Task
-from segtailor.data.checks import content, depth, leaks
+from segtailor.data.checks import content, depth, leaks, pose
 from segtailor.data.checks.census import Census
 from segtailor.data.checks.findings import Finding
 
@@ -61,5 +61,16 @@ CHECKS: Mapping[Kind, Checks] = {
         count=depth.depth_counts,
         rules=(content.faulty_files, depth.gaps, depth.units, depth.spans, content.small_splits, *SHARED),
         shares=depth.measured_share,
+    ),
+    "pose": Checks(
+        count=pose.joint_counts,
+        rules=(
+            content.faulty_files,
+            pose.people_without_joints,
+            pose.rare_joints,
+            content.small_splits,
+            *SHARED,
+        ),
+        shares=class_shares,
     ),
 }

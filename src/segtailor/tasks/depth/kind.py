@@ -18,7 +18,7 @@ from segtailor.tasks.depth.loss import InverseHuber
 from segtailor.tasks.depth.metrics import DepthMeter, DepthScores
 from segtailor.tasks.depth.targets import DepthMaps
 from segtailor.tasks.enlarging import enlarge
-from segtailor.tasks.kind import TASK_KINDS, Forward, Head
+from segtailor.tasks.kind import TASK_KINDS, Forward, Head, View
 from segtailor.tasks.looks import Look
 from segtailor.tasks.loss_settings import LossSettings
 
@@ -59,6 +59,11 @@ class Depth:
         """Predict whole images."""
         size = (images.shape[2], images.shape[3])
         return self.decode(forward(images), size, task=task, align_corners=align_corners)
+
+    def view(self, pixels: NDArray[np.uint8], task: Task) -> View:
+        """Whole pictures as they are."""
+        del task
+        return View(pixels, lambda found: found)
 
     def head(self, task: Task, *, align_corners: bool) -> Metres:
         """Metres at image size."""

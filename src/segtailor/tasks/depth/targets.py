@@ -12,6 +12,7 @@ from torch import Tensor
 
 from segtailor.core.errors import DataProblem
 from segtailor.tasks.targets import Geometry, nearest
+from segtailor.tasks.turning import turned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,11 @@ class DepthMaps:
         if geometry.rescale:
             found.mul_(geometry.lines[:, 1].abs()[:, None, None])
         return found
+
+    def turn(self, targets: Tensor, angles: Tensor, size: tuple[int, int]) -> Tensor:
+        """Take the nearest depth; what comes from outside is a gap."""
+        del size
+        return turned(targets[:, None], angles, mode="nearest")[:, 0]
 
     def resized(self, target: NDArray[Any], size: tuple[int, int], to: tuple[int, int]) -> NDArray[Any]:
         """Take the nearest depth as it is."""

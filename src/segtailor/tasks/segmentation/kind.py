@@ -15,7 +15,7 @@ from torch import Tensor
 from segtailor.core.errors import UserError
 from segtailor.core.task import Colour, Task
 from segtailor.tasks.enlarging import enlarge
-from segtailor.tasks.kind import TASK_KINDS, Forward
+from segtailor.tasks.kind import TASK_KINDS, Forward, View
 from segtailor.tasks.looks import Look
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.segmentation.colour import UNLABELLED, overlay
@@ -61,6 +61,11 @@ class Segmentation:
         """Label whole images."""
         size = (images.shape[2], images.shape[3])
         return self.decode(forward(images), size, task=task, align_corners=align_corners)
+
+    def view(self, pixels: NDArray[np.uint8], task: Task) -> View:
+        """Whole pictures as they are."""
+        del task
+        return View(pixels, lambda found: found)
 
     def head(self, task: Task, *, align_corners: bool) -> LabelsHead:
         """Labels at image size, uint8 up to 256 classes."""

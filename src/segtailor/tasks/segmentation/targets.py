@@ -13,6 +13,7 @@ from torch import Tensor
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE
 from segtailor.tasks.targets import Geometry, nearest
+from segtailor.tasks.turning import turned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,12 @@ class Labels:
             ((1 - inside) * IGNORE).byte() for inside in (geometry.rows_inside, geometry.columns_inside)
         )
         return found.bitwise_or_(rows[:, :, None]).bitwise_or_(columns[:, None])  # 255 has all bits set
+
+    def turn(self, targets: Tensor, angles: Tensor, size: tuple[int, int]) -> Tensor:
+        """Take the nearest label; what comes from outside is 255."""
+        del size
+        known = (IGNORE - targets.float())[:, None]  # so that 0, what lies outside, is the ignored label
+        return (IGNORE - turned(known, angles, mode="nearest")[:, 0]).byte()
 
     def resized(self, target: NDArray[Any], size: tuple[int, int], to: tuple[int, int]) -> NDArray[Any]:
         """Take the nearest label: between two class numbers there is none."""

@@ -255,7 +255,7 @@ def test_scrambled_files_are_read_or_refused_but_never_crash(tmp_path: Path) -> 
     images = [{"id": 4, "file_name": "a.png", "height": SIZE[0], "width": SIZE[1]}]
     coco = {"images": images, "annotations": [coco_row(), coco_row(id=10)]}
     read = 0
-    for seed in range(300):
+    for seed in range(120):
         document, kind = (coco, CocoKeypoints) if seed % 2 else ([mpii_row()] * 2, Mpii)
         file = tmp_path / "person_keypoints_val.json"
         file.write_text(json.dumps(scrambled(document, random.Random(seed))))
@@ -266,7 +266,7 @@ def test_scrambled_files_are_read_or_refused_but_never_crash(tmp_path: Path) -> 
             continue
         read += 1
         assert all(np.isfinite(one.joints).all() and min(one.box[2:]) > 0 for one in people)
-    assert 50 < read < 290
+    assert 20 < read < 115
 
 
 def test_a_stamp_changes_with_picture_and_annotation(tmp_path: Path) -> None:

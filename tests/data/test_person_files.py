@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,38 @@ def test_wrong_places_matlab_files_and_huge_files_are_explained(
         mpii_tree(tmp_path).samples("train")
     with pytest.raises(DataProblem, match="at most 10 are read"):
         coco_tree(tmp_path).samples("val")
+
+
+def scrambled(value: Any, rng: random.Random) -> Any:
+    """Leave things out and put junk in their place."""
+    if rng.random() < 0.15:
+        return rng.choice(
+            [None, True, -1, 1e308, float("nan"), 10**400, "", "a\0b", "..", [], {}, [[]], ["a"] * 4]
+        )
+    if isinstance(value, dict):
+        kept = {key: one for key, one in value.items() if rng.random() > 0.04}
+        return {key: scrambled(one, rng) if rng.random() < 0.3 else one for key, one in kept.items()}
+    if isinstance(value, list):
+        return [scrambled(one, rng) if rng.random() < 0.1 else one for one in value if rng.random() > 0.02]
+    return value
+
+
+def test_scrambled_files_are_read_or_refused_but_never_crash(tmp_path: Path) -> None:
+    images = [{"id": 4, "file_name": "a.png", "height": SIZE[0], "width": SIZE[1]}]
+    coco = {"images": images, "annotations": [coco_row(), coco_row(id=10)]}
+    read = 0
+    for seed in range(120):
+        document, kind = (coco, CocoKeypoints) if seed % 2 else ([mpii_row()] * 2, Mpii)
+        file = tmp_path / "person_keypoints_val.json"
+        file.write_text(json.dumps(scrambled(document, random.Random(seed))))
+        source = kind(path=file)
+        try:
+            people = source.people(*source.splits)
+        except DataProblem:
+            continue
+        read += 1
+        assert all(np.isfinite(one.joints).all() and min(one.box[2:]) > 0 for one in people)
+    assert 20 < read < 115
 
 
 def test_a_stamp_changes_with_picture_and_annotation(tmp_path: Path) -> None:

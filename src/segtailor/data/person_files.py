@@ -14,7 +14,7 @@ import numpy as np
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.data.checks.findings import Finding, Severity
 from segtailor.data.files import file_stamp, read_image
-from segtailor.tasks.pose.persons import Person, View, outside, without_outside
+from segtailor.tasks.pose.persons import Person, View, without_outside
 from segtailor.tasks.pose.skeletons import Skeleton
 
 
@@ -160,10 +160,10 @@ def collect(
         except DataProblem as problem:
             findings.append(_left_out(file, problem))
             continue
-        gone = found.labelled & outside(found.joints, size or (np.inf, np.inf))
-        if gone.any():
-            findings.append(_outside(file, found, [skeleton.joints[joint] for joint in np.flatnonzero(gone)]))
         people[found.id] = without_outside(found, size or (np.inf, np.inf))
+        if people[found.id] is not found:
+            gone = np.flatnonzero(found.labelled & ~people[found.id].labelled)
+            findings.append(_outside(file, found, [skeleton.joints[joint] for joint in gone]))
     if not people:
         raise DataProblem(f"{file} holds no usable person: {findings[0].message}. {findings[0].fix}")
     return Annotations(tuple(people.values()), tuple(findings))

@@ -73,15 +73,15 @@ def check_joints(joints: Any, count: int, *, who: str) -> Joints:
     """Return joints as (count, 3) numbers; another count, or a labelled joint that is no place, raises."""
     wanted = f"expected are {count} x 3 numbers: x, y, visibility of {count} joints. Check which skeleton they follow."
     try:
-        values = np.asarray(joints, np.float32)
+        values = np.asarray(joints, np.float64)
     except (TypeError, ValueError, OverflowError):  # text, missing values, rows of several lengths
         raise DataProblem(f"{who} has joints {short(joints)}; {wanted}") from None
     if values.shape != (count, 3):
         raise DataProblem(f"{who} has joints of shape {values.shape}; {wanted}")
     labelled = ~(values[:, 2] <= 0)  # a visibility that is no number is not let through
-    bad = ~(np.isfinite(values).all(1) & (np.abs(values) < FARTHEST).all(1))
-    if (labelled & bad).any():
-        where = int(np.flatnonzero(labelled & bad)[0])
+    bad = ~(np.abs(values) < FARTHEST).all(1) & labelled
+    if bad.any():
+        where = int(np.flatnonzero(bad)[0])
         raise DataProblem(
             f"{who} has joint {where} at {values[where].tolist()}, which is no place in a picture. "
             "Correct it or set its visibility to 0."

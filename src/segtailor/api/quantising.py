@@ -28,7 +28,7 @@ from segtailor.nets.bundle import Model, load_bundle
 from segtailor.targets.benchmark import OnnxSubject, read_onnx
 from segtailor.targets.runtime import Compiled, runtime_for
 from segtailor.targets.timing import Entrant, Measurement, TimingSettings, measure_all
-from segtailor.training.metrics import Confusion
+from segtailor.tasks.segmentation.metrics import Confusion
 
 FP32_FILE, INT8_FILE, DECISION = "model.onnx", "model.int8.onnx", "int8.json"
 INT8_TARGET = "cpu/openvino/int8"

@@ -19,7 +19,7 @@ FORMAT = 1
 KEY = "segtailor"  # of the entry in the file's metadata_props
 LIMIT = 2**20  # characters of the entry
 Reads: TypeAlias = Literal["image", "pixels"]
-Gives: TypeAlias = Literal["logits", "labels"]
+Gives: TypeAlias = Literal["logits", "labels", "depth", "heatmaps"]
 
 
 class OnnxProblem(UserError):
@@ -31,8 +31,8 @@ class OnnxMetadata:
     """What a file reads and gives.
 
     `input` is `image` (normalised floats, NCHW) or `pixels` (uint8, NHWC); `output` is `logits` at the network's own
-    stride or `labels`; `align_corners` is the flag of the resize from the logits to the image. `architecture` is the
-    document of an architecture file.
+    stride or what is finished: `labels`, `depth` or `heatmaps`; `align_corners` is the flag of the resize from the
+    logits to the image. `architecture` is the document of an architecture file.
     """
 
     task: Task

@@ -26,7 +26,7 @@ from segtailor.search.gradient_settings import (
     Temperature,
 )
 from segtailor.spaces.multi_resolution import MultiResolution
-from segtailor.training.losses import LossSettings
+from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
 

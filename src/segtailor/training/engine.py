@@ -17,13 +17,13 @@ from torch.optim import Optimizer
 from segtailor.core.errors import UserError
 from segtailor.core.plan import MAIN
 from segtailor.data.batches import Batch
+from segtailor.tasks import Criterion
 from segtailor.training import device as devices
 from segtailor.training.averaging import Average
 from segtailor.training.captured import CapturedStep
 from segtailor.training.distill import distillation
 from segtailor.training.distributed import add_up, parallel, world
 from segtailor.training.guard import Guard
-from segtailor.training.losses import Criterion
 from segtailor.training.optimiser import divided, make_encoder_optimiser, make_optimiser, set_rate, update
 from segtailor.training.settings import FitSettings
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from segtailor.core.errors import UserError
+from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.device import Precision
 from segtailor.training.distill import DistillSettings
-from segtailor.training.losses import LossSettings
 from segtailor.training.schedule import Schedule
 
 OptimiserKind: TypeAlias = Literal["sgd", "adam", "adamw"]

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from segtailor.core.errors import UserError
+from segtailor.tasks.loss_settings import LossSettings
+from segtailor.tasks.segmentation.loss import Criterion, balanced_weights, count_labels, missed_overlap
 from segtailor.training.distill import DistillSettings, distillation
-from segtailor.training.losses import Criterion, LossSettings, balanced_weights, count_labels, missed_overlap
 from tests.training.toys import CPU
 
 CLASSES = 4

@@ -123,7 +123,12 @@ def test_a_picture_of_another_shape_keeps_its_shape(
 
 @pytest.mark.parametrize(
     ("size", "within", "expected"),
-    [((100, 50), (32, 48), (32, 16)), ((1, 1000), (32, 48), (1, 48)), ((64, 96), (32, 48), (32, 48)), ((9, 9), (9, 9), (9, 9))],
+    [
+        ((100, 50), (32, 48), (32, 16)),
+        ((1, 1000), (32, 48), (1, 48)),
+        ((64, 96), (32, 48), (32, 48)),
+        ((9, 9), (9, 9), (9, 9)),
+    ],
 )
 def test_a_size_is_fitted_into_another(
     size: tuple[int, int], within: tuple[int, int], expected: tuple[int, int]

@@ -35,9 +35,7 @@ class Sheet:
     problems: tuple[str, ...] = ()
 
 
-def contact_sheet(
-    dataset: Dataset, split: str, *, columns: int = 2, count: int = 8, seed: int = 0
-) -> Sheet:
+def contact_sheet(dataset: Dataset, split: str, *, columns: int = 2, count: int = 8, seed: int = 0) -> Sheet:
     """Draw `count` random samples of a split as image | overlay, `columns` per row, a legend below.
 
     A sample that cannot be read is left out and told; that none can be read raises.
@@ -55,9 +53,7 @@ def contact_sheet(
         raise DataProblem(f"none of {len(problems)} samples can be read; the first: {problems[0]}")
     cells = [_cell(sample.name, pair, dataset.task) for sample, pair in found]
     legend = _legend(dataset.task, [pair for _, pair in found], width=_width(min(columns, len(cells))))
-    return Sheet(
-        picture=_assemble(cells, legend, columns=min(columns, len(cells))), problems=tuple(problems)
-    )
+    return Sheet(picture=_assemble(cells, legend, columns=min(columns, len(cells))), problems=tuple(problems))
 
 
 def write_picture(path: Path, picture: Image.Image) -> None:

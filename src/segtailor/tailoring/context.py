@@ -37,6 +37,16 @@ class Context:
         """Return the planned number of steps, more or less of them where earlier stages were quick or slow."""
         return max(2, round(self.pace * steps))
 
+    def seconds(self, stage: str) -> float | None:
+        """Return how long a stage that trains may take, where a time was asked for."""
+        if self.recipe.request.seconds is None:
+            return None
+        return self.pace * self.recipe.effort.stage_seconds(stage)
+
+    def begun(self, name: str) -> bool:
+        """Tell whether a run of a stage began before."""
+        return Layout(self.run_folder(name)).recipe.exists()
+
     def time(
         self,
         models: Sequence[Any],
@@ -57,6 +67,6 @@ class Context:
     def carry_out(self, recipe: Recipe, name: str) -> dict[str, Any]:
         """Do a run of a stage; one that began before goes on with what it began with, whatever time is left now."""
         folder = self.run_folder(name)
-        if Layout(folder).recipe.exists():
+        if self.begun(name):
             return resume(folder, surroundings=self.around)
         return run(recipe, folder, surroundings=self.around)

@@ -99,4 +99,3 @@ def _faulty(dataset: Dataset, diagnosis: Diagnosis) -> tuple[str, ...]:
     if blamed - explained or len(names) > MOST_SET_ASIDE * (len(samples) + len(alone)):
         return ()
     return tuple(sorted(names))
-

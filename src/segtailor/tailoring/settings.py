@@ -19,6 +19,7 @@ SHARES = {
     "baselines": 0.20,
 }  # of the time that is for training
 FEWEST_SECONDS = 180.0
+GIGA = 1e9
 LABELS: Includes = "network+resize+argmax"  # what a user waits for: from a picture to labels of its size
 
 
@@ -55,8 +56,27 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Seconds of a training step: a part for each step and one for each thousand million multiply-accumulates."""
+
+    base: float
+    per_gmac: float
+
+    def step(self, macs: float) -> float:
+        """Return the seconds of a step over images that together cost `macs` multiply-accumulates."""
+        return self.base + self.per_gmac * macs / GIGA
+
+    def macs(self, seconds: float) -> float:
+        """Return how much work a step of so many seconds can do."""
+        return GIGA * max(seconds - self.base, 0.0) / max(self.per_gmac, 1e-9)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much is done: steps of each training, and candidates of the search. Zero leaves a stage out."""
+    """How much is done: steps of each training, and candidates of the search. Zero leaves a stage out.
+
+    `supernet_steps` is the length of a search by gradients, which has no candidates.
+    """
 
     candidates: int
     candidate_steps: int
@@ -68,6 +88,7 @@ class Effort:
     pack_networks: int
     training_seconds: float
     closing_seconds: float
+    supernet_steps: int = 0
 
     def stage_seconds(self, stage: str) -> float:
         """Return the time planned for a stage that trains."""

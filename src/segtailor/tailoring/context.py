@@ -16,7 +16,12 @@ from segtailor.runs import Layout
 from segtailor.tailoring.settings import TailorRecipe
 from segtailor.targets.timing import Measurement, TimingSettings
 
-QUICK = TimingSettings(runs=50, seconds=1.0)
+RUNS = 50  # of a network that is timed, at least
+
+
+def timing(seconds: float) -> TimingSettings:
+    """Return how networks are timed within a tailoring."""
+    return TimingSettings(runs=RUNS, seconds=seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +57,21 @@ class Context:
         models: Sequence[Any],
         *,
         includes: Includes | None = None,
-        settings: TimingSettings | None = None,
+        final: bool = False,
     ) -> list[Measurement]:
-        """Measure networks on the target at the exported size, in turns."""
+        """Measure networks on the target at the exported size, in turns; `final` ones for longer."""
         return bench(
             models,
             [self.recipe.request.target],
             image=self.recipe.image,
             includes=includes or self.recipe.includes,
             classes=locate(self.recipe.data).task.outputs,
-            settings=settings or QUICK,
+            settings=self.timing(final=final),
         )
+
+    def timing(self, *, final: bool) -> TimingSettings:
+        """Return how networks are timed."""
+        return timing((2 if final else 1) * self.recipe.timing_seconds)
 
     def carry_out(self, recipe: Recipe, name: str) -> dict[str, Any]:
         """Do a run of a stage; one that began before goes on with what it began with, whatever time is left now."""

@@ -15,7 +15,7 @@ from segtailor.core.sampling import sample
 from segtailor.core.space import SPACES, Architecture
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.tailoring.choosing import Sizes, usual_system
-from segtailor.tailoring.context import QUICK
+from segtailor.tailoring.context import timing
 from segtailor.tailoring.facts import on_accelerator
 from segtailor.tailoring.searches import by_gradients
 from segtailor.tailoring.settings import Request
@@ -67,7 +67,7 @@ class MeasuredMachine:
     def macs_per_ms(self, image: tuple[int, int]) -> float:
         """Time a usual network of the system on the target."""
         _, usual, _ = self._examples
-        (one,) = bench([usual], [self.request.target], image=image, settings=QUICK)
+        (one,) = bench([usual], [self.request.target], image=image, settings=timing(1.0))
         return count(usual, image=image).macs / one.median_ms
 
     def sizes(self, crop: tuple[int, int]) -> Sizes:

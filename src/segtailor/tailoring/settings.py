@@ -103,6 +103,7 @@ class TailorRecipe:
     `data` is the request's, less the samples that cannot be read. `image` is the size that the network is exported
     and timed at. `search_limit_ms` is what the search may spend on the network alone, so that the whole keeps the
     budget; `search_limit_macs` is about as much arithmetic on this target, for a search without a device pack.
+    `timing_seconds` is how long a network is timed when there are several to choose from, final ones twice as long.
     """
 
     request: Request
@@ -119,6 +120,7 @@ class TailorRecipe:
     precision: str = "fp32"
     planning_seconds: float = 0.0
     quantise: bool = True
+    timing_seconds: float = 1.0
     includes: Includes = LABELS
     choices: tuple[Choice, ...] = field(default_factory=tuple)
 

@@ -13,9 +13,10 @@ import segtailor
 from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.bundle import Model
+from segtailor.nets.framing import fitted
 from segtailor.nets.onnx_graph import onnx_bytes
 from segtailor.nets.onnx_metadata import KEY, LIMIT, OnnxMetadata, OnnxProblem, parse_metadata, with_metadata
-from segtailor.nets.onnx_model import fitted, open_onnx_model
+from segtailor.nets.onnx_model import open_onnx_model
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")

@@ -67,7 +67,7 @@ class Stopping(Watching):
             self._stop()
 
     def open(self, title: str) -> None:
-        if self.stage == self._where and self._politely and not self.fired:
+        if self.stage == self._where and self._politely and not self.fired and title.startswith("run "):
             self.fired = True
             signal.raise_signal(signal.SIGINT)  # asks to stop after this step; saves
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from segtailor.core.task import IGNORE, Preprocessing, Task
-from segtailor.nets.inference import enlarge, enlarged_labels, normalise, pixels_of
+from segtailor.nets.framing import framed, labels_on
+from segtailor.nets.inference import normalise, pixels_of
 from segtailor.nets.onnx_graph import first_line, onnx_errors, onnx_session
 from segtailor.nets.onnx_metadata import Gives, OnnxMetadata, OnnxProblem, Reads, parse_metadata
 
@@ -52,28 +53,18 @@ class OnnxModel:
     def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Label a PIL image or a (height, width, 3) uint8 array; the labels have the image's own size.
 
-        A file of fixed size sees the picture as large as it fits into that size, with the mean colour beside it where
-        the shapes differ. Logits are enlarged to the picture; labels by the nearest one, because between two class
-        numbers there is none.
+        A file of fixed size sees the picture as large as it fits into that size, its shape kept.
         """
         pixels = pixels_of(image)
         whole = (pixels.shape[0], pixels.shape[1])
         size = self.size or whole
-        inner = fitted(whole, size)
-        if size != whole:
-            pixels = _padded(_resized(pixels, inner), size, self.preprocessing)
-        output = self.run(self._input(pixels))
-        if self.metadata.output == "logits":
-            return self._from_logits(output, inner=inner, size=size, whole=whole)
-        if output.min() < 0 or output.max() >= self.task.outputs:
+        output = self.run(self._input(framed(pixels, size, self.preprocessing)))
+        if self.metadata.output == "labels" and (output.min() < 0 or output.max() >= self.task.outputs):
             raise OnnxProblem(
                 f"ONNX file {self.file} gave label {int(output.max())}, but it has {self.task.outputs} classes. "
                 "Export it again."
             )
-        labels = output[0].astype(np.uint8)
-        if inner != size:
-            labels = _nearest(labels, size)[: inner[0], : inner[1]]
-        return _nearest(labels, whole)
+        return labels_on(output, size, whole, align_corners=self.metadata.align_corners)
 
     def run(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the output for an array of the file's input type: logits (1, classes, h, w) or labels (1, h, w)."""
@@ -94,17 +85,6 @@ class OnnxModel:
                 f"{self.task.outputs} classes. Export it again."
             )
         return output
-
-    def _from_logits(
-        self, output: NDArray[Any], *, inner: tuple[int, int], size: tuple[int, int], whole: tuple[int, int]
-    ) -> NDArray[np.uint8]:
-        """Enlarge logits to the picture: at once where they are of nothing else, else by way of the file's size."""
-        logits = torch.from_numpy(output.astype(np.float32, copy=False))
-        align_corners = self.metadata.align_corners
-        if inner == size:
-            return enlarged_labels(logits, whole, align_corners=align_corners)
-        cut = enlarge(logits, size, align_corners=align_corners)[..., : inner[0], : inner[1]]
-        return enlarged_labels(cut, whole, align_corners=False)  # pictures are resized in this way, too
 
     def _input(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
         if self.metadata.input == "pixels":
@@ -177,36 +157,3 @@ def _gives(session: Any, what: str) -> tuple[Gives, int | None]:
 def _fixed(sides: list[Any]) -> tuple[int, int] | None:
     height, width = sides
     return (height, width) if isinstance(height, int) and isinstance(width, int) else None
-
-
-def fitted(size: tuple[int, int], within: tuple[int, int]) -> tuple[int, int]:
-    """Return the largest size (height, width) of the same shape that fits."""
-    scale = min(most / side for side, most in zip(size, within, strict=True))
-    height, width = (min(most, max(1, round(side * scale))) for side, most in zip(size, within, strict=True))
-    return height, width
-
-
-def _padded(
-    pixels: NDArray[np.uint8], size: tuple[int, int], preprocessing: Preprocessing
-) -> NDArray[np.uint8]:
-    """Fill up below and to the right with what normalising turns into about 0."""
-    if pixels.shape[:2] == size:
-        return pixels
-    canvas = np.empty((*size, 3), np.uint8)
-    canvas[:] = np.clip(np.round(255 * np.asarray(preprocessing.mean)), 0, 255)
-    canvas[: pixels.shape[0], : pixels.shape[1]] = pixels
-    return canvas
-
-
-def _resized(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    if pixels.shape[:2] == size:
-        return pixels
-    picture = Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR)
-    return np.asarray(picture, dtype=np.uint8)
-
-
-def _nearest(labels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    if labels.shape == size:
-        return labels
-    picture = Image.fromarray(labels).resize(size[::-1], Image.Resampling.NEAREST)
-    return np.asarray(picture, dtype=np.uint8)

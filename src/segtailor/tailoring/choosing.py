@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from segtailor.core.errors import unknown
+from segtailor.report.document import Choice
 from segtailor.tailoring.facts import DataFacts
-from segtailor.tailoring.settings import SHARES, Choice, Effort, Request, Speed, TailorRecipe
+from segtailor.tailoring.settings import SHARES, Effort, Request, Speed, TailorRecipe
 
 SYSTEMS = ("lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
 MULTIPLE = 32  # the deepest stride of the families

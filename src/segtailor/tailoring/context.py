@@ -21,7 +21,7 @@ RUNS = 50  # of a network that is timed, at least
 
 def timing(seconds: float) -> TimingSettings:
     """Return how networks are timed within a tailoring."""
-    return TimingSettings(runs=RUNS, seconds=seconds)
+    return TimingSettings(runs=RUNS, seconds=seconds, warm_up_limit=min(10.0, max(0.5, 10 * seconds)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from segtailor.api.training import CHECKED
 from segtailor.core.errors import DataProblem
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.dataset import Dataset
@@ -14,7 +15,6 @@ from segtailor.data.locate import locate, with_option
 from segtailor.data.pairs import FileDataset
 from segtailor.training.device import pick_device
 
-CHECKED = 2000  # samples per split that the doctor looks at
 MOST_SET_ASIDE = 0.2  # of the samples; more means that the data is wrong, not a few files of it
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from segtailor.api.calibration import pack_name
 from segtailor.api.networks import architectures, count
+from segtailor.api.training import CHECKED
 from segtailor.core.errors import UserError
 from segtailor.costs.pack import Use, read_pack
 from segtailor.data.doctor import examine
@@ -15,7 +16,6 @@ from segtailor.data.locate import locate
 from segtailor.recipes.calibrating import CalibrateRecipe
 from segtailor.runs import Layout
 from segtailor.tailoring.context import Context
-from segtailor.tailoring.facts import CHECKED
 from segtailor.tailoring.searches import search_recipe
 
 FASTEST = 4  # networks measured to know what the target can do at all

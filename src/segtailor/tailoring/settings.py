@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from segtailor.core.errors import UserError
 from segtailor.core.target import Includes
 from segtailor.recipes.recipe import RECIPES, Place
+from segtailor.report.document import Choice
 
 if TYPE_CHECKING:
     from segtailor.tailoring.job import Tailoring
@@ -44,15 +45,6 @@ class Request:
             raise UserError(
                 f"--time: {self.seconds:g} seconds are too few for a search; give at least {FEWEST_SECONDS / 60:g}m."
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """One setting that was chosen, and why in one line."""
-
-    setting: str
-    value: str
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

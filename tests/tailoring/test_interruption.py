@@ -1,5 +1,6 @@
 """Stopped at every boundary and within every stage, and resumed each time, a tailoring ends with the same network."""
 
+import re
 import signal
 import sys
 from collections import Counter
@@ -25,7 +26,7 @@ from tests.tailoring.test_end_to_end import TINY, tiny
 NAMES = [name for name, _ in STAGES]
 RUNS = ("pack", "search", "teacher", "train", "baselines")  # stages that hold runs, which save as they go
 PACKAGE = str(Path(segtailor.__file__).parent)
-VOLATILE = ("ms", "seconds", "minutes", "fps")  # endings of names of what is measured
+VOLATILE = ("ms", "seconds", "cost")  # endings of names of what is measured
 
 
 class Watching(Quiet):
@@ -99,10 +100,12 @@ def begin_or_go_on(plan: TailorRecipe, folder: Path, around: Surroundings) -> di
 def stable(value: Any, folder: Path) -> Any:
     """Return what must not depend on the moment: all but what was measured, and where it lies."""
     if isinstance(value, dict):
-        return {key: stable(held, folder) for key, held in value.items() if not str(key).endswith(VOLATILE)}
+        return {key: stable(held, folder) for key, held in value.items() if not key.endswith(VOLATILE)}
     if isinstance(value, list):
         return [stable(held, folder) for held in value]
-    return value.replace(str(folder), "RUN") if isinstance(value, str) else value
+    if isinstance(value, str):
+        return re.sub(r"[\d.]+ ms", "some ms", value.replace(str(folder), "RUN"))
+    return value
 
 
 def outcome(folder: Path, name: str) -> dict[str, Any]:
@@ -114,41 +117,30 @@ def outcome(folder: Path, name: str) -> dict[str, Any]:
 @pytest.mark.timeout(900)
 def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    around = Surroundings(cache=tmp_path / "cache", device="cpu")
-    plan = tiny(
-        around, tmp_path / "whole", budget_ms=1000.0
-    )  # so loose that nothing hangs on a measured latency
+    # Caches of their own, so that the second one makes a pack and judges candidates again; and a budget so loose that
+    # nothing hangs on a measured latency. Whether int8 pays is measured, so what follows from it is not compared.
+    places = [Surroundings(cache=tmp_path / f"cache{number}", device="cpu") for number in range(2)]
+    whole, parts, watch = tmp_path / "whole", tmp_path / "parts", Watching()
+    plan = tiny(places[0], whole, budget_ms=1000.0)
     plan = replace(plan, effort=replace(TINY, pack_minutes=0.02, pack_networks=2), search_limit_ms=1000.0)
-    watch, whole, parts = Watching(), tmp_path / "whole", tmp_path / "parts"
     try:
-        first = dict(carry_out(plan, whole, replace(around, display=watch)))
+        first = dict(carry_out(plan, whole, replace(places[0], display=watch)))
     finally:
         sys.setprofile(None)
-    (tmp_path / "cache" / "packs").rename(tmp_path / "packs")  # so that one must be made again
     for name in NAMES:
-        file = parts / "stages" / f"{name}.json"
         stops = [Stopping(name), Stopping(name, at=watch.calls[name] // 2)]
         stops += [Stopping(name, politely=True)] if name in RUNS else []
         for display in stops:
-            interrupted(plan, parts, around, display)
-            assert not file.exists()
-    last = begin_or_go_on(plan, parts, around)
-    assert_same(stable(first, whole), stable(last, parts))
-    for name in (
-        "data",
-        "search",
-        "choose",
-        "teacher",
-        "train",
-        "baselines",
-        "recommend",
-        "export",
-        "layers",
-    ):
-        assert_same(outcome(whole, name), outcome(parts, name))
-    for file in sorted(path.relative_to(whole) for path in whole.rglob("model.safetensors")):
+            interrupted(plan, parts, places[1], display)
+            assert not (parts / "stages" / f"{name}.json").exists()
+    last = begin_or_go_on(plan, parts, places[1])
+    for key in ("network", "met", "search_worth_it", "budget_ms"):
+        assert first[key] == last[key]
+    for name in ("data", "choose", "teacher", "train", "baselines", "recommend", "export"):
+        assert outcome(whole, name) == outcome(parts, name)
+    assert outcome(whole, "search")["trials"] == outcome(parts, "search")["trials"]
+    assert outcome(whole, "layers")["layers"].keys() == outcome(parts, "layers")["layers"].keys()
+    files = sorted(path.relative_to(whole) for path in whole.rglob("model.safetensors"))
+    assert len(files) == 3  # teacher, winner, baseline
+    for file in files:
         assert (whole / file).read_bytes() == (parts / file).read_bytes(), file
-
-
-def assert_same(one: Any, other: Any) -> None:
-    assert one == other

@@ -67,22 +67,22 @@ def supernet_seconds(recipe: SearchRecipe, around: Surroundings) -> float:
     if ahead is not None:
         changes[-1] = f"strategy.settings.pretraining.fit.steps={1 + SUPERNET_TIMED}"
     short = parse_recipe(overridden(recipe_document(recipe), changes), what="recipe")
-    found = {"pretrain": 0.0, "search": 0.0}
-    for phase, seconds in _phases(_steps(short, around)):
-        found[phase] = seconds
-    return found["search"] + share * found["pretrain"]
+    found = _phases(_steps(short, around))
+    return found["search"] + share * found.get("pretrain", 0.0)
 
 
-def _phases(steps: Iterator[Step]) -> Iterator[tuple[str, float]]:
-    """Yield the seconds of a step of each phase, without its first one; choosing is not waited for."""
+def _phases(steps: Iterator[Step]) -> dict[str, float]:
+    """Return the seconds of a step of each phase, the first one left out; choosing is not waited for."""
+    found: dict[str, float] = {}
     phase, since, first = "", 0.0, 0
     for step in steps:
-        if step.phase not in ("pretrain", "search"):
-            return
         if step.phase != phase:
             phase, since, first = step.phase, time.perf_counter(), step.done
-        elif step.done == step.total and step.done > first:
-            yield phase, (time.perf_counter() - since) / (step.done - first)
+        if step.done == step.total:
+            found[phase] = (time.perf_counter() - since) / max(1, step.done - first)
+        if "search" in found:
+            break
+    return found
 
 
 def _seconds(recipe: TrainRecipe, around: Surroundings) -> float:

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor, nn
-from torch.nn import functional
 
 from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing
+from segtailor.nets.enlarging import resize_bilinear
 
 
 def pixels_of(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -42,7 +42,7 @@ def enlarge(logits: Tensor, size: tuple[int, int], *, align_corners: bool) -> Te
     """Resize logits bilinearly: the one way from a network's stride to pixels."""
     if logits.shape[-2:] == size:
         return logits
-    return functional.interpolate(logits, size=size, mode="bilinear", align_corners=align_corners)
+    return resize_bilinear(logits, size, align_corners=align_corners)
 
 
 def enlarged_labels(logits: Tensor, size: tuple[int, int], *, align_corners: bool) -> NDArray[np.uint8]:

@@ -128,7 +128,8 @@ class Criterion:
             true = labels.long().masked_fill(~counted, 0)
             certain = logits.float().softmax(1).gather(1, true[:, None])[:, 0].masked_fill(~counted, 2.0)
             least = max(1, int(self.settings.ohem_keep * labels.numel()))
-            limit = certain.flatten().kthvalue(least).values.clamp(min=self.settings.ohem)
+            hardest = certain.flatten().topk(least, largest=False, sorted=False).values
+            limit = hardest.max().clamp(min=self.settings.ohem)  # kthvalue is a hundred times slower on a GPU
             kept = (certain <= limit) & counted
             normaliser = (self.class_weights[true] * kept).sum().clamp(min=TINY)
         return (losses * kept).sum() / normaliser

@@ -13,7 +13,6 @@ import segtailor
 from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.bundle import Model
-from segtailor.nets.framing import fitted
 from segtailor.nets.onnx_graph import onnx_bytes
 from segtailor.nets.onnx_metadata import KEY, LIMIT, OnnxMetadata, OnnxProblem, parse_metadata, with_metadata
 from segtailor.nets.onnx_model import open_onnx_model
@@ -38,24 +37,6 @@ class Tiny(nn.Module):
         if self.pixels:
             image = image.permute(0, 3, 1, 2).float() / 255
         logits = self.conv(image)
-        if not self.labels:
-            return logits
-        return logits.argmax(1).to(torch.uint8).repeat_interleave(4, 1).repeat_interleave(4, 2)
-
-
-GREY = Preprocessing(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-
-
-class Shades(nn.Module):
-    """Tells dark from bright, and both from the middle, at a quarter of the resolution."""
-
-    def __init__(self, *, labels: bool) -> None:
-        super().__init__()
-        self.labels = labels
-
-    def forward(self, image: Tensor) -> Tensor:
-        shade = nn.functional.avg_pool2d(image, 4).mean(1, keepdim=True)
-        logits = torch.cat([-shade, shade, 0.5 - shade.abs()], 1)
         if not self.labels:
             return logits
         return logits.argmax(1).to(torch.uint8).repeat_interleave(4, 1).repeat_interleave(4, 2)
@@ -98,43 +79,11 @@ def test_a_file_of_fixed_size_labels_pictures_of_any_size(plain: Path, size: tup
     assert labels.max() < 3
 
 
-def bands(height: int, width: int) -> np.ndarray:
-    """A picture whose upper half has one colour and whose lower half another."""
-    pixels = np.full((height, width, 3), 20, np.uint8)
-    pixels[height // 2 :] = 230
-    return pixels
-
-
-@pytest.mark.parametrize("labels", [False, True])
-@pytest.mark.parametrize("size", [(96, 16), (8, 120), (64, 96), (64, 64)])
-def test_a_picture_of_another_shape_keeps_its_shape(
-    tmp_path: Path, size: tuple[int, int], labels: bool
-) -> None:
-    """Dark is class 0, bright class 1, and what is beside the picture would be class 2."""
-    network = Shades(labels=labels)
-    metadata = OnnxMetadata(task=TASK, preprocessing=GREY, output="labels" if labels else "logits")
-    model = open_onnx_model(written(tmp_path / "m.onnx", metadata, network, torch.zeros(1, 3, 32, 48)))
-    found = model.predict(bands(*size))
-    assert found.shape == size
-    middle = size[0] // 2
-    blurred = max(2, -(-size[0] // 16))  # around the edge, where a stride of 4 cannot tell
-    assert (found[: middle - blurred] == 0).all()
-    assert (found[middle + blurred :] == 1).all()
-
-
-@pytest.mark.parametrize(
-    ("size", "within", "expected"),
-    [
-        ((100, 50), (32, 48), (32, 16)),
-        ((1, 1000), (32, 48), (1, 48)),
-        ((64, 96), (32, 48), (32, 48)),
-        ((9, 9), (9, 9), (9, 9)),
-    ],
-)
-def test_a_size_is_fitted_into_another(
-    size: tuple[int, int], within: tuple[int, int], expected: tuple[int, int]
-) -> None:
-    assert fitted(size, within) == expected
+def test_beside_a_picture_of_another_shape_is_the_mean_colour_and_its_labels_are_cut_off(plain: Path) -> None:
+    model, portrait = open_onnx_model(plain), picture(32, 12)
+    canvas = np.full((32, 48, 3), np.round(255 * np.array(CHOSEN.mean)), np.uint8)
+    canvas[:, :12] = portrait
+    np.testing.assert_array_equal(model.predict(portrait), model.predict(canvas)[:, :12])
 
 
 @pytest.mark.slow

@@ -69,6 +69,12 @@ def lengths(found: SearchRecipe) -> dict[str, int]:
     return {"training": found.training.fit.total(1)}
 
 
+@pytest.mark.parametrize(("pace", "drawn"), [(0.5, 1), (1.0, 2), (100.0, 20)])
+def test_short_searches_judge_few_networks_in_the_end(tmp_path: Path, pace: float, drawn: int) -> None:
+    found = asked(tmp_path, "squeezenas", pace=pace)
+    assert found.strategy.settings["choice"]["samples"] == drawn
+
+
 def test_few_candidates_evolve_and_many_expand(tmp_path: Path) -> None:
     few, many = (asked(tmp_path, "lpsnet", candidates=count) for count in (12, 60))
     assert (few.strategy.kind, few.strategy.settings["trials"]) == ("evolution", 12)

@@ -18,8 +18,8 @@ from segtailor.tailoring.choosing import Sizes, usual_system
 from segtailor.tailoring.context import timing
 from segtailor.tailoring.facts import on_accelerator
 from segtailor.tailoring.searches import by_gradients
-from segtailor.tailoring.settings import Request
-from segtailor.tailoring.speed import Speed, measure_speed, supernet_seconds
+from segtailor.tailoring.settings import Request, Speed
+from segtailor.tailoring.speed import measure_speed, supernet_seconds
 
 SMALLEST, USUAL, LARGEST = (
     "lpsnet-step0",

@@ -11,6 +11,7 @@ from segtailor.recipes.searching import SearchRecipe
 from segtailor.tailoring.choosing import DIRECTIONS, expands
 from segtailor.tailoring.context import Context
 
+STEPS_PER_CHOICE = 10  # of a supernet, for each network that is drawn from it in the end and judged
 LAST_STAGE = 4  # steps of the first of two stages (the decoder alone) for one of the second (everything)
 
 
@@ -52,8 +53,10 @@ def supernet_changes(recipe: SearchRecipe, steps: int) -> list[str]:
 
 def _supernet(context: Context, base: SearchRecipe) -> list[str]:
     steps = context.paced(context.recipe.effort.supernet_steps)
+    drawn = min(base.strategy.settings["choice"]["samples"], steps // STEPS_PER_CHOICE)
     return [
         *supernet_changes(base, steps),
+        f"strategy.settings.choice.samples={drawn}",
         f"strategy.settings.fit.precision={context.recipe.precision}",
     ]
 

@@ -2,8 +2,8 @@
 
 import re
 import signal
-import sys
-from collections import Counter
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-import segtailor
 from segtailor.api.training import Surroundings
 from segtailor.core.codec import read_json
 from segtailor.core.errors import Interrupted
-from segtailor.core.job import Step
 from segtailor.runs import Quiet
 from segtailor.tailoring.job import STAGES
 from segtailor.tailoring.run import carry_out, go_on
@@ -25,71 +23,80 @@ from tests.tailoring.test_end_to_end import TINY, tiny
 
 NAMES = [name for name, _ in STAGES]
 RUNS = ("pack", "search", "teacher", "train", "baselines")  # stages that hold runs, which save as they go
-PACKAGE = str(Path(segtailor.__file__).parent)
+TRIES = 6  # to hit a stage in its middle
 VOLATILE = ("ms", "seconds", "cost")  # endings of names of what is measured
 
 
 class Watching(Quiet):
-    """Counts the calls of our functions in each stage; a display, because displays hear which stage begins."""
+    """Notes how much work (seconds of CPU time) each stage is; a display, because displays hear which stage begins."""
 
     def __init__(self) -> None:
         self.stage = ""
-        self.calls: Counter[str] = Counter()
+        self.work: dict[str, float] = {}
+        self._since = time.process_time()
 
     def message(self, text: str) -> None:
         if text.startswith("stage "):
-            self.stage = text.rpartition(" ")[2]
-            sys.setprofile(self._called)
-
-    def _called(self, frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-            self.calls[self.stage] += 1
-            self.called()
-
-    def called(self) -> None:
-        """See one call."""
+            self.work[self.stage] = time.process_time() - self._since
+            self.stage, self._since = text.rpartition(" ")[2], time.process_time()
 
 
 class Stopping(Watching):
-    """Presses Ctrl-C once in one stage: as it begins, at a call within it, or politely as a run in it begins."""
+    """Presses Ctrl-C in one stage: as it begins, after some of its work, or politely as a run in it begins."""
 
-    def __init__(self, stage: str, *, at: int | None = None, politely: bool = False) -> None:
+    def __init__(self, stage: str, *, after: float | None = None, politely: bool = False) -> None:
         super().__init__()
-        self._where, self._at, self._politely = stage, at, politely
-        self.fired = False
+        self._where, self._after, self._politely = stage, after, politely
 
     def message(self, text: str) -> None:
+        if not text.startswith("stage "):
+            return
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        before = self.stage
         super().message(text)
-        if self.stage == self._where and self._at is None and not self._politely:
-            self._stop()
-
-    def called(self) -> None:
-        if self.stage == self._where and self._at is not None and self.calls[self.stage] >= self._at:
-            self._stop()
+        if before == self._where != self.stage:
+            raise KeyboardInterrupt  # too late: the stage is over
+        if self.stage == self._where and self._after is not None:
+            signal.setitimer(signal.ITIMER_VIRTUAL, self._after)
+        elif self.stage == self._where and not self._politely:
+            raise KeyboardInterrupt  # what a second Ctrl-C does: everything stops at once
 
     def open(self, title: str) -> None:
-        if self.stage == self._where and self._politely and not self.fired and title.startswith("run "):
-            self.fired = True
-            signal.raise_signal(signal.SIGINT)  # asks to stop after this step; saves
+        if self.stage == self._where and self._politely and title.startswith("run "):
+            signal.raise_signal(signal.SIGINT)  # a first Ctrl-C: asks to stop after this step, and saves
 
-    def step(self, step: Step) -> None:
-        """Nothing to show."""
 
-    def _stop(self) -> None:
-        sys.setprofile(None)
-        if not self.fired:
-            self.fired = True
-            raise KeyboardInterrupt  # what a second Ctrl-C does: stops at once
+@pytest.fixture(autouse=True)
+def _alarms_are_a_second_ctrl_c() -> Iterator[None]:
+    """CPU time is what is waited for, because that does not depend on who else works on the machine."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(number, frame)
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    yield
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
 
 
 def interrupted(plan: TailorRecipe, folder: Path, around: Surroundings, display: Stopping) -> None:
     """Go on until the interruption, which must come."""
-    try:
-        with pytest.raises(Interrupted, match="segtailor resume"):
-            begin_or_go_on(plan, folder, replace(around, display=display))
-    finally:
-        sys.setprofile(None)
-    assert display.fired
+    with pytest.raises(Interrupted, match="segtailor resume"):
+        begin_or_go_on(plan, folder, replace(around, display=display))
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def interrupted_within(
+    plan: TailorRecipe, folder: Path, around: Surroundings, *, stage: str, work: float
+) -> None:
+    """Interrupt a stage half-way; one that was quicker this time is undone and interrupted earlier."""
+    file = folder / "stages" / f"{stage}.json"
+    for part in range(1, TRIES):
+        interrupted(plan, folder, around, Stopping(stage, after=max(1e-3, work / 2**part)))
+        if not file.exists():
+            return
+        file.unlink()
+    raise AssertionError(f"stage '{stage}' could not be interrupted")
 
 
 def begin_or_go_on(plan: TailorRecipe, folder: Path, around: Surroundings) -> dict[str, Any]:
@@ -123,16 +130,14 @@ def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_p
     whole, parts, watch = tmp_path / "whole", tmp_path / "parts", Watching()
     plan = tiny(places[0], whole, budget_ms=1000.0)
     plan = replace(plan, effort=replace(TINY, pack_minutes=0.02, pack_networks=2), search_limit_ms=1000.0)
-    try:
-        first = dict(carry_out(plan, whole, replace(places[0], display=watch)))
-    finally:
-        sys.setprofile(None)
+    first = dict(carry_out(plan, whole, replace(places[0], display=watch)))
+    watch.message("stage end")
     for name in NAMES:
-        stops = [Stopping(name), Stopping(name, at=watch.calls[name] // 2)]
-        stops += [Stopping(name, politely=True)] if name in RUNS else []
-        for display in stops:
-            interrupted(plan, parts, places[1], display)
-            assert not (parts / "stages" / f"{name}.json").exists()
+        interrupted(plan, parts, places[1], Stopping(name))
+        interrupted_within(plan, parts, places[1], stage=name, work=watch.work[name])
+        if name in RUNS:
+            interrupted(plan, parts, places[1], Stopping(name, politely=True))
+        assert not (parts / "stages" / f"{name}.json").exists()
     last = begin_or_go_on(plan, parts, places[1])
     for key in ("network", "met", "search_worth_it", "budget_ms"):
         assert first[key] == last[key]

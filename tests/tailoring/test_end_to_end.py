@@ -35,10 +35,15 @@ TINY = Effort(
 
 
 def tiny(
-    around: Surroundings, folder: Path, *, system: str = "auto", budget_ms: float = BUDGET_MS
+    around: Surroundings,
+    folder: Path,
+    *,
+    system: str = "auto",
+    runtime: str = "onnxruntime",
+    budget_ms: float = BUDGET_MS,
 ) -> TailorRecipe:
     """Plan a tailoring as ever, then do the least of everything."""
-    request = requested(DATA, "cpu/onnxruntime/fp32", budget_ms, recipe=system)
+    request = requested(DATA, f"cpu/{runtime}/fp32", budget_ms, recipe=system)
     plan = planned(request, folder, around)
     return replace(plan, batch=4, workers=1, effort=TINY, timing_seconds=0.05)
 

@@ -24,6 +24,8 @@ from tests.tailoring.test_end_to_end import TINY, tiny
 NAMES = [name for name, _ in STAGES]
 RUNS = ("pack", "search", "teacher", "train", "baselines")  # stages that hold runs, which save as they go
 TRIES = 6  # to hit a stage in its middle
+DELIVERED = ("export", "int8", "contract", "layers")
+LOOSE = 1000.0  # milliseconds
 VOLATILE = ("ms", "seconds", "cost")  # endings of names of what is measured
 
 
@@ -86,6 +88,15 @@ def interrupted(plan: TailorRecipe, folder: Path, around: Surroundings, display:
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
+def stop_in(stage: str, plan: TailorRecipe, folder: Path, around: Surroundings, *, work: float) -> None:
+    """Stop as a stage begins, in its middle, and, where it holds a run, so that this run is saved."""
+    interrupted(plan, folder, around, Stopping(stage))
+    interrupted_within(plan, folder, around, stage=stage, work=work)
+    if stage in RUNS:
+        interrupted(plan, folder, around, Stopping(stage, politely=True))
+    assert not (folder / "stages" / f"{stage}.json").exists()
+
+
 def interrupted_within(
     plan: TailorRecipe, folder: Path, around: Surroundings, *, stage: str, work: float
 ) -> None:
@@ -121,26 +132,21 @@ def outcome(folder: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_path: Path) -> None:
+    """Caches of their own let the second one make its own pack and judge candidates again; the budget is so loose that
+    nothing hangs on a measured latency, the runtime one that needs no export to measure."""
     torch.set_num_threads(1)
-    # Caches of their own, so that the second one makes a pack and judges candidates again; and a budget so loose that
-    # nothing hangs on a measured latency. Whether int8 pays is measured, so what follows from it is not compared.
     places = [Surroundings(cache=tmp_path / f"cache{number}", device="cpu") for number in range(2)]
     whole, parts, watch = tmp_path / "whole", tmp_path / "parts", Watching()
-    plan = tiny(places[0], whole, budget_ms=1000.0)
-    plan = replace(plan, effort=replace(TINY, pack_minutes=0.02, pack_networks=2), search_limit_ms=1000.0)
+    plan = tiny(places[0], whole, runtime="eager", budget_ms=LOOSE)
+    plan = replace(plan, effort=replace(TINY, pack_minutes=0.02, pack_networks=2), search_limit_ms=LOOSE)
     first = dict(carry_out(plan, whole, replace(places[0], display=watch)))
     watch.message("stage end")
     for name in NAMES:
-        interrupted(plan, parts, places[1], Stopping(name))
-        interrupted_within(plan, parts, places[1], stage=name, work=watch.work[name])
-        if name in RUNS:
-            interrupted(plan, parts, places[1], Stopping(name, politely=True))
-        assert not (parts / "stages" / f"{name}.json").exists()
+        stop_in(name, plan, parts, places[1], work=watch.work[name])
     last = begin_or_go_on(plan, parts, places[1])
-    for key in ("network", "met", "search_worth_it", "budget_ms"):
-        assert first[key] == last[key]
+    assert stable(first, whole) == stable(last, parts)
     for name in ("data", "choose", "teacher", "train", "baselines", "recommend", "export"):
         assert outcome(whole, name) == outcome(parts, name)
     assert outcome(whole, "search")["trials"] == outcome(parts, "search")["trials"]
@@ -149,3 +155,27 @@ def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_p
     assert len(files) == 3  # teacher, winner, baseline
     for file in files:
         assert (whole / file).read_bytes() == (parts / file).read_bytes(), file
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_files_of_a_runtime_are_the_same_after_interruptions_of_their_making(tmp_path: Path) -> None:
+    """What is delivered is undone and made again, interrupted. Whether int8 pays is measured, so that may differ."""
+    torch.set_num_threads(1)
+    around, folder, watch = Surroundings(cache=tmp_path / "cache", device="cpu"), tmp_path / "run", Watching()
+    plan = tiny(around, folder, budget_ms=LOOSE)
+    first = dict(carry_out(plan, folder, replace(around, display=watch)))
+    watch.message("stage end")
+    before = {name: outcome(folder, name) for name in DELIVERED}
+    model = Path(first["model"])
+    exported = (model / "model.onnx").read_bytes()
+    made = [folder / "stages" / f"{name}.json" for name in DELIVERED]
+    for file in (folder / "result.json", *made, *model.glob("*.onnx"), *model.glob("verify*.json")):
+        file.unlink()
+    for name in DELIVERED:
+        stop_in(name, plan, folder, around, work=watch.work[name])
+    last = begin_or_go_on(plan, folder, around)
+    assert (model / "model.onnx").read_bytes() == exported
+    assert before["export"] == outcome(folder, "export")
+    assert before["int8"]["decided"] == outcome(folder, "int8")["decided"]
+    assert (first["network"], first["met"]) == (last["network"], last["met"])

@@ -55,7 +55,7 @@ def pack(context: Context) -> dict[str, Any]:
         image=recipe.image,
         classes=classes,
         minutes=effort.pack_minutes,
-        fit_networks=4 if effort.pack_networks < 10 else 10,
+        fit_networks=min(4 if effort.pack_networks < 10 else 10, effort.pack_networks),
         trust_networks=effort.pack_networks,
         settings=dict(space.settings),
     )

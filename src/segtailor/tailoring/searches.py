@@ -41,24 +41,18 @@ def by_gradients(recipe: SearchRecipe) -> bool:
     return recipe.strategy.kind == "gradient"
 
 
-def supernet_changes(recipe: SearchRecipe, steps: int) -> list[str]:
+def _supernet(context: Context, base: SearchRecipe) -> list[str]:
     """Return what sets the length of a search by gradients; weights alone are trained before it in proportion."""
-    settings = recipe.strategy.settings
-    changes = [f"strategy.settings.fit.steps={steps}"]
+    settings, steps = base.strategy.settings, context.paced(context.recipe.effort.supernet_steps)
+    changes = [
+        f"strategy.settings.fit.steps={steps}",
+        f"strategy.settings.fit.precision={context.recipe.precision}",
+        f"strategy.settings.choice.samples={min(settings['choice']['samples'], steps // STEPS_PER_CHOICE)}",
+    ]
     if settings["pretraining"] is not None:
         share = settings["pretraining"]["fit"]["steps"] / settings["fit"]["steps"]
         changes.append(f"strategy.settings.pretraining.fit.steps={max(1, round(share * steps))}")
     return changes
-
-
-def _supernet(context: Context, base: SearchRecipe) -> list[str]:
-    steps = context.paced(context.recipe.effort.supernet_steps)
-    drawn = min(base.strategy.settings["choice"]["samples"], steps // STEPS_PER_CHOICE)
-    return [
-        *supernet_changes(base, steps),
-        f"strategy.settings.choice.samples={drawn}",
-        f"strategy.settings.fit.precision={context.recipe.precision}",
-    ]
 
 
 def _judging(context: Context, base: SearchRecipe) -> list[str]:

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from segtailor.data.augment import Augment
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.recipes.gradient_row import SMALL_IMAGE, GradientRow, Scale
+from segtailor.recipes.choices import Scale
+from segtailor.recipes.gradient_row import SMALL_IMAGE, GradientRow
 from segtailor.search.gradient_settings import (
     Choice,
     CostTerm,

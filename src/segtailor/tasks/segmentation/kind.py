@@ -84,6 +84,10 @@ class Segmentation:
         """Take the nearest label."""
         return found if size == to else resized_labels(found, to)
 
+    def corner(self, found: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+        """Leave out what lies beside."""
+        return found[: size[0], : size[1]]
+
     def agree(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell where labels are equal."""
         return np.asarray(one == other)

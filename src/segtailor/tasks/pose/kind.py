@@ -27,7 +27,8 @@ from segtailor.tasks.pose.targets import JointRows
 
 STRIDE = 4
 CROP = (256, 192)
-CLOSE = 1.0  # pixels: joints this near are the same but for rounding
+CLOSE = 2.0 * STRIDE  # pixels: two neighbours of an enlarged map can be equally high, rounding then chooses
+SURE = 0.1  # height of a peak below which there is none, and its place means nothing
 
 
 class Pose:
@@ -101,8 +102,9 @@ class Pose:
         return found
 
     def agree(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-        """Tell which joints are at the same place, to a pixel."""
-        return np.asarray(np.hypot(*np.moveaxis(one[..., :2] - other[..., :2], -1, 0)) <= CLOSE)
+        """Tell which joints are at the same place, or nowhere in both."""
+        apart = np.hypot(*np.moveaxis(one[..., :2] - other[..., :2], -1, 0))
+        return np.asarray((apart <= CLOSE) | ((one[..., 2] < SURE) & (other[..., 2] < SURE)))
 
     def paint(self, image: NDArray[np.uint8], found: NDArray[Any], task: Task, look: Look) -> Image.Image:
         """Draw the skeleton over the picture, or alone on black (`ids`)."""

@@ -2,13 +2,8 @@
 
 Depth: published RMSE 0.523 / 0.526 / 0.525 m on NYUDv2 for arch0 / arch1 / arch2, 300 epochs on 25 000 pictures. Pose:
 published PCKh@0.5 86.5 / 87.0 / 87.1 on MPII, AP 0.658 / 0.659 / 0.659 on COCO, 140 epochs. Where the text is silent:
-<<<<<<< HEAD
-weight decay as in the search, no auxiliary outputs, depths divided by the scale of their picture. At the small scale
-the same settings run for a few epochs on whatever pictures are given.
-=======
 weight decay as in the search, no auxiliary outputs, depths divided by the scale of their picture. At the small
 scale the same settings run for a few epochs on whatever pictures are given.
->>>>>>> dense
 """
 
 from __future__ import annotations

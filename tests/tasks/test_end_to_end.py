@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import segtailor
-from segtailor.api.reporting import report
+from segtailor.api.reporting import look, report
 from segtailor.api.searching import search
 from segtailor.api.serving import demonstrate
 from segtailor.api.training import Surroundings, evaluate, staged_recipe, train, train_recipe
@@ -24,6 +24,7 @@ from segtailor.core.figures import KIND_FACTS
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.onnx_model import open_onnx_model
+from segtailor.tailoring.facts import usable
 from segtailor.tasks import TASK_KINDS, kind_of
 from segtailor.training.evaluate import score_predictions
 
@@ -124,6 +125,14 @@ def test_export_refuses_the_output_of_another_kind(trained: Any) -> None:
     kind, folder, _ = trained
     with pytest.raises(Unsupported, match=f"choose logits or {KIND_FACTS[kind].finished}"):
         segtailor.export(folder / "weights", output="labels")
+
+
+def test_what_needs_classes_says_so(trained: Any, tmp_path: Path) -> None:
+    kind, folder, _ = trained
+    with pytest.raises(Unsupported, match=f"this task is {kind}"):
+        look(folder)
+    with pytest.raises(Unsupported, match="tailor works by the classes of pixels"):
+        usable(DATA[kind])
 
 
 @pytest.mark.slow

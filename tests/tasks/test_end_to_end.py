@@ -26,6 +26,7 @@ from segtailor.data.locate import locate
 from segtailor.nets.onnx_model import open_onnx_model
 from segtailor.tailoring.facts import usable
 from segtailor.tasks import TASK_KINDS, kind_of
+from segtailor.testing import check_dataset
 from segtailor.training.evaluate import score_predictions
 
 torch.set_num_threads(1)
@@ -55,6 +56,11 @@ def trained(request: pytest.FixtureRequest, cache: Path, tmp_path_factory: pytes
 
 def test_plain_facts_and_behaviour_name_the_same_kinds() -> None:
     assert list(KIND_FACTS) == sorted(TASK_KINDS.names(), key=list(KIND_FACTS).index)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rendered_datasets_keep_what_a_dataset_promises(kind: str) -> None:
+    check_dataset(locate(DATA[kind]), limit=2)
 
 
 def test_training_reports_the_figures_of_its_task(trained: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import segtailor
-from segtailor.api.reporting import report
+from segtailor.api.reporting import look, report
 from segtailor.api.searching import search
 from segtailor.api.serving import demonstrate
 from segtailor.api.training import Surroundings, evaluate, staged_recipe, train, train_recipe
@@ -24,7 +24,9 @@ from segtailor.core.figures import KIND_FACTS
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.onnx_model import open_onnx_model
+from segtailor.tailoring.facts import usable
 from segtailor.tasks import TASK_KINDS, kind_of
+from segtailor.testing import check_dataset
 from segtailor.training.evaluate import score_predictions
 
 torch.set_num_threads(1)
@@ -54,6 +56,11 @@ def trained(request: pytest.FixtureRequest, cache: Path, tmp_path_factory: pytes
 
 def test_plain_facts_and_behaviour_name_the_same_kinds() -> None:
     assert list(KIND_FACTS) == sorted(TASK_KINDS.names(), key=list(KIND_FACTS).index)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rendered_datasets_keep_what_a_dataset_promises(kind: str) -> None:
+    check_dataset(locate(DATA[kind]), limit=2)
 
 
 def test_training_reports_the_figures_of_its_task(trained: Any) -> None:
@@ -124,6 +131,14 @@ def test_export_refuses_the_output_of_another_kind(trained: Any) -> None:
     kind, folder, _ = trained
     with pytest.raises(Unsupported, match=f"choose logits or {KIND_FACTS[kind].finished}"):
         segtailor.export(folder / "weights", output="labels")
+
+
+def test_what_needs_classes_says_so(trained: Any, tmp_path: Path) -> None:
+    kind, folder, _ = trained
+    with pytest.raises(Unsupported, match=f"this task is {kind}"):
+        look(folder)
+    with pytest.raises(Unsupported, match="tailor works by the classes of pixels"):
+        usable(DATA[kind])
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import segtailor.spaces  # noqa: F401 - registers the families that a bundle may
 from segtailor.core.atomic import write_bytes, write_json
 from segtailor.core.codec import to_json
 from segtailor.core.errors import DataProblem, Unsupported, UserError
+from segtailor.core.figures import needs_classes
 from segtailor.core.job import Step
 from segtailor.core.target import Target, parse_target
 from segtailor.data.dataset import Dataset
@@ -132,6 +133,7 @@ def _exported(folder: Path, image: tuple[int, int] | None) -> OnnxSubject:
 
 def _dataset(data: str, model: Model) -> Dataset:
     dataset = locate(data)
+    needs_classes(dataset.task, "int8")
     if dataset.task.outputs != model.task.outputs:
         raise DataProblem(
             f"the model knows {model.task.outputs} classes, the data has {dataset.task.outputs}; "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from segtailor.core.atomic import write_text
 from segtailor.core.codec import Json
 from segtailor.core.errors import UserError
+from segtailor.core.figures import needs_classes
 from segtailor.report.comparison import compare
 from segtailor.report.document import Quality, Report
 from segtailor.report.folder import open_run
@@ -86,6 +87,7 @@ def look(run: str | Path, *, surroundings: Surroundings | None = None) -> Qualit
             f"{folder} is no training with a validation split, so there are no pictures to look at; leave them out."
         )
     model = load_bundle(Layout(folder).weights)
+    needs_classes(model.task, "a look at worst and best pictures")
     model.network.to(pick_device(around.device))
     split = str(recipe["val_split"])
     pixels = open_pixels(locate(str(recipe["data"])), split, around.cache)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from segtailor.core.task import Kind
+from segtailor.core.errors import Unsupported
+from segtailor.core.task import Kind, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,8 @@ class KindFacts:
 
     The first figure is the headline: from 0 to 1, higher is better, and it is what searches climb. `finished` names the
     output of an exported file that needs no further work, besides `logits`; it has `rank` dimensions. `described` names
-    what is told of a single prediction; `coloured` says that each output has a colour of its own in pictures.
+    what is told of a single prediction; `labelled` says that outputs are classes of
+    pixels, each with a colour of its own.
     """
 
     summary: str
@@ -39,7 +41,7 @@ class KindFacts:
     finished: str
     rank: int
     described: str
-    coloured: bool = False
+    labelled: bool = False
 
     @property
     def headline(self) -> Figure:
@@ -59,7 +61,7 @@ KIND_FACTS: Mapping[Kind, KindFacts] = {
         finished="labels",
         rank=3,
         described="shares",
-        coloured=True,
+        labelled=True,
     ),
     "depth": KindFacts(
         summary="The distance of each pixel, in metres.",
@@ -90,3 +92,12 @@ KIND_FACTS: Mapping[Kind, KindFacts] = {
         described="joints",
     ),
 }
+
+
+def needs_classes(task: Task, what: str) -> None:
+    """Raise `Unsupported` where pixels have no classes; `what` is what cannot be done then."""
+    if not KIND_FACTS[task.kind].labelled:
+        raise Unsupported(
+            f"{what} works by the classes of pixels, and this task is {task.kind}; train, search, score, export and "
+            "predict it without."
+        )

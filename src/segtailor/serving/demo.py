@@ -39,7 +39,7 @@ class Demo:
         """Describe the model to the page."""
         task = self.predictor.task
         facts = KIND_FACTS[task.kind]
-        named = zip(task.classes, task.palette, strict=True) if facts.coloured else ()
+        named = zip(task.classes, task.palette, strict=True) if facts.labelled else ()
         return {
             "model": self.name,
             "runtime": self.runtime,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from segtailor.api.training import CHECKED
 from segtailor.core.errors import DataProblem
+from segtailor.core.figures import needs_classes
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.dataset import Dataset
 from segtailor.data.doctor import Diagnosis, check
@@ -42,6 +43,7 @@ class Usable:
 def usable(data: str) -> Usable:
     """Examine a dataset; files that alone are at fault are left out by name, anything else at fault raises."""
     dataset = locate(data)
+    needs_classes(dataset.task, "tailor")
     diagnosis = check(dataset, limit=CHECKED)
     names = _faulty(dataset, diagnosis)
     if not names:

@@ -134,7 +134,7 @@ def outcome(folder: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_path: Path) -> None:
     """Caches of their own let the second one make its own pack and judge candidates again; the budget is so loose that
     nothing hangs on a measured latency, the runtime one that needs no export to measure."""
@@ -160,7 +160,7 @@ def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_files_of_a_runtime_are_the_same_after_interruptions_of_their_making(tmp_path: Path) -> None:
     """What is delivered is undone and made again, interrupted. Whether int8 pays is measured, so that may differ."""
     torch.set_num_threads(1)

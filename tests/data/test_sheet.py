@@ -9,10 +9,10 @@ import pytest
 
 from segtailor.core.errors import DataProblem, UnknownName
 from segtailor.core.task import Task
-from segtailor.data.colour import colourise, overlay
 from segtailor.data.dataset import Pair
 from segtailor.data.sheet import CELL, contact_sheet
 from segtailor.data.synthetic import Synthetic
+from segtailor.tasks.segmentation.colour import colourise, overlay
 
 PALETTE = ((255, 0, 0), (0, 255, 0))
 TASK = Task(classes=("red", "green"), palette=PALETTE)

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from segtailor.core.task import Preprocessing
-from segtailor.nets.framing import fitted, framed, labels_on
+from segtailor.core.task import Preprocessing, Task
+from segtailor.nets.framing import fitted, found_on, framed
 from segtailor.nets.inference import normalise
 
 GREY = Preprocessing(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 SIZE = (32, 48)
+THREE = Task(classes=("dark", "bright", "middle"))
 
 
 def bands(height: int, width: int) -> np.ndarray:
@@ -34,7 +35,7 @@ def test_a_picture_keeps_its_shape_and_what_is_beside_it_never_shows(
 ) -> None:
     graph = shades(normalise(framed(bands(*size), SIZE, GREY)[None], GREY, torch.device("cpu")))
     output = graph.argmax(1).repeat_interleave(4, 1).repeat_interleave(4, 2) if labels else graph
-    found = labels_on(output.numpy(), SIZE, size, align_corners=False)
+    found = found_on(output.numpy(), SIZE, size, task=THREE, finished=labels, align_corners=False)
     assert (found.shape, found.dtype) == (size, np.uint8)
     middle, blurred = size[0] // 2, max(2, size[0] // 8)  # where a stride of 4 cannot tell
     assert (found[: middle - blurred] == 0).all()
@@ -49,7 +50,9 @@ def test_a_picture_of_the_size_is_left_alone() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (1, 500), (500, 1), (33, 47)])
 def test_pictures_of_the_oddest_shapes_get_labels(size: tuple[int, int]) -> None:
     assert framed(bands(*size), SIZE, GREY).shape == (*SIZE, 3)
-    assert labels_on(np.zeros((1, 3, 8, 12), np.float32), SIZE, size, align_corners=True).shape == size
+    logits = np.zeros((1, 3, 8, 12), np.float32)
+    found = found_on(logits, SIZE, size, task=THREE, finished=False, align_corners=True)
+    assert found.shape == size
 
 
 @pytest.mark.parametrize(
@@ -65,3 +68,12 @@ def test_a_size_is_fitted_into_another(
     size: tuple[int, int], within: tuple[int, int], expected: tuple[int, int]
 ) -> None:
     assert fitted(size, within) == expected
+
+
+def test_depth_and_joints_of_a_narrow_picture_come_from_its_part_of_the_frame() -> None:
+    metres = Task(classes=("depth",), kind="depth")
+    inside = np.full((1, *SIZE), 9.0, np.float32)
+    inside[:, :, :16] = 2.0  # a picture of 64x32 takes the left 32x16 of the frame
+    found = found_on(inside, SIZE, (64, 32), task=metres, finished=True, align_corners=False)
+    assert found.shape == (64, 32)
+    assert (found == 2.0).all()

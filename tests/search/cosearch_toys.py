@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, ClassVar
@@ -109,6 +110,41 @@ class PlantedDevice:
         own = 1.0 if call.op == OPERATORS_BY_NAME[self.operator] else 5.0  # type: ignore[index]
         written = call.channels // (rate * call.stride)
         return own * (1.0 if written == self.ratio else 2.0)
+
+    def of(self, plan: Plan) -> float:
+        return sum(map(self.price, plan.calls))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patches:
+    """Squares of light and dark of `side` pixels, which is their label: maps that are coarser cannot tell them."""
+
+    number: int
+    side: int
+
+    @property
+    def name(self) -> str:
+        return f"patches{self.side}-{self.number}"
+
+    @property
+    def stamp(self) -> str:
+        return f"{self.side}/{self.number}"
+
+    def read(self) -> Pair:
+        rng = np.random.default_rng([self.side, self.number])
+        squares = rng.integers(0, 2, (SIZE.height // self.side, SIZE.width // self.side), dtype=np.uint8)
+        light = np.kron(squares, np.ones((self.side, self.side), dtype=np.uint8))
+        return Pair(np.repeat(255 * light[..., None], 3, axis=2), light)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """The thousands of values that a network writes: fine maps are dear, and no operator is dearer than another."""
+
+    unit: ClassVar[str] = "k values"
+
+    def price(self, call: OpCall) -> float:
+        return math.prod(call.output()) / 1000
 
     def of(self, plan: Plan) -> float:
         return sum(map(self.price, plan.calls))

@@ -28,7 +28,7 @@ from segtailor.nets.bundle import Model, load_bundle
 from segtailor.targets.benchmark import OnnxSubject, entered, read_onnx
 from segtailor.targets.runtime import Compiled, runtime_for
 from segtailor.targets.timing import Measurement, TimingSettings, measure_all
-from segtailor.training.metrics import Confusion
+from segtailor.tasks.segmentation.metrics import Confusion
 
 FP32_FILE, INT8_FILE, DECISION = "model.onnx", "model.int8.onnx", "int8.json"
 INT8_TARGET = "cpu/openvino/int8"
@@ -170,7 +170,7 @@ def _score(
         pair = scored[index]
         size = (pair.labels.shape[0], pair.labels.shape[1])
         truth, given = torch.from_numpy(np.array(pair.labels))[None], form.read(pair.image)
-        found = [torch.from_numpy(form.labels(each.outputs(given), size))[None] for each in both]
+        found = [torch.from_numpy(form.found(each.outputs(given), size, scored.task))[None] for each in both]
         for confusion, labels in zip(confusions, found, strict=True):
             confusion.add(labels, truth)
         same += int((found[0] == found[1]).sum())

@@ -24,10 +24,10 @@ def draw_classes(count: int, *, share: float, rng: np.random.Generator) -> NDArr
 def paste(images: Tensor, labels: Tensor, *, classes: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
     """Give images 2k and 2k + 1 the `classes` of each other; a last one without a neighbour stays as it is."""
     count = len(labels)
-    neighbour = np.arange(count) ^ 1
-    neighbour[neighbour >= count] = count - 1
-    other = torch.from_numpy(neighbour).to(labels.device)
-    table = torch.from_numpy(classes).to(labels.device, non_blocking=True)
+    other = (torch.arange(count, device=labels.device) ^ 1).clamp(max=count - 1)
+    table = torch.from_numpy(classes)
+    if labels.device.type != "cpu":
+        table = table.pin_memory().to(labels.device, non_blocking=True)
     other_labels = labels[other]
     rows = torch.arange(count, device=labels.device)[:, None, None]
     taken = table[rows, other_labels.long()]

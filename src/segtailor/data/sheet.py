@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from segtailor.core.atomic import writing
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Colour, Task
-from segtailor.data.colour import overlay
 from segtailor.data.dataset import Dataset, Pair, Sample
 from segtailor.data.files import SUFFIXES
+from segtailor.tasks import Look, kind_of
 
 CELL = 320  # width of one picture in pixels
 TALLEST = 2 * CELL  # a picture higher than this is narrowed instead
@@ -87,22 +86,22 @@ def _width(columns: int) -> int:
 
 def _cell(name: str, pair: Pair, task: Task) -> Image.Image:
     """Draw one sample: image and overlay side by side, the name above."""
-    height, width = pair.labels.shape
+    height, width = pair.image.shape[:2]
     scale = min(CELL / width, TALLEST / height)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     cell = Image.new("RGB", (2 * CELL + GAP, size[1] + LINE), PAPER)
     shown = np.asarray(Image.fromarray(pair.image).resize(size, Image.Resampling.LANCZOS))
-    labels = np.asarray(Image.fromarray(pair.labels).resize(size, Image.Resampling.NEAREST))
+    kind = kind_of(task)
+    target = kind.targets(task).resized(pair.labels, (height, width), (size[1], size[0]))
     cell.paste(Image.fromarray(shown), (0, LINE))
-    cell.paste(Image.fromarray(overlay(shown, labels, task.palette)), (CELL + GAP, LINE))
+    cell.paste(kind.paint(shown, target, task, Look(form="overlay")), (CELL + GAP, LINE))
     ImageDraw.Draw(cell).text((0, 3), _fitted(name, 2 * CELL), INK, font=_font())
     return cell
 
 
 def _legend(task: Task, pairs: Sequence[Pair], width: int) -> Image.Image:
-    """Draw a swatch, a name and the share of labelled pixels on this sheet for every class."""
-    counts = np.sum([np.bincount(pair.labels.ravel(), minlength=256) for pair in pairs], axis=0)
-    lines = _legend_lines(task, counts)
+    """Draw a swatch and a text for everything that colours on this sheet mean, such as every class and its share."""
+    lines = kind_of(task).legend([pair.labels for pair in pairs], task)
     entry = max(int(_font().getlength(text)) for _, text in lines) + LINE + 3 * GAP
     entry = min(entry, width - 2 * GAP)
     per_row = max(1, (width - GAP) // entry)
@@ -113,18 +112,6 @@ def _legend(task: Task, pairs: Sequence[Pair], width: int) -> Image.Image:
         draw.rectangle((x, y + 2, x + TEXT + 2, y + TEXT + 4), fill=colour, outline=INK)
         draw.text((x + LINE, y + 1), _fitted(text, entry - LINE), INK, font=_font())
     return legend
-
-
-def _legend_lines(task: Task, counts: NDArray[np.int64]) -> list[tuple[Colour, str]]:
-    labelled = max(int(counts[: task.outputs].sum()), 1)
-    lines = [
-        (colour, f"{name} {counts[label] / labelled:.1%}")
-        for label, (name, colour) in enumerate(zip(task.classes, task.palette, strict=True))
-    ]
-    beyond = counts[task.outputs :].sum() / max(int(counts.sum()), 1)
-    if beyond > 0:
-        lines.append((PAPER, f"(not labelled) {beyond:.1%} of all"))
-    return lines
 
 
 def _assemble(cells: Sequence[Image.Image], legend: Image.Image, *, columns: int) -> Image.Image:

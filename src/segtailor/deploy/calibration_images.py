@@ -16,7 +16,7 @@ from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.dataset import Dataset, Pair, Sample, check_pair
 from segtailor.data.splits import split_samples
-from segtailor.nets.framing import framed, labels_on
+from segtailor.nets.framing import found_on, framed
 from segtailor.nets.inference import normalise
 
 CPU = torch.device("cpu")
@@ -36,9 +36,11 @@ class GraphForm:
         batch = np.ascontiguousarray(framed(picture, self.image, self.preprocessing)[None])
         return batch if self.pixels else normalise(batch, self.preprocessing, CPU).numpy()
 
-    def labels(self, output: NDArray[Any], size: tuple[int, int]) -> NDArray[np.int64]:
-        """Return the labels (height, width) of a graph's output for a picture of `size`."""
-        return labels_on(output, self.image, size, align_corners=self.align_corners).astype(np.int64)
+    def found(self, output: NDArray[Any], size: tuple[int, int], task: Task) -> NDArray[Any]:
+        """Return what an output, labels (1, h, w) or logits (1, classes, h, w), says about a picture of `size`."""
+        finished = output.ndim == 3
+        align = self.align_corners
+        return found_on(output, self.image, size, task=task, finished=finished, align_corners=align)
 
 
 class Pictures(Sequence[Pair]):

@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from segtailor.core.task import Preprocessing
-from segtailor.nets.inference import enlarge, enlarged_labels
+from segtailor.core.task import Preprocessing, Task
+from segtailor.nets.inference import decoded, enlarge
+from segtailor.tasks import kind_of
 
 Size = tuple[int, int]  # height, width
 
@@ -37,25 +38,20 @@ def framed(pixels: NDArray[np.uint8], size: Size, preprocessing: Preprocessing) 
     return canvas
 
 
-def labels_on(output: NDArray[Any], size: Size, picture: Size, *, align_corners: bool) -> NDArray[np.uint8]:
-    """Return the labels of a picture from logits (1, classes, h, w) or labels (1, h, w) of its frame of a size.
+def found_on(
+    output: NDArray[Any], frame: Size, picture: Size, *, task: Task, finished: bool, align_corners: bool
+) -> NDArray[Any]:
+    """Return what a graph says about a picture: from its output, logits or `finished`, for the frame of a size.
 
-    Logits are enlarged; labels go by the nearest one, because between two class numbers there is none.
+    Logits are enlarged straight to the picture; how a finished output follows is the matter of its kind.
     """
-    height, width = fitted(picture, size)
-    if output.ndim == 3:
-        labels = output[0].astype(np.uint8)
-        if (height, width) != size:
-            labels = _nearest(labels, size)[:height, :width]
-        return _nearest(labels, picture)
+    kind, inner = kind_of(task), fitted(picture, frame)
+    if finished and inner == frame:
+        return kind.finish(output[0], picture, task=task)
+    if finished:
+        return kind.resized(kind.corner(kind.finish(output[0], frame, task=task), inner), inner, picture)
     logits = torch.from_numpy(output.astype(np.float32, copy=False))
-    if (height, width) == size:
-        return enlarged_labels(logits, picture, align_corners=align_corners)
-    inner = enlarge(logits, size, align_corners=align_corners)[..., :height, :width]
-    return enlarged_labels(inner, picture, align_corners=False)  # as pictures are resized
-
-
-def _nearest(labels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
-    if labels.shape == size:
-        return labels
-    return np.asarray(Image.fromarray(labels).resize(size[::-1], Image.Resampling.NEAREST), dtype=np.uint8)
+    if inner == frame:
+        return decoded(logits, picture, task=task, align_corners=align_corners)
+    part = enlarge(logits, frame, align_corners=align_corners)[..., : inner[0], : inner[1]]
+    return decoded(part, picture, task=task, align_corners=False)  # as pictures are resized

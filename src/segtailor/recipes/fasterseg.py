@@ -27,7 +27,7 @@ from segtailor.search.gradient_settings import (
     Temperature,
 )
 from segtailor.spaces.multi_resolution import MultiResolution
-from segtailor.training.losses import LossSettings
+from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
 
@@ -64,6 +64,7 @@ def fasterseg(
             fit=_pretraining_fit(paper=paper), augment=_augment((256, 512) if paper else image, paper=paper)
         ),
         supernet=SupernetSettings(fused=paper, masked=paper, matrices=paper, mix_inputs=mix_inputs),
+        record=paper,
         updates="alternating",
         temperature=Temperature(start=1.0, end=1.0),
         logits=LogitOptimiser(lr=3e-4 if paper else 0.03, betas=(0.5, 0.999)),

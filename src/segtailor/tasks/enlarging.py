@@ -1,4 +1,4 @@
-"""Bilinear enlargement with a gradient made of two matrix products.
+"""From a network's stride to pixels: the one resize that all outputs go through. Its gradient is two matrix products.
 
 On a GPU torch adds up the gradient of a large enlargement pixel by pixel, in no fixed order: at the last step of a
 segmentation network that takes most of the training step. The matrices below hold the same weights.
@@ -12,6 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+
+def enlarge(logits: Tensor, size: tuple[int, int], *, align_corners: bool) -> Tensor:
+    """Resize logits bilinearly: the one way from a network's stride to pixels."""
+    if logits.shape[-2:] == size:
+        return logits
+    return resize_bilinear(logits, size, align_corners=align_corners)
 
 
 def resize_bilinear(maps: Tensor, size: tuple[int, int], *, align_corners: bool) -> Tensor:

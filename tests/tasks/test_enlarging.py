@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from segtailor.nets.enlarging import resize_bilinear, weights
+from segtailor.tasks.enlarging import resize_bilinear, weights
 
 SIZES = [((5, 7), (40, 56)), ((5, 7), (41, 50)), ((8, 8), (3, 5)), ((1, 1), (9, 4)), ((6, 1), (6, 12))]
 

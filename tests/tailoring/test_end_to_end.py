@@ -49,7 +49,7 @@ def tiny(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_ends_with_an_exported_network_that_keeps_the_budget(
     tmp_path: Path, system: str

@@ -77,7 +77,7 @@ def verdict(context: Context) -> str:
     rows = {row["network"]: row for row in chosen["networks"]}
     rival = chosen["best_ready"] if chosen["worth"] else OWN
     if rival is None:
-        return f"{sentence}; no ready network kept the budget."
+        return f"{sentence}; no ready network that was tried kept the budget."
     who = f"the best ready network ({rival})" if chosen["worth"] else "the searched network"
     return f"{sentence}; {who} reached {100 * rows[rival]['miou']:.1f} %."
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from segtailor.search.gradient_settings import (
     Role,
 )
 from segtailor.spaces.multi_resolution.architecture import MultiResolutionArchitecture
-from tests.search.cosearch_toys import SPACE, PlantedDevice, problem, settings
+from tests.search.cosearch_toys import SPACE, PlantedDevice, problem, settings, striped
 
 
 @pytest.fixture(autouse=True)
@@ -261,6 +262,44 @@ def test_a_planted_network_is_found() -> None:
         ratios = {cell.ratio for branch in branches for cell in branch[:-1]}
         hits += operators == {device.operator} and ratios == {device.ratio}
     assert hits >= 9
+
+
+def zoomed_where_fine(side: int, *, seed: int) -> tuple[float, set[str]]:
+    """Search; return how likely operators at half resolution are at rate 8, and the operators chosen there."""
+    own = settings(
+        steps=50,
+        ahead=0,
+        roles=(Role(name="student", fixed={"frame": 0}),),
+        passes=(Pass(role="student"),),
+        logits=LogitOptimiser(lr=0.1),
+        cost=CostTerm(weight=0.1),
+        groups={name: Learning(relaxation="softmax", warmup=0.3) for name in ("op", "path")},
+        marks=2,
+    )
+    fit = replace(own.fit, optimiser="adamw", lr=0.02, weight_decay=0.0, batch=4, clip=5.0)
+    job = GradientSearch(replace(own, fit=fit), striped(side, seed=seed))
+    for _ in job.steps():
+        pass
+    found = job.probabilities["student"]
+    rows = [row for name, row in found.items() if name.startswith("op") and name.endswith("_8")]
+    chosen = {cell.operator for branch in parse_architecture(job.result()["architecture"]).branches
+              for cell in takewhile(lambda cell: cell.stride == 1, branch)}  # fmt: skip
+    return sum(row[2] + row[4] for row in rows) / len(rows), chosen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_operators_that_the_data_needs_are_found_against_the_price() -> None:
+    """Stripes as narrow as a pixel of the finest maps are lost at half resolution, which the device prefers."""
+    hits = 0
+    for seed in range(10):
+        share, chosen = zoomed_where_fine(8, seed=seed)
+        hits += share < 0.2 and chosen <= {"conv", "conv_2x"}
+    assert hits >= 9
+    plain = [
+        zoomed_where_fine(64, seed=seed)[0] for seed in range(2)
+    ]  # nothing fine to see: no such preference
+    assert min(plain) > 0.25
 
 
 def test_bad_settings_are_refused_with_a_remedy() -> None:

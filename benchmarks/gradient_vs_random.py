@@ -90,11 +90,16 @@ class Timed:
 
 
 def strategy_of(row: GradientRow, bench: Bench) -> Gradient:
-    """Return the row's own search at the length asked for, with samples to choose among."""
+    """Return the row's own search at the length asked for, with samples to choose among.
+
+    A longer search moves its logits as far in all, by smaller steps: the average over more batches says more.
+    """
     setting, own = bench.setting, row.strategy
+    slower = min(1.0, (own.fit.steps or setting.steps) / setting.steps)
     return replace(
         own,
         fit=replace(own.fit, steps=setting.steps, batch=setting.batch),
+        logits=replace(own.logits, lr=own.logits.lr * slower),
         supernet=replace(own.supernet, fused=bench.device.type != "cpu"),
         choice=Choice(samples=SAMPLES, recalibrate=8),
         marks=10,

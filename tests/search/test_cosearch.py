@@ -267,12 +267,12 @@ def test_a_planted_network_is_found() -> None:
 def zoomed_where_fine(side: int, *, seed: int) -> tuple[float, set[str]]:
     """Search; return how likely operators at half resolution are at rate 8, and the operators chosen there."""
     own = settings(
-        steps=50,
+        steps=60,
         ahead=0,
         roles=(Role(name="student", fixed={"frame": 0}),),
         passes=(Pass(role="student"),),
         logits=LogitOptimiser(lr=0.1),
-        cost=CostTerm(weight=0.1),
+        cost=CostTerm(weight=0.03),
         groups={name: Learning(relaxation="softmax", warmup=0.3) for name in ("op", "path")},
         marks=2,
     )

@@ -345,7 +345,7 @@ def test_import_makes_a_bundle_that_predicts_as_published(
 
 
 def test_the_package_is_a_program_and_only_the_first_of_several_processes_prints() -> None:
-    for rank, printed in (("0", ["segmentation"]), ("1", None)):
+    for rank, printed in (("0", ["segmentation", "depth", "pose"]), ("1", None)):
         done = subprocess.run(
             [sys.executable, "-m", "segtailor", "list", "tasks", "--json"],
             env={**os.environ, "RANK": rank}, capture_output=True, text=True, check=True,

@@ -16,7 +16,20 @@ NAMES = [f"n{index}" for index in range(4)]
 
 
 def test_every_promised_name_is_registered() -> None:
-    assert set(DATASETS.names()) == {"synthetic", "folder", "camvid", "cityscapes", "bdd100k", "voc"}
+    assert set(DATASETS.names()) == {
+        "synthetic",
+        "synthetic-depth",
+        "folder",
+        "folder-depth",
+        "camvid",
+        "cityscapes",
+        "bdd100k",
+        "voc",
+        "nyudv2",
+        "mpii",
+        "coco-keypoints",
+        "synthetic-pose",
+    }
 
 
 def test_options_are_typed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 
 import segtailor
 from segtailor.core.errors import UserError
-from segtailor.core.task import Preprocessing
+from segtailor.core.task import Preprocessing, Task
 from segtailor.deploy.export import export_onnx
 from segtailor.deploy.stages import staged
 from segtailor.deploy.verify import Parity, compare, verify_onnx
@@ -21,6 +21,7 @@ pytest.importorskip("onnxscript")
 
 SIZE = (48, 64)
 CPU = torch.device("cpu")
+TASK = Task(classes=("a", "b", "c", "d"))
 SLOW = [
     pytest.param(name, marks=pytest.mark.slow) for name in segtailor.architectures() if "step" not in name
 ]
@@ -57,7 +58,7 @@ def test_labels_come_out_where_resize_and_arg_max_are_inside(network: Network, t
     (image,) = images(1)
     labels = onnx_session(file).run(["labels"], {"image": image})[0]
     with torch.no_grad():
-        wanted = predict(network, torch.from_numpy(image)).numpy()
+        wanted = predict(network, torch.from_numpy(image), TASK).numpy()
     assert labels.dtype == np.uint8
     assert (labels == wanted).mean() > 0.999
 
@@ -69,7 +70,7 @@ def test_stages_are_those_of_plain_inference(network: Network, includes: str) ->
     image = normalise(pixels(), chosen, CPU)
     with torch.no_grad():
         got = staged(network, includes, preprocessing=chosen)(raw if includes == "end-to-end" else image)
-        full = predict(network, image)
+        full = predict(network, image, TASK)
         wanted = network(image).argmax(1) if includes == "network+argmax" else full
     assert got.shape == wanted.shape
     assert (got == wanted).float().mean() > 0.999

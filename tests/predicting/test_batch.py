@@ -49,7 +49,7 @@ def test_each_form_is_one_png_of_the_pictures_size(tmp_path: Path, form: Form, m
     )
     assert isinstance(result, Result)
     assert (result.output, result.size, result.frames) == (tmp_path / "out" / "a.png", (40, 60), 1)
-    assert result.shares == {"dark": 0.5, "bright": 0.5}
+    assert result.facts == {"dark": 0.5, "bright": 0.5}
     with Image.open(result.output) as picture:
         assert (picture.mode, picture.size) == (mode, (60, 40))
         values, colours = np.asarray(picture), np.asarray(picture.convert("RGB"))
@@ -169,7 +169,7 @@ def test_a_full_disk_is_named_and_leaves_no_remains(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [type(event) for event in events] == [Failure, Result]
-    assert "could not write the labels" in events[0].problem  # type: ignore[union-attr]
+    assert "could not write the prediction" in events[0].problem  # type: ignore[union-attr]
     assert "Free some disk space" in events[0].problem  # type: ignore[union-attr]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["b.png"]
 

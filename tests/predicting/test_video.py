@@ -66,7 +66,7 @@ def test_a_whole_video_is_labelled_frame_by_frame(tmp_path: Path, suffix: str) -
     assert isinstance(result, Result)
     assert [event.done for event in progress if isinstance(event, Progress)] == list(range(1, 13))
     assert (result.frames, result.size) == (12, (48, 64))
-    assert result.shares["bright"] == pytest.approx(
+    assert result.facts["bright"] == pytest.approx(
         np.mean([(index + 1) / 12 for index in range(12)]), abs=0.03
     )
     with open_video(result.output) as footage:

@@ -9,7 +9,7 @@ from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Task
 from segtailor.data.dataset import Pair
 from segtailor.report.inspecting import confusion, inspect, quality_of
-from segtailor.training.metrics import scores
+from segtailor.tasks.segmentation.metrics import scores
 
 TASK = Task(classes=("a", "b", "c", "never"))
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segtailor.core.task import Preprocessing
-from segtailor.nets.inference import predict_labels
+from segtailor.nets.inference import predict_picture
+from segtailor.tasks.segmentation.metrics import Confusion
 from segtailor.training.evaluate import evaluate, same_size
-from segtailor.training.metrics import Confusion
 from tests.training.toys import CPU, TASK, Shots, Toy
 
 SIZES = [(20, 24), (18, 30), (20, 24), (21, 25), (20, 24), (18, 30)]
@@ -47,7 +47,7 @@ def test_scores_equal_those_of_one_picture_at_a_time(align_corners: bool) -> Non
         large = F.interpolate(logits, size=labels.shape, mode="bilinear", align_corners=align_corners)
         predicted = large.argmax(1)
         confusion.add(predicted, torch.from_numpy(labels)[None])
-        shown = predict_labels(network, image, preprocessing=HOW, device=CPU)
+        shown = predict_picture(network, image, task=TASK, preprocessing=HOW, device=CPU)
         assert shown.dtype == np.uint8
         assert (shown == predicted[0].numpy()).all()
     assert scores.iou == confusion.scores().iou

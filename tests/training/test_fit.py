@@ -14,10 +14,10 @@ from segtailor.core.codec import from_json, to_json
 from segtailor.core.errors import RunProblem, Unsupported, UserError
 from segtailor.core.job import Job, Step
 from segtailor.data.batches import Batch
+from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training import fit as fit_module
 from segtailor.training.device import pick_device
 from segtailor.training.distill import DistillSettings
-from segtailor.training.losses import LossSettings
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
 from tests.training.toys import Hungry, Shots, Toy, assert_equal_weights, fit, run, settings

@@ -15,8 +15,8 @@ from segtailor.core.errors import UserError
 from segtailor.data.batches import Batch
 from segtailor.nets.network import Network
 from segtailor.spaces.decoder_cell import decode
+from segtailor.tasks.segmentation.loss import Criterion
 from segtailor.training.engine import Engine
-from segtailor.training.losses import Criterion
 from segtailor.training.optimiser import divided, make_encoder_optimiser
 from segtailor.training.settings import EncoderSettings, FitSettings
 from segtailor.training.state import read_state, write_state

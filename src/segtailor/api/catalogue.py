@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from segtailor import spaces
+from segtailor.core.figures import KIND_FACTS
 from segtailor.core.plan import OPERATORS
 from segtailor.core.registry import Registry
 from segtailor.core.space import SPACES
@@ -81,5 +82,5 @@ _KINDS: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "runtimes": _runtimes,
     "studies": _studies,
     "targets": _targets,
-    "tasks": lambda: [("segmentation", "One class per pixel.")],
+    "tasks": lambda: [(name, facts.summary) for name, facts in KIND_FACTS.items()],
 }

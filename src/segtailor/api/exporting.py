@@ -20,6 +20,7 @@ from segtailor.api.models import model_place, open_model
 from segtailor.core.atomic import sync_folder, sync_tree, write_json, writing
 from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import Unsupported, UserError
+from segtailor.core.figures import KIND_FACTS, Figure
 from segtailor.core.version import VERSION
 from segtailor.data.dataset import Pair
 from segtailor.deploy.export import Graph, Precision
@@ -28,7 +29,7 @@ from segtailor.deploy.verify import LIMITS, Answers, Drifted, Limits, verify_fil
 from segtailor.nets.bundle import Model
 from segtailor.nets.onnx_metadata import Gives
 from segtailor.targets.engine_file import EngineFile
-from segtailor.training.metrics import Confusion
+from segtailor.tasks import kind_of
 
 VERIFY = "verify.json"
 QUANTISED = ("model.int8.onnx", "int8.json")
@@ -53,9 +54,9 @@ class ExportOptions(TypedDict, total=False):
 
     `to` is `onnx` (the default), `openvino`, `torchscript`, `exported-program` or `tensorrt`. `image` is (height,
     width), by default that of the data the network was trained on; a `dynamic` file takes others too. `output` is
-    `logits` at the network's own stride, or `labels` at image size; with `preprocess` the file reads uint8 pixels
-    (1, height, width, 3) instead of normalised images. `data` is a data set to check the file on, `out` the folder
-    (the bundle itself by default).
+    `logits` at the network's own stride, or what is finished (`labels` or `depth` at image size, `heatmaps`); with
+    `preprocess` the file reads uint8 pixels (1, height, width, 3) instead of normalised images. `data` is a data set
+    to check the file on, `out` the folder (the bundle itself by default).
     """
 
     to: str
@@ -124,7 +125,8 @@ class ExportPlan:
             "max_logit_difference": parity.max_abs_difference,
             "max_relative_logit_difference": parity.max_rel_difference,
             "label_agreement": parity.label_agreement,
-            "miou_drift": drift,
+            "headline": self._headline.name,
+            f"{self._headline.name}_drift": drift,
             "limits": dict(asdict(limits)),
             "conditions": {
                 **_plain(self.graph),
@@ -137,11 +139,19 @@ class ExportPlan:
             },
         }
 
+    @property
+    def _headline(self) -> Figure:
+        return KIND_FACTS[self.model.task.kind].headline
+
     def _check(self, answers: Answers, limits: Limits, drift: float | None = None) -> None:
-        if answers.parity.within(limits) and (drift is None or abs(drift) <= limits.miou_drift):
+        if answers.parity.within(limits) and (drift is None or abs(drift) <= limits.quality_drift):
             return
         parity = answers.parity
-        moved = "" if drift is None else f", mIoU moved by {drift:+.4f} (at most {limits.miou_drift:g})"
+        moved = (
+            ""
+            if drift is None
+            else f", {self._headline.label} moved by {drift:+.4f} (at most {limits.quality_drift:g})"
+        )
         largest = (
             "" if parity.max_rel_difference is None else f", logits {parity.max_rel_difference:.2g} apart"
         )
@@ -152,16 +162,16 @@ class ExportPlan:
         )
 
     def _drift(self, answers: Answers, samples: Sequence[Pair]) -> float:
-        """Return the change of mIoU from the network to the file, on the samples."""
-        miou = []
+        """Return the change of the headline figure from the network to the file, on the samples."""
+        task, quality = self.model.task, []
         for maps in (answers.wanted, answers.given):
-            confusion = Confusion(self.model.task.outputs)
-            for labels, pair in zip(maps, samples, strict=True):
-                confusion.add(
-                    torch.from_numpy(labels.astype(np.int64))[None], torch.from_numpy(pair.labels)[None]
+            meter = kind_of(task).meter(task, torch.device("cpu"))
+            for found, pair in zip(maps, samples, strict=True):
+                meter.add(
+                    torch.from_numpy(np.array(found))[None], torch.from_numpy(np.array(pair.labels))[None]
                 )
-            miou.append(confusion.scores().miou)
-        return miou[1] - miou[0]
+            quality.append(meter.scores().quality)
+        return quality[1] - quality[0]
 
     def _samples(self) -> list[Pair]:
         if self.data is not None:
@@ -194,11 +204,17 @@ def planned(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Expo
     to, out, image = options.get("to", "onnx"), options.get("out"), options.get("image")
     if out is None and isinstance(model, Model):
         raise UserError("export: a loaded model has no folder of its own; say where to with out=FOLDER.")
+    output, finished = options.get("output", "logits"), KIND_FACTS[loaded.task.kind].finished
+    if output not in ("logits", finished):
+        raise Unsupported(
+            f"export: output '{output}' is not what a network for {loaded.task.kind} gives; choose "
+            f"logits or {finished}."
+        )
     known = image or known_size(loaded)
     graph = Graph(
         image=known or ASSUMED,
         input="pixels" if options.get("preprocess") else "image",
-        output=options.get("output", "logits"),
+        output=output,
         precision=options.get("precision", "fp32"),
         dynamic=options.get("dynamic", False),
     )

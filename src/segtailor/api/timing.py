@@ -53,18 +53,19 @@ def _subject(
     """Turn what a user names into what can be timed."""
     if isinstance(model, str | Path) and str(model).endswith(".onnx"):
         return read_onnx(Path(model), image=image, includes=includes)
-    size, preprocessing = image or TIMING_SIZE, Preprocessing()
+    size, preprocessing, task = image or TIMING_SIZE, Preprocessing(), None
     if isinstance(model, Network):
         network, name = model, family_of(model.architecture)
     elif isinstance(model, str | Path) and not is_published(str(model)) and _is_bundle(model):
         bundle = load_bundle(model_place(model))
         network, preprocessing, name = bundle.network, bundle.preprocessing, Path(model).resolve().name
+        task = bundle.task
     else:
         network = create(model, classes=published_classes(model) if classes is None else classes)
         name = str(model) if isinstance(model, str | Path) else family_of(model)
     outputs = network.plan.shape(network.plan.outputs[MAIN]).channels
     check_memory(plan(network.architecture, image=size, classes=outputs).deployed())
-    module = staged(inference_form(network), includes, preprocessing=preprocessing, image=size)
+    module = staged(inference_form(network), includes, preprocessing=preprocessing, image=size, task=task)
     return Subject(name=name, module=module, inputs=(Shape(3, *size),), includes=includes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from segtailor.api.networks import resolve
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, UserError, unknown
 from segtailor.core.space import Architecture, architecture_document
-from segtailor.core.task import Task
+from segtailor.core.task import Kind, Task
 from segtailor.data import doctor
 from segtailor.data.augment import Augment
 from segtailor.data.cache import Pixels, open_pixels
@@ -25,6 +25,7 @@ from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model
 from segtailor.nets.onnx_model import OnnxModel
 from segtailor.recipes.auxcells_training import auxcells_training
+from segtailor.recipes.auxcells_transfer import depth_training, pose_training
 from segtailor.recipes.choices import Scale
 from segtailor.recipes.overrides import overridden
 from segtailor.recipes.recipe import Place, Recipe, parse_recipe, recipe_document
@@ -36,9 +37,15 @@ from segtailor.training.device import pick_device
 from segtailor.training.evaluate import evaluate as score
 from segtailor.training.evaluate import score_predictions
 
-TRAININGS = {"auxcells": auxcells_training}
+TRAININGS = {"auxcells": auxcells_training, "auxcells-depth": depth_training, "auxcells-pose": pose_training}
 CROP_STEP = 32  # crops are a multiple of this where the images allow it: the deepest stride of the families
 LARGEST_CROP = (768, 1536)
+JITTER: dict[str, Any] = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.03}
+LOOKS: Mapping[Kind, dict[str, Any]] = {  # how a training shows pictures unless told otherwise
+    "segmentation": {},
+    "depth": {"scale": (0.8, 1.25)},  # where things stand in a picture says how far they are
+    "pose": {"scale": (0.75, 1.25), "rotate": 30.0},
+}
 CHECKED = 2000  # samples per split that are examined before training starts
 
 
@@ -67,7 +74,7 @@ def train_recipe(
     recipe = TrainRecipe(
         architecture=architecture_document(resolve(model)),
         data=data,
-        augment=Augment(crop=found, brightness=0.3, contrast=0.3, saturation=0.3, hue=0.03),
+        augment=Augment(crop=found, **LOOKS[dataset.task.kind], **JITTER),
         val_split="val" if "val" in dataset.splits else None,
     )
     changed = parse_recipe(overridden(recipe_document(recipe), changes), what="recipe")
@@ -150,13 +157,17 @@ def evaluate(
     batch: int = 4,
     surroundings: Surroundings | None = None,
 ) -> dict[str, Any]:
-    """Score a trained network on whole images at their own size: mIoU and relatives, as fractions.
+    """Score a trained network on whole images at their own size by the figures of its task, shares as fractions.
 
     A model is a bundle, an ONNX file (run by ONNX Runtime, one image at a time) or the name of shipped weights.
     """
     around = surroundings or Surroundings()
     trained = open_model(model) if isinstance(model, str | Path) else model
     dataset = locate(data)
+    if dataset.task.kind != trained.task.kind:
+        raise DataProblem(
+            f"the model is for {trained.task.kind}, the data for {dataset.task.kind}; score it on data of its own kind."
+        )
     if dataset.task.outputs != trained.task.outputs:
         raise DataProblem(
             f"the model knows {trained.task.outputs} classes, the data has {dataset.task.outputs}; "
@@ -167,7 +178,13 @@ def evaluate(
         for warning in warnings:
             around.display.message(warning)
     pixels = open_pixels(dataset, split, around.cache)
-    facts = {"images": len(pixels), "split": split, "data": data, "warnings": warnings}
+    facts = {
+        "kind": dataset.task.kind,
+        "images": len(pixels),
+        "split": split,
+        "data": data,
+        "warnings": warnings,
+    }
     if isinstance(trained, OnnxModel):
         scores = score_predictions(trained.predict, pixels, task=dataset.task)
         return {**scores.document(dataset.task.classes), **facts}

@@ -10,6 +10,9 @@ from rich.console import Console
 from segtailor.cli.options import Json
 from segtailor.cli.output import emit, table
 from segtailor.cli.surroundings import Where
+from segtailor.core.figures import KIND_FACTS
+
+COLUMNS = {"iou": "IoU"}  # how figures per class are called for people, where not by their own names
 
 
 def eval_(
@@ -43,16 +46,16 @@ def eval_(
 
 
 def _print(console: Console, scores: dict[str, Any]) -> None:
-    rows = [
-        [name, _percent(row.get("iou")), _percent(row.get("accuracy"))]
-        for name, row in scores["per_class"].items()
-    ]
-    console.print(table(None, ["class", ">IoU %", ">accuracy %"], rows))
-    console.print(
-        f"\nmIoU {_percent(scores['miou'])} %  fwIoU {_percent(scores['fwiou'])} %  "
-        f"mean accuracy {_percent(scores['mean_accuracy'])} %  pixel accuracy {_percent(scores['pixel_accuracy'])} %  "
-        f"on {scores['images']} images of {scores['split']}"
-    )
+    parts: dict[str, dict[str, float | None]] = scores.get("per_class", {})
+    if parts:
+        columns = list(next(iter(parts.values())))
+        rows = [[name, *(_percent(row.get(column)) for column in columns)] for name, row in parts.items()]
+        heads = [f">{COLUMNS.get(column, column)} %" for column in columns]
+        console.print(table(None, ["name", *heads], rows))
+        console.print("")
+    figures = [item for item in KIND_FACTS[scores["kind"]].figures if item.name in scores]
+    told = "  ".join(f"{item.label} {item.told(scores[item.name])}" for item in figures)
+    console.print(f"{told}  on {scores['images']} images of {scores['split']}", highlight=False)
 
 
 def _percent(value: float | None) -> str:

@@ -12,6 +12,7 @@ from rich.console import Console
 from segtailor.cli.options import DryRun, Json, Size
 from segtailor.cli.output import emit, note
 from segtailor.core.errors import UserError
+from segtailor.core.figures import KIND_FACTS, Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +27,9 @@ class ExportFlags:
     """Precision inside; inputs and outputs stay single precision. int8 needs --data, and is kept only if it pays."""
     target: str = "cpu/openvino/int8"
     """Where int8 is measured beside fp32."""
-    output: Literal["logits", "labels"] = "logits"
-    """Logits at the network's own stride, or labels at image size: resize and arg max inside the file."""
+    output: Literal["logits", "labels", "depth", "heatmaps"] = "logits"
+    """Logits at the network's own stride, or what is finished: labels at image size (resize and arg max inside the
+    file), depth at image size in metres, heatmaps at a quarter of it."""
     preprocess: Annotated[bool, Parameter(negative=())] = False
     """Normalise inside the file: it reads uint8 pixels (1, height, width, 3)."""
     data: str | None = None
@@ -100,16 +102,21 @@ def _int8(bundle: str, flags: ExportFlags) -> dict[str, Any]:
     return dict(to_json(quantise(bundle, data=str(flags.data), target=flags.target)))
 
 
+def _headlines() -> list[Figure]:
+    return [facts.headline for facts in KIND_FACTS.values()]
+
+
 def _print(console: Console, document: dict[str, Any], *, dry_run: bool) -> None:
     written = " and ".join(document["files"])
     if dry_run:
         height, width = document["image"]
         console.print(f"would write {written} for images of {height}x{width}", highlight=False)
         return
-    worst, drift = document["max_logit_difference"], document["miou_drift"]
-    facts = [f"{document['label_agreement']:.3%} of labels agree with the network"]
+    headline = next(fact for fact in _headlines() if fact.name == document["headline"])
+    worst, drift = document["max_logit_difference"], document[f"{headline.name}_drift"]
+    facts = [f"{document['label_agreement']:.3%} of predictions agree with the network"]
     facts += [] if worst is None else [f"logits differ by at most {worst:.2g}"]
-    facts += [] if drift is None else [f"mIoU moved by {100 * drift:+.2f} points"]
+    facts += [] if drift is None else [f"{headline.label} moved by {100 * drift:+.2f} points"]
     pictures = f"{document['conditions']['images']} images"
     console.print(f"wrote {written}\nchecked on {pictures}: {', '.join(facts)}", highlight=False)
     if "int8" in document:

@@ -15,6 +15,7 @@ from segtailor.cli.options import DryRun, Json, Size
 from segtailor.cli.output import emit
 from segtailor.cli.surroundings import Where
 from segtailor.core.errors import UserError
+from segtailor.core.figures import KIND_FACTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +103,10 @@ def train_(
 
 
 def _summary(result: Mapping[str, object], data: str) -> str:
-    miou = result.get("miou")
     model = quote(str(result["model"]))
-    if not isinstance(miou, float):  # nothing was held out to score on
+    found = next((facts.headline for facts in KIND_FACTS.values() if facts.headline.name in result), None)
+    value = result[found.name] if found is not None else None
+    if found is None or not isinstance(value, float):  # nothing was held out to score on
         return f"bundle in {result['model']}\nnext: segtailor bench {model}"
-    score = f"val mIoU {100 * miou:.1f} %, bundle in {result['model']}"
+    score = f"val {found.label} {found.told(value)}, bundle in {result['model']}"
     return f"{score}\nnext: segtailor eval {model} --data {quote(data)} --split val"

@@ -1,8 +1,9 @@
-"""What a network predicts: class names, colours and the label that does not count."""
+"""What a network predicts: the kind of task, the names and colours of its outputs, and what does not count."""
 
 from __future__ import annotations
 
 import colorsys
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -10,16 +11,25 @@ from segtailor.core.errors import DataProblem
 
 IGNORE = 255  # the label that never counts, in memory and in caches, whatever the files use
 Colour: TypeAlias = tuple[int, int, int]
+Kind: TypeAlias = Literal["segmentation", "depth", "pose"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Names, colours and ignore label of the classes; `kind` leaves room for depth and pose."""
+    """Names and colours of the outputs: the classes of a segmentation, the joints of a pose, or the one of depth.
+
+    What else a kind needs to know: `ignore` is the label of a segmentation that never counts, `span` the nearest and
+    farthest depth in metres that count, `skeleton` the name of that of a pose and `crop` the size (height, width) at
+    which a person is seen. Behaviour is in `segtailor.tasks`.
+    """
 
     classes: tuple[str, ...]
     palette: tuple[Colour, ...] = ()
     ignore: int = IGNORE
-    kind: Literal["segmentation"] = "segmentation"
+    kind: Kind = "segmentation"
+    span: tuple[float, float] | None = None
+    skeleton: str | None = None
+    crop: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.classes) <= IGNORE:
@@ -33,6 +43,10 @@ class Task:
         if len(self.palette) != len(self.classes):
             raise DataProblem(
                 f"the palette has {len(self.palette)} colours for {len(self.classes)} classes; give one per class."
+            )
+        if self.span is not None and not 0 < self.span[0] < self.span[1] < math.inf:
+            raise DataProblem(
+                f"a depth from {self.span[0]:g} to {self.span[1]:g} m is no range; give 0 < nearest < farthest."
             )
 
     @property

@@ -1,9 +1,9 @@
-"""Random scale, crop, flip and colour for a whole batch in one resampling pass, on any device.
+"""Random scale, crop, flip, turn and colour for a whole batch, on any device: one resampling pass, two with turns.
 
-Without rotation the geometry is separable: per image one table of source rows and one of source columns. They
-are computed in double precision by NumPy, so that they do not depend on the device, and sent in one copy.
-Images are sampled bilinearly, labels take the nearest pixel. Nothing is filtered before shrinking:
-at scale 0.5 two bilinear taps per axis are an exact box filter, between 0.5 and 1 the aliasing is slight.
+Without rotation the geometry is separable: per image one table of source rows and one of source columns. They are
+computed in double precision by NumPy, so that they do not depend on the device, and sent in one copy. Images are
+sampled bilinearly; how targets follow is the matter of their kind (`segtailor.tasks`). Nothing is filtered before
+shrinking: at scale 0.5 two bilinear taps per axis are an exact box filter, between 0.5 and 1 the aliasing is slight.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segtailor.core.errors import UserError
-from segtailor.core.task import IGNORE, Preprocessing
+from segtailor.core.task import Preprocessing
+from segtailor.tasks.segmentation.targets import Labels
+from segtailor.tasks.targets import Geometry, Targets
+from segtailor.tasks.turning import turned
 
 LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 YIQ = np.array(
     [LUMA, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]]
 )  # hue is an angle in its last two axes
 DRAWS = 8  # random numbers per image: scale, flip, two offsets, four colour factors
+LABELS = Labels()  # what targets are unless something else is said
 CHUNK_PIXELS = 400_000  # on a CPU, work through about this many pixels at a time: they stay in the cache
 
 
@@ -34,7 +38,9 @@ class Augment:
     `brightness`, `contrast` and `saturation` x draw a factor from 1 - x to 1 + x, `hue` x a rotation of up to
     x turns. Colours are not clipped, and contrast is about the mean luminance of the preprocessing instead of
     that of each image: both keep the whole chain one 3x4 matrix per image. The scale is raised where the shorter
-    side would have fewer than `shorter` pixels.
+    side would have fewer than `shorter` pixels. `rotate` x turns crops by up to x degrees either way about their
+    centre. With `rescale_depth` depths are divided by the scale of their image. `mix` is the share of images that get
+    classes of another one pasted in (`data.mixing`).
     """
 
     crop: tuple[int, int]
@@ -45,6 +51,9 @@ class Augment:
     saturation: float = 0.0
     hue: float = 0.0
     shorter: int = 0
+    mix: float = 0.0
+    rescale_depth: bool = True
+    rotate: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.crop) < 1:
@@ -55,10 +64,12 @@ class Augment:
             )
         for name, most in (
             ("flip", 1.0),
+            ("mix", 1.0),
             ("brightness", 1.0),
             ("contrast", 1.0),
             ("saturation", 1.0),
             ("hue", 0.5),
+            ("rotate", 180.0),
         ):
             value = getattr(self, name)
             if not 0 <= value <= most:
@@ -76,16 +87,24 @@ class Taps(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The random part of a batch: taps, and colour matrices (images, 3, 4) on values 0..1."""
+    """The random part of a batch: taps, colour matrices (images, 3, 4) on values 0..1, and the taps as lines.
+
+    `lines` (images, 4): source row = lines[0] + lines[1] * row, source column = lines[2] + lines[3] * column. `turns`
+    are the angles in radians, empty where nothing turns.
+    """
 
     rows: Taps
     columns: Taps
     colour: NDArray[np.float64]
+    lines: NDArray[np.float32]
+    turns: NDArray[np.float32]
+    rescale: bool = True
 
     def part(self, positions: slice) -> Drawn:
         """Return the draws of some positions in the batch: what one process of several needs."""
         rows, columns = (Taps._make(table[positions] for table in taps) for taps in (self.rows, self.columns))
-        return Drawn(rows, columns, self.colour[positions])
+        rest = (self.colour[positions], self.lines[positions], self.turns[positions])
+        return Drawn(rows, columns, *rest, self.rescale)
 
 
 def draw(
@@ -101,7 +120,12 @@ def draw(
     columns = _sources(widths, augment.crop[1], scale[:, None], chance[:, 3:4])
     columns = np.where(flipped, widths - 1 - columns, columns)
     return Drawn(
-        _taps(rows, heights), _taps(columns, widths), colour_matrices(augment, chance[:, 4:], grey=grey)
+        _taps(rows, heights),
+        _taps(columns, widths),
+        colour_matrices(augment, chance[:, 4:], grey=grey),
+        _lines(rows, columns, sizes=sizes, scale=scale, flipped=flipped[:, 0]),
+        _turns(augment, len(sizes), rng),
+        augment.rescale_depth,
     )
 
 
@@ -127,24 +151,34 @@ def colour_matrices(augment: Augment, chance: NDArray[np.float64], *, grey: floa
 
 
 def resample(
-    images: Tensor, labels: Tensor, *, index: NDArray[np.integer], drawn: Drawn, preprocessing: Preprocessing
+    images: Tensor,
+    labels: Tensor,
+    *,
+    index: NDArray[np.integer],
+    drawn: Drawn,
+    preprocessing: Preprocessing,
+    targets: Targets = LABELS,
 ) -> tuple[Tensor, Tensor]:
-    """Return normalised crops (batch, 3, h, w) and labels (batch, h, w) of the images at `index`.
+    """Return normalised crops (batch, 3, h, w) and their targets, e.g. labels (batch, h, w), of the images at `index`.
 
-    `images` is (n, 3, height, width) and `labels` (n, height, width), contiguous uint8, on the working device.
-    Outside the source the image is 0, the mean colour, and the label is 255.
+    `images` is (n, 3, height, width) in uint8 and `labels` holds the targets, (n, height, width) for labels; both are
+    contiguous and on the working device. Outside the source the image is 0, the mean colour, and nothing is known.
     """
     tables = _send(index, drawn, preprocessing, images.device)
     count, height, width = len(index), drawn.rows.low.shape[1], drawn.columns.low.shape[1]
     crops = torch.empty((count, 3, height, width), device=images.device)
-    crop_labels = torch.empty((count, height, width), dtype=torch.uint8, device=images.device)
+    crop_labels = []
     chunk = count if images.device.type != "cpu" else max(1, CHUNK_PIXELS // (height * width))
     for start in range(0, count, chunk):
         here = slice(start, start + chunk)
         part = _Tables(*(table[here] for table in tables))
         _sample_images(images, part, out=crops[here])
-        _sample_labels(labels, part, out=crop_labels[here])
-    return crops, crop_labels
+        crop_labels.append(targets.crop(labels, part.geometry(rescale=drawn.rescale)))
+    found = torch.cat(crop_labels) if len(crop_labels) > 1 else crop_labels[0]
+    if not len(drawn.turns):
+        return crops, found
+    angles = torch.from_numpy(drawn.turns).to(images.device)
+    return turned(crops, angles, mode="bilinear"), targets.turn(found, angles, (height, width))
 
 
 def _sources(
@@ -156,6 +190,28 @@ def _sources(
     offset = np.sign(slack) * np.floor(chance * (np.abs(slack) + 1))
     source: NDArray[np.float64] = (np.arange(crop) + 0.5 + offset) * (size / scaled) - 0.5
     return source
+
+
+def _turns(augment: Augment, count: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Draw angles from a stream of their own, so that everything else is drawn as it is without turns."""
+    if not augment.rotate:
+        return np.zeros(0, dtype=np.float32)
+    chance = rng.spawn(1)[0].random(count)
+    return np.deg2rad(augment.rotate * (2 * chance - 1)).astype(np.float32)
+
+
+def _lines(
+    rows: NDArray[np.float64],
+    columns: NDArray[np.float64],
+    *,
+    sizes: NDArray[np.integer],
+    scale: NDArray[np.float64],
+    flipped: NDArray[np.bool_],
+) -> NDArray[np.float32]:
+    """Return the first source coordinate and the step between two, for rows and columns (images, 4)."""
+    steps = sizes / np.maximum(1, np.rint(sizes * scale[:, None]))
+    across = np.where(flipped, -steps[:, 1], steps[:, 1])
+    return np.stack([rows[:, 0], steps[:, 0], columns[:, 0], across], axis=1).astype(np.float32)
 
 
 def _taps(source: NDArray[np.float64], size: NDArray[np.int64]) -> Taps:
@@ -181,6 +237,19 @@ class _Tables(NamedTuple):
     column_inside: Tensor
     column_weight: Tensor  # float32
     colour: Tensor  # (batch, 12) float32
+    lines: Tensor  # (batch, 4) float32
+
+    def geometry(self, *, rescale: bool) -> Geometry:
+        """Return what targets need."""
+        return Geometry(
+            self.image,
+            self.row_nearest,
+            self.column_nearest,
+            self.row_inside,
+            self.column_inside,
+            self.lines,
+            rescale,
+        )
 
 
 def _send(
@@ -189,6 +258,7 @@ def _send(
     """Pack all small tables into one buffer, so that a batch costs a single copy that nothing waits for."""
     colour = _normalised(drawn.colour, preprocessing)
     parts = [index.astype(np.int32)[:, None], *drawn.rows, *drawn.columns, colour.reshape(len(index), 12)]
+    parts.append(drawn.lines)
     packed = torch.from_numpy(np.concatenate([part.view(np.int32) for part in parts], axis=1))
     if device.type != "cpu":
         packed = packed.pin_memory().to(device, non_blocking=True)
@@ -227,15 +297,3 @@ def _sample_images(images: Tensor, tables: _Tables, *, out: Tensor) -> None:
     matrix = tables.colour.view(batch, 3, 4)
     torch.baddbmm(matrix[:, :, 3:], matrix[:, :, :3], pixels.flatten(2), out=out.flatten(2))
     out.mul_(tables.row_inside[:, None, :, None]).mul_(tables.column_inside[:, None, None])
-
-
-def _sample_labels(labels: Tensor, tables: _Tables, *, out: Tensor) -> None:
-    batch, height, _ = out.shape
-    lines = labels.view(-1, labels.shape[-1])
-    rows = (tables.image * labels.shape[1] + tables.row_nearest).flatten()
-    chosen = lines.index_select(0, rows).view(batch, height, -1)
-    torch.gather(chosen, 2, tables.column_nearest.long()[:, None].expand(out.shape), out=out)
-    rows_out, columns_out = (
-        ((1 - inside) * IGNORE).byte() for inside in (tables.row_inside, tables.column_inside)
-    )
-    out.bitwise_or_(rows_out[:, :, None]).bitwise_or_(columns_out[:, None])  # 255 has all bits set

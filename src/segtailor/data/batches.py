@@ -8,7 +8,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import psutil
@@ -18,14 +18,17 @@ from torch import Tensor
 
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Preprocessing
-from segtailor.data.augment import LUMA, Augment, draw, resample
+from segtailor.data.augment import LABELS, LUMA, Augment, draw, resample
+from segtailor.data.mixing import draw_classes, paste
+from segtailor.tasks.segmentation.targets import Labels
+from segtailor.tasks.targets import Targets
 
 BLOCK = 64  # images converted at a time, so that filling a device needs little memory beside it
-ORDER, LOOKS = 0, 1  # separate the random streams of which image and of how it looks
+ORDER, LOOKS, MIX = 0, 1, 2  # separate the random streams of which image, how it looks, and what is pasted
 
 
 class Batch(NamedTuple):
-    """Normalised images (batch, 3, h, w) float32 and labels (batch, h, w) uint8 with 255 ignored."""
+    """Normalised images (batch, 3, h, w) float32 and targets, e.g. labels (batch, h, w) uint8 with 255 ignored."""
 
     images: Tensor
     labels: Tensor
@@ -35,17 +38,19 @@ class Batch(NamedTuple):
 class Batches:
     """Endless training batches; `batch` counts all processes, of which this one gets its share.
 
-    `images` (n, height, width, 3) and `labels` (n, height, width) are uint8 arrays or memory maps, `sizes`
-    (n, 2) the valid extent of each image from its top left corner. Sample k of the endless stream is image
+    `images` (n, height, width, 3) in uint8 and `labels`, (n, height, width) where they are labels, are arrays or memory
+    maps, `sizes` (n, 2) the valid extent of each image from its top left corner; `targets` says what the labels are.
+    Sample k of the endless stream is image
     `k mod n` of the permutation of epoch `k div n`: every image is seen once per epoch and none is dropped.
     Nothing depends on the device, the number of processes or where a run was resumed. `memory` is the share
     of the device's free memory that pixels may take.
     """
 
     images: NDArray[np.uint8]
-    labels: NDArray[np.uint8]
+    labels: NDArray[Any]
     sizes: NDArray[np.integer]
     augment: Augment
+    targets: Targets = LABELS
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     batch: int
     seed: int
@@ -62,6 +67,13 @@ class Batches:
             raise UserError(
                 f"a batch of {self.batch} cannot be divided among {self.world} processes; "
                 f"use a multiple of {self.world}."
+            )
+        if self.augment.mix and not isinstance(self.targets, Labels):
+            raise UserError("augment.mix pastes classes, and this task has none; leave it out.")
+        if self.augment.mix and self.world > 1 and self.batch // self.world % 2:
+            raise UserError(
+                f"augment.mix exchanges pixels between pairs of images, and {self.batch // self.world} images per "
+                f"process are odd; use a batch that is a multiple of {2 * self.world}."
             )
         need = self.images.nbytes + self.labels.nbytes
         fits = need <= self.memory * free_memory(self.device)
@@ -83,7 +95,19 @@ class Batches:
         grey = float(LUMA @ self.preprocessing.mean)
         drawn = draw(self.augment, self.sizes[self.chosen(step)], rng=rng, grey=grey).part(self._mine)
         images, labels, index = self._source.pixels(step)
-        return Batch(*resample(images, labels, index=index, drawn=drawn, preprocessing=self.preprocessing))
+        found = resample(
+            images,
+            labels,
+            index=index,
+            drawn=drawn,
+            preprocessing=self.preprocessing,
+            targets=self.targets,
+        )
+        if not self.augment.mix:
+            return Batch(*found)
+        rng = np.random.default_rng([MIX, self.seed, step])
+        classes = draw_classes(self.batch, share=self.augment.mix, rng=rng)[self._mine]
+        return Batch(*paste(*found, classes=classes))
 
     def share(self, step: int) -> NDArray[np.int64]:
         """Return the indices of the images that this process gets at `step`."""
@@ -128,10 +152,11 @@ class _Resident:
     """All pixels on the device, colour planes apart: sampling then reads whole lines."""
 
     def __init__(self, owner: Batches) -> None:
-        count, height, width = owner.labels.shape
+        count, height, width, _ = owner.images.shape
         self.owner = owner
         self.images = torch.empty((count, 3, height, width), dtype=torch.uint8, device=owner.device)
-        self.labels = torch.empty((count, height, width), dtype=torch.uint8, device=owner.device)
+        like = torch.from_numpy(np.array(owner.labels[:1]))
+        self.labels = torch.empty(owner.labels.shape, dtype=like.dtype, device=owner.device)
         for start in range(0, count, BLOCK):
             here = slice(start, start + BLOCK)
             self.images[here] = (

@@ -1,4 +1,4 @@
-"""Pixels decoded once: two flat memory-mapped uint8 files per split, keyed by the samples' stamps.
+"""Pixels decoded once: two flat memory-mapped files per split, images and targets, keyed by the samples' stamps.
 
 A cache appears by one atomic rename of a finished folder, so an interrupted build is never used and two
 processes cannot disturb each other.
@@ -9,25 +9,27 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import math
 import os
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.codec import canonical, from_json, read_json, to_json
 from segtailor.core.errors import DataProblem, UserError
-from segtailor.core.task import IGNORE, Task
+from segtailor.core.task import Task
 from segtailor.data.dataset import Dataset, Pair, Sample, check_pair
 from segtailor.data.splits import split_samples
+from segtailor.tasks import Targets, kind_of
 
 try:
     import fcntl
@@ -35,7 +37,7 @@ except ImportError:  # not POSIX: two processes may both build, the rename still
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
-INDEX, IMAGES, LABELS = "index.json", "images.u8", "labels.u8"
+INDEX, IMAGES, LABELS = "index.json", "images.u8", "labels"
 INDEX_LIMIT = 2**30  # bytes: a million samples have an index of about 100 MB
 
 Progress = Callable[[int, int], None]
@@ -63,7 +65,7 @@ class Pixels:
     sizes: NDArray[np.int64]
     fingerprint: str
     images: NDArray[np.uint8]  # flat: sample after sample, rows of RGB
-    labels: NDArray[np.uint8]  # flat: sample after sample
+    labels: NDArray[Any]  # flat: sample after sample, in the type of the task's targets
 
     def __len__(self) -> int:
         return len(self.names)
@@ -72,6 +74,16 @@ class Pixels:
     def offsets(self) -> NDArray[np.int64]:
         """First pixel of each sample in the flat files, and one past the last (N + 1)."""
         return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.sizes.prod(axis=1))])
+
+    @property
+    def targets(self) -> Targets:
+        """What the labels are."""
+        return kind_of(self.task).targets(self.task)
+
+    @cached_property
+    def label_offsets(self) -> NDArray[np.int64]:
+        """First number of each sample's target in the flat file, and one past the last (N + 1)."""
+        return _label_offsets(self.targets, self.sizes.tolist())
 
     @property
     def uniform(self) -> bool:
@@ -84,21 +96,24 @@ class Pixels:
         place = range(len(self))[index]
         start, stop = int(self.offsets[place]), int(self.offsets[place + 1])
         image = self.images[3 * start : 3 * stop].reshape(height, width, 3)
-        return Pair(image, self.labels[start:stop].reshape(height, width))
+        first, last = int(self.label_offsets[place]), int(self.label_offsets[place + 1])
+        return Pair(image, self.labels[first:last].reshape(self.targets.shape((height, width))))
 
-    def canvas(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return all images (N, H, W, 3) and labels (N, H, W).
+    def canvas(self) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+        """Return all images (N, H, W, 3) and labels, (N, H, W) where each pixel has one.
 
         One size: views of the mapped files. Mixed sizes: a copy padded at the bottom and right to the
-        largest, images with 0 and labels with 255; `sizes` tells the valid extents.
+        largest, images with 0 and labels with what stands for nothing known; `sizes` tells the valid extents.
         """
         count, (height, width) = len(self), (int(extent) for extent in self.sizes.max(axis=0))
+        shape = self.targets.shape((height, width))
         if self.uniform:
-            return self.images.reshape(count, height, width, 3), self.labels.reshape(count, height, width)
+            return self.images.reshape(count, height, width, 3), self.labels.reshape(count, *shape)
         images = np.zeros((count, height, width, 3), dtype=np.uint8)
-        labels = np.full((count, height, width), IGNORE, dtype=np.uint8)
-        for index, (rows, columns) in enumerate(self.sizes):
-            images[index, :rows, :columns], labels[index, :rows, :columns] = self.pair(index)
+        labels = np.full((count, *shape), self.targets.missing, dtype=self.targets.dtype)
+        for index in range(count):
+            for whole, part in zip((images, labels), self.pair(index), strict=True):
+                whole[index][tuple(slice(0, side) for side in part.shape)] = part
         return images, labels
 
 
@@ -141,12 +156,15 @@ def _load(folder: Path, task: Task) -> Pixels | None:
     try:
         data = read_json(folder / INDEX, what="pixel cache index", limit=INDEX_LIMIT)
         index = from_json(Index, data, what="pixel cache index")
+        targets = kind_of(task).targets(task)
+        file = folder / labels_file(targets)
         total = sum(height * width for height, width in index.sizes)
-        sizes = [(folder / IMAGES).stat().st_size, (folder / LABELS).stat().st_size]
-        if index.format != FORMAT or sizes != [3 * total, total] or len(index.names) != len(index.sizes):
+        told = int(_label_offsets(targets, index.sizes)[-1]) * targets.dtype.itemsize
+        sizes = [(folder / IMAGES).stat().st_size, file.stat().st_size]
+        if index.format != FORMAT or sizes != [3 * total, told] or len(index.names) != len(index.sizes):
             return None
         images = np.memmap(folder / IMAGES, dtype=np.uint8, mode="r").view(np.ndarray)
-        labels = np.memmap(folder / LABELS, dtype=np.uint8, mode="r").view(np.ndarray)
+        labels = np.memmap(file, dtype=targets.dtype, mode="r").view(np.ndarray)
     except (UserError, OSError):
         return None
     return Pixels(
@@ -157,6 +175,16 @@ def _load(folder: Path, task: Task) -> Pixels | None:
         images=images,
         labels=labels,
     )
+
+
+def labels_file(targets: Targets) -> str:
+    """Return the name of the file with the targets: `labels.u8`, `labels.f32`."""
+    return f"{LABELS}.{targets.dtype.kind}{8 * targets.dtype.itemsize}"
+
+
+def _label_offsets(targets: Targets, sizes: Iterable[Sequence[int]]) -> NDArray[np.int64]:
+    counts = [math.prod(targets.shape((height, width))) for height, width in sizes]
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
 @contextlib.contextmanager
@@ -207,11 +235,12 @@ class _Decoded(NamedTuple):
 def _write_pixels(samples: Sequence[Sample], draft: Path, task: Task, progress: Progress) -> Index:
     sizes: list[tuple[int, int]] = []
     content = hashlib.sha256()
-    with (draft / IMAGES).open("wb") as images, (draft / LABELS).open("wb") as labels:
+    file = draft / labels_file(kind_of(task).targets(task))
+    with (draft / IMAGES).open("wb") as images, file.open("wb") as labels:
         for sample, (pair, digest) in zip(samples, _decoded(samples, task), strict=True):
             images.write(pair.image.data)
             labels.write(pair.labels.data)
-            height, width = pair.labels.shape
+            height, width = pair.image.shape[:2]
             sizes.append((height, width))
             content.update(canonical([sample.name, height, width]).encode() + digest)
             progress(len(sizes), len(samples))

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.registry import Registry
-from segtailor.core.task import IGNORE, Task
+from segtailor.core.task import Task
+from segtailor.tasks import kind_of
 
 
 class Pair(NamedTuple):
-    """One decoded sample, uint8: image (height, width, 3), labels (height, width); label 255 is ignored."""
+    """One decoded sample: an image (height, width, 3) in uint8, and what a network is to predict of it.
+
+    What `labels` holds is the matter of the kind of task: for a segmentation labels (height, width) in uint8 with 255
+    ignored, for depth metres (height, width) in float32 with 0 missing, for a pose the joints of a person.
+    """
 
     image: NDArray[np.uint8]
-    labels: NDArray[np.uint8]
+    labels: NDArray[Any]
 
 
 class Sample(Protocol):
@@ -53,19 +58,20 @@ class Dataset(Protocol):
 def check_pair(pair: Pair, task: Task, name: str) -> None:
     """Raise `DataProblem` unless a decoded sample has the shapes, types and labels that its task promises."""
     image, labels = pair
-    if image.dtype != np.uint8 or labels.dtype != np.uint8:
-        raise DataProblem(f"sample '{name}' is {image.dtype} and {labels.dtype}; both must be uint8.")
-    if image.ndim != 3 or image.shape[2] != 3 or image.shape[:2] != labels.shape or not labels.size:
+    targets = kind_of(task).targets(task)
+    if image.dtype != np.uint8 or labels.dtype != targets.dtype:
+        wanted = (
+            "both must be uint8" if targets.dtype == np.uint8 else f"they must be uint8 and {targets.dtype}"
+        )
+        raise DataProblem(f"sample '{name}' is {image.dtype} and {labels.dtype}; {wanted}.")
+    shaped = image.ndim == 3 and image.shape[2] == 3 and image.size > 0
+    if not shaped or labels.shape != targets.shape((image.shape[0], image.shape[1])):
+        wanted = "(height, width)" if targets.shape((2, 3)) == (2, 3) else str(targets.shape((2, 3)))
         raise DataProblem(
             f"sample '{name}' has image {image.shape} and labels {labels.shape}; "
-            "they must be (height, width, 3) and (height, width)."
+            f"they must be (height, width, 3) and {wanted}."
         )
-    strange = labels[(labels >= task.outputs) & (labels != IGNORE)]
-    if strange.size:
-        raise DataProblem(
-            f"sample '{name}' has label {int(strange[0])}, but the task has {task.outputs} classes "
-            f"(0..{task.outputs - 1}, {IGNORE} ignored). Correct the mask or the class list."
-        )
+    targets.check(labels, name=name)
 
 
 DATASETS: Registry[Callable[..., Dataset]] = Registry(

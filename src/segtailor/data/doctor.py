@@ -10,9 +10,10 @@ from typing import Protocol, runtime_checkable
 from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Task
-from segtailor.data.checks import content, leaks
+from segtailor.data.checks import content
 from segtailor.data.checks.census import Census, explain_masks, take_census
 from segtailor.data.checks.findings import Finding, Severity, arranged
+from segtailor.data.checks.kinds import CHECKS
 from segtailor.data.dataset import Dataset, Sample
 from segtailor.data.labels import LabelMap
 from segtailor.data.legend import numbered
@@ -20,20 +21,6 @@ from segtailor.data.pairs import FileSample, Pairing
 
 __all__ = ["Diagnosis", "Finding", "SplitFacts", "check", "examine"]
 
-RULES: tuple[Callable[[Sequence[Census], Task], Iterator[Finding]], ...] = (
-    content.faulty_files,
-    content.label_range,
-    content.binary_masks,
-    content.shifted_classes,
-    content.ignored_masks,
-    content.small_splits,
-    content.missing_classes,
-    content.imbalance,
-    leaks.exact_duplicates,
-    leaks.near_duplicates,
-    leaks.shared_drives,
-    leaks.sizes,
-)
 TOLD = 3  # errors spelled out in the message that stops a training
 
 
@@ -118,8 +105,15 @@ def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:
         masks = [mask for pairing in _pairings(dataset).values() for _, mask in pairing.pairs.values()]
         faults = [content.fault_finding(fault) for fault in explain_masks(masks, problem)]
         return Diagnosis(findings=_placed([*known, *faults], dataset))
-    census = [take_census(name, _samples(dataset, name), limit=limit) for name in dataset.splits]
-    findings = [*_nameless_colours(dataset), *(found for rule in RULES for found in rule(census, task))]
+    checks = CHECKS[task.kind]
+    census = [
+        take_census(name, _samples(dataset, name), task=task, count=checks.count, limit=limit)
+        for name in dataset.splits
+    ]
+    findings = [
+        *_nameless_colours(dataset),
+        *(found for rule in checks.rules for found in rule(census, task)),
+    ]
     return Diagnosis(
         findings=_placed([*known, *findings], dataset),
         splits={part.split: _facts(part, task) for part in census},
@@ -190,12 +184,11 @@ def _samples(dataset: Dataset, split: str) -> Sequence[Sample]:
 
 
 def _facts(part: Census, task: Task) -> SplitFacts:
-    shares = part.shares(task.outputs)
     pixels = max(int(part.counts.sum()), 1)
     return SplitFacts(
         images=part.total,
         read=len(part.records),
-        shares={name: float(share) for name, share in zip(task.classes, shares, strict=True)},
+        shares=CHECKS[task.kind].shares(part.counts, task),
         ignored=float(part.counts[task.ignore] / pixels),
     )
 

@@ -32,11 +32,16 @@ ORDER = ("train", "val", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A folder, or one list file, and the names of its image and mask folders where they are unusual."""
+    """A folder, or one list file, and the names of its image and mask folders where they are unusual.
+
+    `image_folders` and `mask_folders` are the usual names, tried in this order.
+    """
 
     path: Path
     images: str | None = None
     masks: str | None = None
+    image_folders: tuple[str, ...] = IMAGE_FOLDERS
+    mask_folders: tuple[str, ...] = MASK_FOLDERS
 
     @property
     def root(self) -> Path:
@@ -121,22 +126,23 @@ class Layout:
 
     def _image_and_mask(self, place: Path) -> tuple[Path, Path] | None:
         """Find the two folders; images without masks raise."""
-        images = _named(place, self.images, IMAGE_FOLDERS)
+        images = _named(place, self.images, self.image_folders)
         if images is None:
             return None
-        masks = _named(place, self.masks, MASK_FOLDERS)
+        masks = _named(place, self.masks, self.mask_folders)
         if masks is None:
             raise DataProblem(
                 f"{images} has no folder of masks beside it; looked for "
-                f"{self.masks or ', '.join(MASK_FOLDERS)}. Add it, or name it with masks=..."
+                f"{self.masks or ', '.join(self.mask_folders)}. Add it, or name it with masks=..."
             )
         return images, masks
 
     def _strange(self) -> DataProblem:
         inside = ", ".join(place.name for place in list_folders(self.root)[:8]) or "no folders"
         return DataProblem(
-            f"{self.root} holds {inside}; expected 'images' beside 'masks', 'train/images' beside 'train/masks', "
-            "or train.txt with 'image mask' lines. Rename, or give images=... and masks=..."
+            f"{self.root} holds {inside}; expected 'images' beside '{self.mask_folders[0]}', 'train/images' beside "
+            f"'train/{self.mask_folders[0]}', or train.txt with 'image mask' lines. Rename, or give images=... and "
+            "masks=..."
         )
 
 

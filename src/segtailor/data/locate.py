@@ -1,8 +1,11 @@
 """From what a user writes to a dataset: `folder:PATH?val=0.1&seed=3`, `synthetic:size=64x128`, a YAML file.
 
-dataset: folder                     # the same as YAML; paths are relative to the file
+dataset: folder                     # the same as YAML; paths are relative to the file, `?val=0.1` may follow its name
 path: ../photos
 classes: [road, car]
+
+The option `task` chooses what a dataset is for where it can be several things: `folder:PATH?task=depth` is the dataset
+`folder-depth`, `synthetic:task=depth` is `synthetic-depth`.
 """
 
 from __future__ import annotations
@@ -12,32 +15,43 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from segtailor.core.codec import from_json
 from segtailor.core.errors import DataProblem, UserError, unknown
-from segtailor.data import bdd, camvid, cityscapes, folder, synthetic, voc
+from segtailor.data import bdd, camvid, cityscapes, depth_folder, folder, nyud, person_crops, synthetic, voc
 from segtailor.data.dataset import DATASETS, Dataset
 from segtailor.data.documents import read_yaml
 
-__all__ = ["DATASETS", "dataset_from", "locate"]
+__all__ = ["DATASETS", "dataset_from", "locate", "with_option"]
 
 PATHS = ("path", "legend")  # options that are paths
-SELF_REGISTERED = (bdd, camvid, cityscapes, folder, voc)  # importing a module registers its dataset
+USUAL_TASK = "segmentation"  # of a dataset without a task in its name
+SELF_REGISTERED = (
+    bdd,
+    camvid,
+    cityscapes,
+    depth_folder,
+    folder,
+    nyud,
+    person_crops,
+    voc,
+)  # importing a module registers its dataset
 
 DATASETS.add("synthetic", synthetic.from_options)
+DATASETS.add("synthetic-depth", synthetic.depth_from_options)
 
 
 def locate(text: str) -> Dataset:
     """Return the dataset that `text` names, its files looked up; a mistake raises `UserError`."""
-    if text.lower().endswith((".yaml", ".yml")) and ":" not in text.partition("/")[0]:
-        return _from_yaml(_place(text))
+    file, _, asked = text.partition("?")
+    if file.lower().endswith((".yaml", ".yml")) and ":" not in file.partition("/")[0]:
+        return _from_yaml(_place(file), _options(asked, file))
     name, colon, rest = text.partition(":")
     if name not in DATASETS and _exists(_place(text)):
         raise DataProblem(f"'{text}' is a path without its layout; write e.g. folder:{text}.")
-    maker = DATASETS.get(name)
-    if not isinstance(maker, type):
-        return maker(_options(rest.removeprefix("?"), name))
+    if not isinstance(DATASETS.get(name), type):
+        return dataset_from(name, _options(rest.removeprefix("?"), name))
     path, _, query = rest.partition("?")
     if not colon or not path:
         raise DataProblem(f"'{text}' does not say where the dataset is; write {name}:PATH.")
@@ -47,8 +61,17 @@ def locate(text: str) -> Dataset:
     return dataset_from(name, {"path": path, **options})
 
 
+def with_option(text: str, name: str, value: str) -> str:
+    """Return what names the same dataset with one more option, or another value of it; commas divide a list."""
+    place, _, query = text.partition("?")
+    options = {**_options(query, place), name: value}
+    return f"{place}?" + "&".join(f"{key}={quote(held, safe='/,')}" for key, held in options.items())
+
+
 def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = None) -> Dataset:
     """Return the dataset called `name` with typed or textual options; relative paths start from `base`."""
+    options = dict(options)
+    name = _variant(name, str(options.pop("task", USUAL_TASK)))
     maker = DATASETS.get(name)
     if not isinstance(maker, type):
         return maker({key: _plain(value) for key, value in options.items()})
@@ -67,6 +90,16 @@ def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = N
     dataset: Dataset = from_json(maker, values, what=f"dataset '{name}'", error=DataProblem)
     dataset.splits  # noqa: B018 - looks the files up now, so that a wrong path is told at once
     return dataset
+
+
+def _variant(name: str, task: str) -> str:
+    """Return the name of a dataset for a task: its own where that is its task."""
+    if task == USUAL_TASK or name.endswith(f"-{task}"):
+        return name
+    if f"{name}-{task}" in DATASETS:
+        return f"{name}-{task}"
+    known = [other.removeprefix(f"{name}-") for other in DATASETS.names() if other.startswith(f"{name}-")]
+    raise unknown(f"task of dataset '{name}'", task, [USUAL_TASK, *known])
 
 
 def _options(query: str, name: str) -> dict[str, str]:
@@ -109,12 +142,12 @@ def _plain(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _from_yaml(path: Path) -> Dataset:
+def _from_yaml(path: Path, changes: Mapping[str, str]) -> Dataset:
     document = read_yaml(path, what="dataset file")
     if not isinstance(document, dict) or not isinstance(document.get("dataset"), str):
         raise DataProblem(f"dataset file {path} must say which layout it describes, e.g. 'dataset: folder'.")
     options = {key: value for key, value in document.items() if key != "dataset"}
-    return dataset_from(document["dataset"], options, base=path.parent)
+    return dataset_from(document["dataset"], {**options, **changes}, base=path.parent)
 
 
 def _place(text: str) -> Path:

@@ -7,12 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Protocol
 
-from segtailor.core.errors import DataProblem
+from numpy.typing import NDArray
+
+from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import Task
 from segtailor.data.dataset import Pair
-from segtailor.data.files import file_stamp, list_pictures, read_image, read_mask
-from segtailor.data.labels import LabelMap
+from segtailor.data.files import RawMask, file_stamp, list_pictures, read_image, read_mask
 from segtailor.data.splits import parts_of
 
 MASK_ENDINGS = (
@@ -27,6 +29,17 @@ MASK_ENDINGS = (
 )  # image `a.jpg`, mask `a_mask.png`
 
 
+class MaskMeaning(Protocol):
+    """What the numbers in mask files mean: labels (`LabelMap`) or depths (`DepthUnit`)."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the same file would give another target."""
+
+    def apply(self, raw: RawMask, path: Path) -> NDArray[Any]:
+        """Return the target of a file; `path` is for messages."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileSample:
     """One image file with its mask file."""
@@ -34,7 +47,7 @@ class FileSample:
     name: str
     image: Path
     mask: Path
-    labels: LabelMap
+    labels: MaskMeaning
 
     @property
     def stamp(self) -> str:
@@ -62,8 +75,13 @@ class Pairing:
     images_alone: tuple[Path, ...] = ()
     masks_alone: tuple[Path, ...] = ()
 
+    @property
+    def names(self) -> set[str]:
+        """What can be left out: samples, and images without a mask by their file name without the ending."""
+        return {*self.pairs, *(path.stem for path in self.images_alone)}
+
     def without(self, names: Collection[str]) -> Pairing:
-        """Leave out samples by name; an image without a mask goes by its file name without the ending."""
+        """Leave out samples by name."""
         if not names:
             return self
         return replace(
@@ -112,7 +130,7 @@ class FileDataset(ABC):
 
     @property
     @abstractmethod
-    def labels(self) -> LabelMap:
+    def labels(self) -> MaskMeaning:
         """What the values in mask files mean."""
 
     @abstractmethod
@@ -122,8 +140,12 @@ class FileDataset(ABC):
     @cached_property
     def pairings(self) -> Mapping[str, Pairing]:
         """The files of every split, with those that found no partner, less what is to be skipped."""
-        left_out = set(self.skip)
-        return {split: pairing.without(left_out) for split, pairing in self.find().items()}
+        found, left_out = self.find(), set(self.skip)
+        known = {name for pairing in found.values() for name in pairing.names}
+        for name in self.skip:
+            if name not in known:
+                raise unknown("sample to skip", name, known)
+        return {split: pairing.without(left_out) for split, pairing in found.items()}
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from segtailor.core.atomic import writing
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Colour, Task
-from segtailor.data.colour import overlay
 from segtailor.data.dataset import Dataset, Pair, Sample
 from segtailor.data.files import SUFFIXES
+from segtailor.tasks import Look, kind_of
 
 CELL = 320  # width of one picture in pixels
 TALLEST = 2 * CELL  # a picture higher than this is narrowed instead
@@ -26,10 +26,19 @@ PAPER: Colour = (250, 250, 248)
 INK: Colour = (30, 30, 34)
 
 
-def contact_sheet(
-    dataset: Dataset, split: str, *, columns: int = 2, count: int = 8, seed: int = 0
-) -> Image.Image:
-    """Draw `count` random samples of a split as image | overlay, `columns` per row, a legend below."""
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """The picture, and why samples that should be on it are not."""
+
+    picture: Image.Image
+    problems: tuple[str, ...] = ()
+
+
+def contact_sheet(dataset: Dataset, split: str, *, columns: int = 2, count: int = 8, seed: int = 0) -> Sheet:
+    """Draw `count` random samples of a split as image | overlay, `columns` per row, a legend below.
+
+    A sample that cannot be read is left out and told; that none can be read raises.
+    """
     if columns < 1 or count < 1:
         raise DataProblem(
             f"a sheet of {count} pictures in {columns} columns is empty; give 1 or more of each."
@@ -38,10 +47,12 @@ def contact_sheet(
     if not samples:
         raise DataProblem(f"split '{split}' holds no images, so there is nothing to show; check the dataset.")
     chosen = _choose(samples, count, seed)
-    pairs = [sample.read() for sample in chosen]
-    cells = [_cell(sample.name, pair, dataset.task) for sample, pair in zip(chosen, pairs, strict=True)]
-    legend = _legend(dataset.task, pairs, width=_width(min(columns, len(cells))))
-    return _assemble(cells, legend, columns=min(columns, len(cells)))
+    found, problems = _read(chosen)
+    if not found:
+        raise DataProblem(f"none of {len(problems)} samples can be read; the first: {problems[0]}")
+    cells = [_cell(sample.name, pair, dataset.task) for sample, pair in found]
+    legend = _legend(dataset.task, [pair for _, pair in found], width=_width(min(columns, len(cells))))
+    return Sheet(picture=_assemble(cells, legend, columns=min(columns, len(cells))), problems=tuple(problems))
 
 
 def write_picture(path: Path, picture: Image.Image) -> None:
@@ -58,28 +69,39 @@ def _choose(samples: Sequence[Sample], count: int, seed: int) -> list[Sample]:
     return [samples[place] for place in sorted(places)]
 
 
+def _read(samples: Sequence[Sample]) -> tuple[list[tuple[Sample, Pair]], list[str]]:
+    """Return the samples that can be read, and what is wrong with the others."""
+    found, problems = [], []
+    for sample in samples:
+        try:
+            found.append((sample, sample.read()))
+        except DataProblem as problem:
+            problems.append(str(problem))
+    return found, problems
+
+
 def _width(columns: int) -> int:
     return columns * (2 * CELL + GAP) + (columns + 1) * GAP
 
 
 def _cell(name: str, pair: Pair, task: Task) -> Image.Image:
     """Draw one sample: image and overlay side by side, the name above."""
-    height, width = pair.labels.shape
+    height, width = pair.image.shape[:2]
     scale = min(CELL / width, TALLEST / height)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     cell = Image.new("RGB", (2 * CELL + GAP, size[1] + LINE), PAPER)
     shown = np.asarray(Image.fromarray(pair.image).resize(size, Image.Resampling.LANCZOS))
-    labels = np.asarray(Image.fromarray(pair.labels).resize(size, Image.Resampling.NEAREST))
+    kind = kind_of(task)
+    target = kind.targets(task).resized(pair.labels, (height, width), (size[1], size[0]))
     cell.paste(Image.fromarray(shown), (0, LINE))
-    cell.paste(Image.fromarray(overlay(shown, labels, task.palette)), (CELL + GAP, LINE))
+    cell.paste(kind.paint(shown, target, task, Look(form="overlay")), (CELL + GAP, LINE))
     ImageDraw.Draw(cell).text((0, 3), _fitted(name, 2 * CELL), INK, font=_font())
     return cell
 
 
 def _legend(task: Task, pairs: Sequence[Pair], width: int) -> Image.Image:
-    """Draw a swatch, a name and the share of labelled pixels on this sheet for every class."""
-    counts = np.sum([np.bincount(pair.labels.ravel(), minlength=256) for pair in pairs], axis=0)
-    lines = _legend_lines(task, counts)
+    """Draw a swatch and a text for everything that colours on this sheet mean, such as every class and its share."""
+    lines = kind_of(task).legend([pair.labels for pair in pairs], task)
     entry = max(int(_font().getlength(text)) for _, text in lines) + LINE + 3 * GAP
     entry = min(entry, width - 2 * GAP)
     per_row = max(1, (width - GAP) // entry)
@@ -90,18 +112,6 @@ def _legend(task: Task, pairs: Sequence[Pair], width: int) -> Image.Image:
         draw.rectangle((x, y + 2, x + TEXT + 2, y + TEXT + 4), fill=colour, outline=INK)
         draw.text((x + LINE, y + 1), _fitted(text, entry - LINE), INK, font=_font())
     return legend
-
-
-def _legend_lines(task: Task, counts: NDArray[np.int64]) -> list[tuple[Colour, str]]:
-    labelled = max(int(counts[: task.outputs].sum()), 1)
-    lines = [
-        (colour, f"{name} {counts[label] / labelled:.1%}")
-        for label, (name, colour) in enumerate(zip(task.classes, task.palette, strict=True))
-    ]
-    beyond = counts[task.outputs :].sum() / max(int(counts.sum()), 1)
-    if beyond > 0:
-        lines.append((PAPER, f"(not labelled) {beyond:.1%} of all"))
-    return lines
 
 
 def _assemble(cells: Sequence[Image.Image], legend: Image.Image, *, columns: int) -> Image.Image:

@@ -1,20 +1,29 @@
-"""The dataset that needs no files: street scenes rendered on demand, the same ones for the same seed."""
+"""The dataset that needs no files: street scenes rendered on demand, the same ones for the same seed.
+
+The renderer knows classes and depth: a scene is a sample of either task.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem, unknown
-from segtailor.core.task import Task
+from segtailor.core.task import Kind, Task
 from segtailor.data.dataset import Pair
 from segtailor.data.scene import CLASSES, PALETTE, Scene, render
 
 VERSION = 2  # raise whenever the renderer draws something else, so that caches notice
 SMALLEST, LARGEST = 16, 8192  # pixels per side
 NAME = re.compile(r"[A-Za-z][\w-]*")
+FARTHEST = 80.0  # metres: what lies beyond, as the sky does, has no depth
 TASK = Task(classes=CLASSES, palette=PALETTE)
+DEPTH_TASK = Task(classes=("depth",), kind="depth", span=(0.5, FARTHEST))
 DEFAULT_IMAGES = (("train", 400), ("val", 100))
 
 
@@ -26,6 +35,7 @@ class SyntheticSample:
     split: str
     index: int
     size: tuple[int, int]
+    kind: Kind = "segmentation"
 
     @property
     def name(self) -> str:
@@ -36,16 +46,36 @@ class SyntheticSample:
     def stamp(self) -> str:
         """Everything that decides the pixels."""
         height, width = self.size
-        return f"synthetic/{VERSION}/{self.seed}/{self.split}/{self.index}/{height}x{width}"
+        shown = f"synthetic/{VERSION}/{self.seed}/{self.split}/{self.index}/{height}x{width}"
+        return shown + MEANINGS[self.kind].mark
 
     def scene(self) -> Scene:
         """Render image, labels and depth."""
         return render(self.seed, self.index, self.size, split=self.split)
 
     def read(self) -> Pair:
-        """Render image and labels."""
+        """Render image and target."""
         scene = self.scene()
-        return Pair(scene.image, scene.labels)
+        return Pair(scene.image, MEANINGS[self.kind].target(scene))
+
+
+def _depth(scene: Scene) -> NDArray[np.float32]:
+    """Return the depth of a scene, 0 for sky and what is too far."""
+    return np.where(scene.depth <= FARTHEST, scene.depth, np.float32(0))
+
+
+class Meaning(NamedTuple):
+    """What a scene is a sample of: the task, its target, and the end of its stamp."""
+
+    task: Task
+    target: Callable[[Scene], NDArray[Any]]
+    mark: str
+
+
+MEANINGS: Mapping[Kind, Meaning] = {
+    "segmentation": Meaning(TASK, lambda scene: scene.labels, ""),
+    "depth": Meaning(DEPTH_TASK, _depth, "/depth"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +85,7 @@ class Synthetic:
     images: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_IMAGES))
     size: tuple[int, int] = (128, 256)
     seed: int = 0
+    kind: Kind = "segmentation"
 
     def __post_init__(self) -> None:
         if not self.images:
@@ -77,8 +108,8 @@ class Synthetic:
 
     @property
     def task(self) -> Task:
-        """Classes and colours of the street scenes; nothing is ignored."""
-        return TASK
+        """Classes and colours of the street scenes, of which nothing is ignored, or their depth."""
+        return MEANINGS[self.kind].task
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -90,19 +121,25 @@ class Synthetic:
         if split not in self.images:
             raise unknown("split of synthetic", split, self.images)
         return tuple(
-            SyntheticSample(seed=self.seed, split=split, index=index, size=self.size)
+            SyntheticSample(seed=self.seed, split=split, index=index, size=self.size, kind=self.kind)
             for index in range(self.images[split])
         )
 
 
-def from_options(options: Mapping[str, str]) -> Synthetic:
+def from_options(options: Mapping[str, str], *, kind: Kind = "segmentation") -> Synthetic:
     """Build the dataset from text: `size=128x256`, `seed=0`, images per split (`train=400`, `val=100`)."""
     counts = {name: _whole(name, text) for name, text in options.items() if name not in ("size", "seed")}
     return Synthetic(
         images={**dict(DEFAULT_IMAGES), **counts},
         size=_size(options["size"]) if "size" in options else (128, 256),
         seed=_whole("seed", options.get("seed", "0")),
+        kind=kind,
     )
+
+
+def depth_from_options(options: Mapping[str, str]) -> Synthetic:
+    """The depth of the street scenes in metres, with the same options."""
+    return from_options(options, kind="depth")
 
 
 def _size(text: str) -> tuple[int, int]:

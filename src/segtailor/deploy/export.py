@@ -20,7 +20,7 @@ from segtailor.nets.network import Network
 from segtailor.nets.onnx_graph import onnx_bytes
 from segtailor.nets.onnx_metadata import Gives, OnnxMetadata, Reads
 
-IMAGE = "image"  # name of every graph's input; the output is called what it is: `logits` or `labels`
+IMAGE = "image"  # name of every graph's input; the output is called what it is: `logits`, `labels`, ...
 Precision: TypeAlias = Literal["fp32", "fp16"]
 
 
@@ -96,13 +96,14 @@ class ChannelsLast(nn.Module):
 
 def graph_module(model: Model, graph: Graph) -> nn.Module:
     """Return the module to export: the inference form of the network with the stages that the graph asks for."""
-    stages = Stages(pixels=graph.input == "pixels", labels=graph.output == "labels")
+    stages = Stages(pixels=graph.input == "pixels", finished=graph.output != "logits")
     network = inference_form(model.network).cpu().float()
     module = staged(
         network,
         stages,
         preprocessing=model.preprocessing,
         image=None if graph.dynamic else graph.image,
+        task=model.task,
     )
     if graph.precision == "fp16":
         module = Doors(module.half(), torch.float16)
@@ -139,5 +140,5 @@ def export_onnx(
     module = staged(inference_form(network).float().cpu(), includes, preprocessing=preprocessing, image=image)
     stages = INCLUDED[includes]
     example = Graph(image=image, input="pixels" if stages.pixels else "image").example
-    output = "labels" if stages.labels else "logits"
+    output = "labels" if stages.finished else "logits"
     write_bytes(file, onnx_bytes(module, (example,), names=(IMAGE,), output=output), what="ONNX file")

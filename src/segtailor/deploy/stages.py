@@ -1,4 +1,4 @@
-"""What a deployed graph does besides the network: preprocessing before it, resize and arg max after it."""
+"""What a deployed graph does besides the network: preprocessing before it, and the task's last stage after it."""
 
 from __future__ import annotations
 
@@ -11,38 +11,39 @@ from torch import Tensor, nn
 from segtailor.core.errors import unknown
 from segtailor.core.plan import MAIN
 from segtailor.core.target import Includes
-from segtailor.core.task import Preprocessing
-from segtailor.deploy.labels import Labels
+from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.network import Network
+from segtailor.tasks import Head, kind_of
+from segtailor.tasks.segmentation.head import Labels
 
 
 class Stages(NamedTuple):
-    """What stands around a network: uint8 pixels in, labels out, labels at the image's size."""
+    """What stands around a network: uint8 pixels in, the finished output (such as labels) out, at the image's size."""
 
     pixels: bool = False
-    labels: bool = False
+    finished: bool = False
     resize: bool = True
 
 
 INCLUDED: dict[str, Stages] = {
     "network": Stages(),
-    "network+argmax": Stages(labels=True, resize=False),
-    "network+resize+argmax": Stages(labels=True),
-    "end-to-end": Stages(pixels=True, labels=True),
+    "network+argmax": Stages(finished=True, resize=False),
+    "network+resize+argmax": Stages(finished=True),
+    "end-to-end": Stages(pixels=True, finished=True),
 }
 
 
 class Staged(nn.Module):
-    """A network with stages around it; labels are (N, height, width), uint8 up to 256 classes.
+    """A network with stages around it; what is finished is the matter of the task, e.g. labels (N, height, width).
 
     It reads uint8 pixels (N, height, width, 3) or normalised images (N, 3, height, width).
     """
 
-    def __init__(self, network: nn.Module, stages: Stages, labels: Labels) -> None:
+    def __init__(self, network: nn.Module, stages: Stages, head: Head) -> None:
         super().__init__()
         self.network = network
         self.stages = stages
-        self.labels = labels
+        self.head = head
         self.mean: Tensor
         self.scale: Tensor
 
@@ -61,12 +62,12 @@ class Staged(nn.Module):
             size = image.shape[1:3]
             image = ((image.to(self.mean.dtype) - self.mean) * self.scale).permute(0, 3, 1, 2)
         logits: Tensor = self.network(image)
-        if not self.stages.labels:
+        if not self.stages.finished:
             return logits
         if not self.stages.resize:
-            return logits.argmax(1).to(self.labels.label_type)
-        labels: Tensor = self.labels(logits, (size[0], size[1]))
-        return labels
+            return self.head.small(logits)
+        finished: Tensor = self.head(logits, (size[0], size[1]))
+        return finished
 
 
 def staged(
@@ -75,19 +76,24 @@ def staged(
     *,
     preprocessing: Preprocessing | None = None,
     image: tuple[int, int] | None = None,
+    task: Task | None = None,
 ) -> nn.Module:
-    """Add the stages that `includes` names around a network.
+    """Add the stages that `includes` names around a network; without a `task` its outputs are classes.
 
     With the `image` size (height, width) a graph that is exported later makes labels in bands of rows.
     """
     if isinstance(includes, str) and includes not in INCLUDED:
         raise unknown("kind of timing", includes, get_args(Includes))
     stages = includes if isinstance(includes, Stages) else INCLUDED[includes]
-    many = network.plan.shape(network.plan.outputs[MAIN]).channels > 256
-    labels = Labels(align_corners=network.plan.align_corners, label_type=torch.int32 if many else torch.uint8)
-    if image is not None and stages.labels and stages.resize:
-        labels.prepare(output_size(network, image), image)
-    module = Staged(network, stages, labels)
+    if task is None:
+        many = network.plan.shape(network.plan.outputs[MAIN]).channels > 256
+        label_type = torch.int32 if many else torch.uint8
+        head: Head = Labels(align_corners=network.plan.align_corners, label_type=label_type)
+    else:
+        head = kind_of(task).head(task, align_corners=network.plan.align_corners)
+    if image is not None and stages.finished and stages.resize:
+        head.prepare(output_size(network, image), image)
+    module = Staged(network, stages, head)
     module.normalise_with(preprocessing or Preprocessing())
     return module.eval()
 

@@ -16,8 +16,9 @@ from segtailor.core.errors import UserError
 from segtailor.deploy.export import Graph
 from segtailor.deploy.formats import Runner
 from segtailor.nets.bundle import Model
-from segtailor.nets.inference import aligned, enlarged_labels, inference, normalise
+from segtailor.nets.inference import aligned, decoded, inference, normalise
 from segtailor.nets.onnx_graph import onnx_session
+from segtailor.tasks import kind_of
 
 LABEL_AGREEMENT = 0.999
 LOGIT_DIFFERENCE = 1e-3  # of the largest logit
@@ -33,10 +34,13 @@ class Limits:
 
     label_agreement: float = LABEL_AGREEMENT
     max_rel_difference: float = LOGIT_DIFFERENCE
-    miou_drift: float = 0.001
+    quality_drift: float = 0.001
 
 
-LIMITS = {"fp32": Limits(), "fp16": Limits(label_agreement=0.99, max_rel_difference=2e-2, miou_drift=0.005)}
+LIMITS = {
+    "fp32": Limits(),
+    "fp16": Limits(label_agreement=0.99, max_rel_difference=2e-2, quality_drift=0.005),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +65,11 @@ class Parity:
 
 
 class Answers(NamedTuple):
-    """What network and file say about the same pictures: how far apart, and both label maps at image size."""
+    """What network and file say about the same pictures: how far apart, and both predictions at image size."""
 
     parity: Parity
-    wanted: list[NDArray[np.uint8]]
-    given: list[NDArray[np.uint8]]
+    wanted: list[NDArray[Any]]
+    given: list[NDArray[Any]]
 
 
 def verify_file(run: Runner, model: Model, graph: Graph, pictures: Sequence[NDArray[np.uint8]]) -> Answers:
@@ -73,22 +77,26 @@ def verify_file(run: Runner, model: Model, graph: Graph, pictures: Sequence[NDAr
     if not pictures:
         raise UserError("verify: no images were given; give at least one.")
     network, align = model.network.cpu(), aligned(model.network)
+    kind, task = kind_of(model.task), model.task
     reference, exported, wanted, given = [], [], [], []
     with inference(network):
         for pixels in pictures:
             image = normalise(pixels[None], model.preprocessing, torch.device("cpu"))
             logits, size = network(image).clone(), (pixels.shape[0], pixels.shape[1])
             output = run(pixels[None] if graph.input == "pixels" else image.numpy())
-            wanted.append(enlarged_labels(logits, size, align_corners=align))
-            if graph.output == "labels":
-                reference.append(wanted[-1][None])
-                given.append(output[0])
-            else:
+            wanted.append(decoded(logits, size, task=task, align_corners=align))
+            if graph.output == "logits":
                 reference.append(logits.numpy())
-                given.append(enlarged_labels(torch.from_numpy(output), size, align_corners=align))
+                given.append(decoded(torch.from_numpy(output), size, task=task, align_corners=align))
+            else:
+                finished = kind.head(task, align_corners=align)(logits, size)
+                reference.append(finished.numpy())
+                given.append(kind.finish(output[0], size, task=task))
             exported.append(output)
     parity = compare(reference, exported)
-    agree = float(np.mean([np.mean(one == other) for one, other in zip(wanted, given, strict=True)]))
+    agree = float(
+        np.mean([np.mean(kind.agree(one, other)) for one, other in zip(wanted, given, strict=True)])
+    )
     full = Parity(
         images=parity.images,
         pixels=sum(labels.size for labels in wanted),
@@ -114,7 +122,7 @@ def verify_onnx(file: Path, module: nn.Module, images: Sequence[NDArray[Any]]) -
 
 
 def compare(reference: Sequence[NDArray[Any]], exported: Sequence[NDArray[Any]]) -> Parity:
-    """Compare outputs image by image: logits (N, classes, h, w), or labels (N, h, w)."""
+    """Compare outputs image by image: numbers such as logits (N, classes, h, w), or labels (N, h, w)."""
     for one, other in zip(reference, exported, strict=True):
         if one.shape != other.shape:
             raise UserError(

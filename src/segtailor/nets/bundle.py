@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -18,7 +19,7 @@ from segtailor.core.errors import UserError
 from segtailor.core.space import Architecture, architecture_document, parse_architecture
 from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.build import build
-from segtailor.nets.inference import pixels_of, predict_labels
+from segtailor.nets.inference import pixels_of, predict_picture
 from segtailor.nets.network import Network
 
 FORMAT = 1
@@ -44,11 +45,17 @@ class Model:
         """The network's architecture."""
         return self.network.architecture
 
-    def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Label a PIL image or a (height, width, 3) uint8 array; the labels have the image's own size."""
+    def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[Any]:
+        """Predict a PIL image or a (height, width, 3) uint8 array at the image's own size.
+
+        The result is what the kind of task says: labels (height, width) in uint8, metres (height, width) in float32, or
+        joints (joints, 3) as x, y and score.
+        """
         pixels = pixels_of(image)
         device = next(self.network.parameters()).device
-        return predict_labels(self.network, pixels, preprocessing=self.preprocessing, device=device)
+        return predict_picture(
+            self.network, pixels, task=self.task, preprocessing=self.preprocessing, device=device
+        )
 
 
 def save_bundle(folder: Path, model: Model) -> None:

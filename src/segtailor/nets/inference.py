@@ -1,19 +1,21 @@
-"""From uint8 pixels to labels: the one place that normalises, enlarges logits and takes the arg max."""
+"""From uint8 pixels to predictions: the one place that normalises pictures and runs networks on them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor, nn
-from torch.nn import functional
 
 from segtailor.core.errors import UserError
-from segtailor.core.task import Preprocessing
+from segtailor.core.task import Preprocessing, Task
+from segtailor.tasks import kind_of
+from segtailor.tasks.enlarging import enlarge as enlarge
 
 
 def pixels_of(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -38,16 +40,11 @@ def normalise(images: NDArray[np.uint8], preprocessing: Preprocessing, device: t
     return (pixels / 255 - mean) / std
 
 
-def enlarge(logits: Tensor, size: tuple[int, int], *, align_corners: bool) -> Tensor:
-    """Resize logits bilinearly: the one way from a network's stride to pixels."""
-    if logits.shape[-2:] == size:
-        return logits
-    return functional.interpolate(logits, size=size, mode="bilinear", align_corners=align_corners)
-
-
-def enlarged_labels(logits: Tensor, size: tuple[int, int], *, align_corners: bool) -> NDArray[np.uint8]:
-    """Return the labels (height, width) of one image's logits (1, classes, h, w), enlarged to a size."""
-    return enlarge(logits, size, align_corners=align_corners).argmax(1)[0].byte().cpu().numpy()
+def decoded(logits: Tensor, size: tuple[int, int], *, task: Task, align_corners: bool) -> NDArray[Any]:
+    """Return what one image's logits (1, outputs, h, w) say about a picture of a size (height, width)."""
+    kind = kind_of(task)
+    found = kind.decode(logits, size, task=task, align_corners=align_corners)
+    return found[0].to(kind.dtype).cpu().numpy()
 
 
 def aligned(network: nn.Module) -> bool:
@@ -55,19 +52,25 @@ def aligned(network: nn.Module) -> bool:
     return bool(getattr(getattr(network, "plan", None), "align_corners", False))
 
 
-def predict(network: nn.Module, images: Tensor) -> Tensor:
-    """Return integer labels at image size, from the main output enlarged as the plan says."""
-    logits = enlarge(network(images), (images.shape[2], images.shape[3]), align_corners=aligned(network))
-    return logits.argmax(1)
+def predict(network: nn.Module, images: Tensor, task: Task) -> Tensor:
+    """Return predictions for normalised images at their size, from the main output enlarged as the plan says."""
+    return kind_of(task).predict(network, images, task=task, align_corners=aligned(network))
 
 
-def predict_labels(
-    network: nn.Module, image: NDArray[np.uint8], *, preprocessing: Preprocessing, device: torch.device
-) -> NDArray[np.uint8]:
-    """Return the labels (height, width) of one image (height, width, 3) at its own size."""
+def predict_picture(
+    network: nn.Module,
+    image: NDArray[np.uint8],
+    *,
+    task: Task,
+    preprocessing: Preprocessing,
+    device: torch.device,
+) -> NDArray[Any]:
+    """Return the prediction for one image (height, width, 3) at its own size, e.g. labels (height, width)."""
+    kind = kind_of(task)
+    seen, back = kind.view(image, task)
     with inference(network):
-        labels = predict(network, normalise(image[None], preprocessing, device))
-    return labels[0].byte().cpu().numpy()
+        found = predict(network, normalise(seen[None], preprocessing, device), task)
+    return back(found[0].to(kind.dtype).cpu().numpy())
 
 
 @contextmanager

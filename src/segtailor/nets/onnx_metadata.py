@@ -13,13 +13,14 @@ from typing import Any, Literal, TypeAlias
 
 from segtailor.core.codec import canonical, from_json, short, to_json
 from segtailor.core.errors import UserError
+from segtailor.core.figures import KIND_FACTS
 from segtailor.core.task import Preprocessing, Task
 
 FORMAT = 1
 KEY = "segtailor"  # of the entry in the file's metadata_props
 LIMIT = 2**20  # characters of the entry
 Reads: TypeAlias = Literal["image", "pixels"]
-Gives: TypeAlias = Literal["logits", "labels"]
+Gives: TypeAlias = Literal["logits", "labels", "depth", "heatmaps"]
 
 
 class OnnxProblem(UserError):
@@ -31,8 +32,8 @@ class OnnxMetadata:
     """What a file reads and gives.
 
     `input` is `image` (normalised floats, NCHW) or `pixels` (uint8, NHWC); `output` is `logits` at the network's own
-    stride or `labels`; `align_corners` is the flag of the resize from the logits to the image. `architecture` is the
-    document of an architecture file.
+    stride or what is finished: `labels`, `depth` or `heatmaps`; `align_corners` is the flag of the resize from the
+    logits to the image. `architecture` is the document of an architecture file.
     """
 
     task: Task
@@ -51,6 +52,11 @@ class OnnxMetadata:
             raise OnnxProblem(
                 f"preprocessing: mean {self.preprocessing.mean} and std {self.preprocessing.std} cannot be used; "
                 "all must be finite, and std above zero."
+            )
+        finished = KIND_FACTS[self.task.kind].finished
+        if self.output not in ("logits", finished):
+            raise OnnxProblem(
+                f"output: '{self.output}'; a file for the task '{self.task.kind}' gives logits or {finished}."
             )
 
 

@@ -1,4 +1,4 @@
-"""An ONNX file as a model: opened with ONNX Runtime, it labels pictures of any size as a bundle does."""
+"""An ONNX file as a model: opened with ONNX Runtime, it predicts pictures of any size as a bundle does."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from segtailor.core.errors import UserError
+from segtailor.core.figures import KIND_FACTS
 from segtailor.core.task import IGNORE, Preprocessing, Task
-from segtailor.nets.inference import enlarged_labels, normalise, pixels_of
+from segtailor.nets.framing import found_on, framed
+from segtailor.nets.inference import normalise, pixels_of
 from segtailor.nets.onnx_graph import first_line, onnx_errors, onnx_session
 from segtailor.nets.onnx_metadata import Gives, OnnxMetadata, OnnxProblem, Reads, parse_metadata
+from segtailor.tasks import kind_of
 
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 INTEGERS = ("tensor(uint8)", "tensor(int8)", "tensor(int32)", "tensor(int64)", "tensor(uint16)")
+SAME_FORM: dict[Gives, tuple[Gives, ...]] = {"logits": ("heatmaps",)}  # outputs that look alike from outside
 ASSUMED = (
     "the file says nothing about its classes and preprocessing: classes are numbered, "
     "and pixels are normalised by the usual ImageNet mean and deviation"
@@ -49,33 +54,25 @@ class OnnxModel:
         """What is done to pixels, by us or inside the file."""
         return self.metadata.preprocessing
 
-    def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Label a PIL image or a (height, width, 3) uint8 array; the labels have the image's own size.
+    def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[Any]:
+        """Predict a PIL image or a (height, width, 3) uint8 array at the image's own size, as a bundle does.
 
-        A file of fixed size sees the picture resized to that size. Logits are then enlarged straight to the picture;
-        labels by the nearest one, because between two class numbers there is none.
+        A file of fixed size sees the picture as large as it fits into that size, its shape kept.
         """
-        pixels = pixels_of(image)
-        height, width = pixels.shape[:2]
-        if self.size is not None and self.size != (height, width):
-            pixels = _resized(pixels, self.size)
-        output = self.run(self._input(pixels))
-        if self.metadata.output == "logits":
-            return enlarged_labels(
-                torch.from_numpy(output.astype(np.float32, copy=False)),
-                (height, width),
-                align_corners=self.metadata.align_corners,
-            )
-        if output.min() < 0 or output.max() >= self.task.outputs:
-            raise OnnxProblem(
-                f"ONNX file {self.file} gave label {int(output.max())}, but it has {self.task.outputs} classes. "
-                "Export it again."
-            )
-        labels = output[0].astype(np.uint8)
-        return labels if labels.shape == (height, width) else _nearest(labels, (height, width))
+        pixels, back = kind_of(self.task).view(pixels_of(image), self.task)
+        whole = (pixels.shape[0], pixels.shape[1])
+        size = self.size or whole
+        output = self.run(self._input(framed(pixels, size, self.preprocessing)))
+        finished = self.metadata.output != "logits"
+        align = self.metadata.align_corners
+        try:
+            found = found_on(output, size, whole, task=self.task, finished=finished, align_corners=align)
+        except UserError as problem:
+            raise OnnxProblem(f"ONNX file {self.file} {problem} Export it again.") from None
+        return back(found)
 
     def run(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return the output for an array of the file's input type: logits (1, classes, h, w) or labels (1, h, w)."""
+        """Return the output for an array of the file's type, e.g. logits (1, classes, h, w) or labels (1, h, w)."""
         (source, *_) = self.session.get_inputs()
         try:
             output: NDArray[Any] = self.session.run(None, {source.name: array})[0]
@@ -84,9 +81,10 @@ class OnnxModel:
                 f"ONNX file {self.file} cannot compute an input of {array.shape} ({first_line(problem)}). "
                 "Give a larger picture, or export it again for this size."
             ) from None
-        if self.metadata.output == "labels" and output.ndim == 4 and output.shape[1] == 1:
+        rank = 4 if self.metadata.output == "logits" else KIND_FACTS[self.task.kind].rank
+        if rank == 3 and output.ndim == 4 and output.shape[1] == 1:
             output = output[:, 0]
-        wanted = (1, self.task.outputs) if self.metadata.output == "logits" else (1,)
+        wanted = (1, self.task.outputs) if rank == 4 else (1,)
         if output.shape[: len(wanted)] != wanted or output.ndim != len(wanted) + 2:
             raise OnnxProblem(
                 f"ONNX file {self.file} gave an output of {output.shape}, not {self.metadata.output} for "
@@ -115,7 +113,8 @@ def open_onnx_model(file: str | Path, *, threads: int | None = None) -> OnnxMode
         return OnnxModel(
             file=path, session=session, size=size, metadata=_assumed(reads, gives, classes), note=ASSUMED
         )
-    if (stated.input, stated.output) != (reads, gives) or classes not in (None, stated.task.outputs):
+    given = gives if stated.output not in SAME_FORM.get(gives, ()) else stated.output
+    if (stated.input, stated.output) != (reads, given) or classes not in (None, stated.task.outputs):
         raise OnnxProblem(
             f"{what} says that it turns {stated.input} into {stated.output} of {stated.task.outputs} classes, but it "
             f"turns {reads} into {gives}" + (f" of {classes}" if classes else "") + ". Export it again."
@@ -125,6 +124,8 @@ def open_onnx_model(file: str | Path, *, threads: int | None = None) -> OnnxMode
 
 def _assumed(reads: Reads, gives: Gives, classes: int | None) -> OnnxMetadata:
     names = tuple(f"class{index}" for index in range(min(classes or IGNORE, IGNORE)))
+    if gives == "depth":
+        return OnnxMetadata(task=Task(classes=("depth",), kind="depth"), input=reads, output=gives)
     return OnnxMetadata(task=Task(classes=names), input=reads, output=gives)
 
 
@@ -156,22 +157,14 @@ def _gives(session: Any, what: str) -> tuple[Gives, int | None]:
         return "logits", output.shape[1] if isinstance(output.shape[1], int) else None
     if output.type in INTEGERS and (rank == 3 or (rank == 4 and output.shape[1] == 1)):
         return "labels", None
+    if output.type in FLOATS and rank == 3:
+        return "depth", None
     raise OnnxProblem(
         f"{what} gives {output.type} {output.shape}; a segmentation model gives float (1, classes, h, w) or "
-        "integer labels (1, h, w)."
+        "integer labels (1, h, w), a depth model float (1, h, w)."
     )
 
 
 def _fixed(sides: list[Any]) -> tuple[int, int] | None:
     height, width = sides
     return (height, width) if isinstance(height, int) and isinstance(width, int) else None
-
-
-def _resized(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    picture = Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR)
-    return np.asarray(picture, dtype=np.uint8)
-
-
-def _nearest(labels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    picture = Image.fromarray(labels).resize(size[::-1], Image.Resampling.NEAREST)
-    return np.asarray(picture, dtype=np.uint8)

@@ -2,7 +2,7 @@
 
 from segtailor.predicting.batch import Event, Failure, Progress, Result, Settings, predict_all
 from segtailor.predicting.inputs import Input, expand
-from segtailor.predicting.labelling import NETWORK_PIXELS, Labelled, Predictor, label, shares
+from segtailor.predicting.labelling import NETWORK_PIXELS, Labelled, Predictor, described, label
 from segtailor.predicting.names import destinations
 from segtailor.predicting.painting import Form, Look, paint, png
 
@@ -18,11 +18,11 @@ __all__ = [
     "Progress",
     "Result",
     "Settings",
+    "described",
     "destinations",
     "expand",
     "label",
     "paint",
     "png",
     "predict_all",
-    "shares",
 ]

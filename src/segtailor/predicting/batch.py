@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from segtailor.core.atomic import write_bytes, writing
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, Interrupted, Unsupported, UserError
+from segtailor.core.figures import KIND_FACTS
 from segtailor.data.files import read_image
 from segtailor.predicting.inputs import Input, Kind
-from segtailor.predicting.labelling import Labelled, Predictor, label, network_size, shares
+from segtailor.predicting.labelling import Labelled, Predictor, described, label, network_size
 from segtailor.predicting.painting import Look, paint, png
 from segtailor.predicting.video import Footage, frame_folder, movie, open_camera, open_video
 
@@ -32,7 +33,10 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What was written for one input; `note` says what the user should know about it."""
+    """What was written for one input; `note` says what the user should know about it.
+
+    `facts` are numbers about what was predicted, averaged over frames, and `described` is their name.
+    """
 
     text: str
     kind: Kind
@@ -41,7 +45,8 @@ class Result:
     network_size: tuple[int, int]
     frames: int
     seconds: float
-    shares: Mapping[str, float]
+    described: str
+    facts: Mapping[str, float]
     note: str | None = None
 
     def document(self) -> dict[str, Json]:
@@ -55,7 +60,7 @@ class Result:
             "network_size": list(self.network_size),
             "frames": self.frames,
             "seconds": self.seconds,
-            "shares": dict(self.shares),
+            self.described: dict(self.facts),
             "note": self.note,
         }
 
@@ -119,7 +124,7 @@ def _picture(predictor: Predictor, item: Input, path: Path, settings: Settings) 
     image = read_image(item.path)
     found = label(predictor, image, size=settings.size)
     picture = paint(image, found.labels, predictor.task, settings.look)
-    write_bytes(path, png(picture), what="labels")
+    write_bytes(path, png(picture), what="prediction")
     tally = _Tally(predictor)
     tally.add(image, found)
     return tally.result(item, path, start, reduced=settings.size is None)
@@ -163,22 +168,22 @@ def _wanted(
 
 
 class _Tally:
-    """Counts frames and classes."""
+    """Counts frames and what was predicted on them."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.frames = 0
         self._task = predictor.task
-        self._sum = np.zeros(self._task.outputs)
+        self._sums: dict[str, float] = {}
         self._sizes = ((0, 0), (0, 0))
 
     def add(self, image: NDArray[np.uint8], found: Labelled) -> None:
         self.frames += 1
-        self._sum += shares(found.labels, self._task)
+        for name, value in described(found.labels, self._task).items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
         self._sizes = ((image.shape[0], image.shape[1]), found.network_size)
 
     def result(self, item: Input, path: Path, start: float, *, reduced: bool) -> Result:
         own, seen = self._sizes
-        found = zip(self._task.classes, (self._sum / self.frames).tolist(), strict=True)
         note = None
         if reduced and own != seen:
             note = f"{item.text} is large: the network saw it at {seen[0]}x{seen[1]}."
@@ -190,6 +195,7 @@ class _Tally:
             network_size=seen,
             frames=self.frames,
             seconds=time.perf_counter() - start,
-            shares={name: share for name, share in found if share > 0},
+            described=KIND_FACTS[self._task.kind].described,
+            facts={name: total / self.frames for name, total in self._sums.items() if total > 0},
             note=note,
         )

@@ -1,4 +1,4 @@
-"""One picture through a network, at a size that fits in memory; the labels always have the picture's own size."""
+"""One picture through a network, at a size that fits in memory; predictions always have the picture's own size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from PIL import Image
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.task import Task
+from segtailor.tasks import kind_of
 
 NETWORK_PIXELS = 2**24  # 4096x4096: beyond this the logits of 19 classes alone take more than 1.2 GB
 
@@ -23,17 +24,17 @@ class Predictor(Protocol):
 
     @property
     def task(self) -> Task:
-        """Classes and colours."""
+        """What is predicted."""
 
-    def predict(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Label an image (height, width, 3) at its own size."""
+    def predict(self, image: NDArray[np.uint8]) -> NDArray[Any]:
+        """Predict an image (height, width, 3) at its own size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """The labels (height, width) of a picture, the size the network saw, and how long it took."""
+    """What was predicted of a picture, e.g. labels (height, width), the size the network saw, and how long it took."""
 
-    labels: NDArray[np.uint8]
+    labels: NDArray[Any]
     network_size: tuple[int, int]
     resize_ms: float
     network_ms: float
@@ -50,12 +51,12 @@ def label(
     own = (image.shape[0], image.shape[1])
     seen = network_size(own, size)
     start = clock()
-    shown = image if seen == own else _resized(image, seen, Image.Resampling.BILINEAR)
+    shown = image if seen == own else _resized(image, seen)
     ready = clock()
     labels = predictor.predict(shown)
     done = clock()
     if seen != own:
-        labels = _resized(labels, own, Image.Resampling.NEAREST)
+        labels = kind_of(predictor.task).resized(labels, seen, own)
     resize_ms = 1e3 * (ready - start + clock() - done)
     return Labelled(labels=labels, network_size=seen, resize_ms=resize_ms, network_ms=1e3 * (done - ready))
 
@@ -78,11 +79,11 @@ def network_size(own: tuple[int, int], asked: tuple[int, int] | None = None) -> 
     return reduced, min(max(1, math.floor(width * scale)), NETWORK_PIXELS // reduced)
 
 
-def shares(labels: NDArray[np.uint8], task: Task) -> list[float]:
-    """Return for every class the share of pixels that carry it."""
-    counts = Image.fromarray(labels).histogram()  # numpy would first make integers of eight bytes
-    return [count / labels.size for count in counts[: task.outputs]]
+def described(found: NDArray[Any], task: Task) -> dict[str, float]:
+    """Say in a few numbers what was predicted: of a segmentation the share of each class."""
+    return kind_of(task).describe(found, task)
 
 
-def _resized(pixels: NDArray[np.uint8], size: tuple[int, int], method: Image.Resampling) -> NDArray[np.uint8]:
-    return np.asarray(Image.fromarray(pixels).resize((size[1], size[0]), method), np.uint8)
+def _resized(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    picture = Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(picture, np.uint8)

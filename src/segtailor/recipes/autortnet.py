@@ -16,7 +16,8 @@ from typing import NamedTuple
 from segtailor.data.augment import Augment
 from segtailor.nets.relax import Mode
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow, Scale
+from segtailor.recipes.choices import Scale
+from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow
 from segtailor.search.gradient_settings import (
     Choice,
     CostTerm,

@@ -18,7 +18,7 @@ from segtailor.recipes.staged_training import StagedTrainRecipe
 from segtailor.recipes.training import TrainRecipe
 from segtailor.spaces.decoder_cell import DecoderCellArchitecture, final_form
 from segtailor.spaces.decoder_cell.encoders import encoder
-from segtailor.training.losses import LossSettings
+from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import EncoderSettings, FitSettings
 

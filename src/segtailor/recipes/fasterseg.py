@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from segtailor.data.augment import Augment
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.recipes.gradient_row import SMALL_IMAGE, GradientRow, Scale
+from segtailor.recipes.choices import Scale
+from segtailor.recipes.gradient_row import SMALL_IMAGE, GradientRow
 from segtailor.search.gradient_settings import (
     Choice,
     CostTerm,
@@ -26,7 +27,7 @@ from segtailor.search.gradient_settings import (
     Temperature,
 )
 from segtailor.spaces.multi_resolution import MultiResolution
-from segtailor.training.losses import LossSettings
+from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
 

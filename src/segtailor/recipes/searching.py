@@ -11,6 +11,7 @@ from typing import Any
 from segtailor.core.atomic import write_json, write_text
 from segtailor.core.codec import Json, from_json, to_json
 from segtailor.core.errors import Unsupported
+from segtailor.core.figures import KIND_FACTS
 from segtailor.core.job import Job, Step
 from segtailor.core.objective import Linear, Objective, Power, Within
 from segtailor.core.plan import OPERATORS, Plan, Shape
@@ -42,7 +43,7 @@ OBJECTIVES.add("within", Within)
 OBJECTIVES.add("linear", Linear)
 OBJECTIVES.add("power", Power)
 
-MEASURES = {"staged": "reward"}  # what an evaluator's quality is, where it is not mIoU
+MEASURES = {"staged": "reward"}  # what an evaluator's quality is, where it is not the task's headline figure
 
 
 @RECIPES.register("search")
@@ -171,7 +172,8 @@ class Searching:
             self._write(layout, records[outcome["trial"]], role=role)
             outcome["architecture"] = str(layout.architecture(outcome["fingerprint"]))
         layout.report.mkdir(exist_ok=True)
-        measure = MEASURES.get(self.recipe.evaluator, "mIoU")
+        usual = KIND_FACTS[self.problem.task.kind].headline.label
+        measure = MEASURES.get(self.recipe.evaluator, usual)
         drawing = draw_front(
             _marks(found),
             title=f"{self.recipe.name} on {self.recipe.data}",

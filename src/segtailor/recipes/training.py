@@ -75,6 +75,7 @@ class TrainRecipe:
             images=images,
             labels=labels,
             sizes=pixels.sizes,
+            targets=pixels.targets,
             augment=self.augment,
             preprocessing=self.preprocessing,
             device=device,

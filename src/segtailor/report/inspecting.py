@@ -77,7 +77,7 @@ def confusion(labels: NDArray[np.uint8], predicted: NDArray[np.uint8], *, classe
 def quality_of(
     matrix: NDArray[np.int64], *, task: Task, images: int, pictures: tuple[Picture, ...] = (), note: str = ""
 ) -> Quality:
-    """Return the figures of a confusion matrix, by the conventions of `training.metrics`."""
+    """Return the figures of a confusion matrix, by the conventions of `tasks.segmentation.metrics`."""
     hit = np.diag(matrix).astype(float)
     truth, guessed = matrix.sum(1).astype(float), matrix.sum(0).astype(float)
     either = truth + guessed - hit

@@ -7,22 +7,18 @@ from typing import Any
 
 from segtailor.core.codec import read_json
 from segtailor.core.errors import UserError
+from segtailor.core.figures import KIND_FACTS, Figure
 from segtailor.core.plan import Plan, Shape, count
 from segtailor.core.space import Architecture, identity, parse_architecture, plan_of
 from segtailor.report.document import ClassQuality, Command, DrawnNetwork, Fact, Quality, Report, Verdict
 from segtailor.report.fields import at, number, size, table, text, whole
 from segtailor.report.folder import RunFolder, present
-from segtailor.report.numbers import amount, duration, percent
+from segtailor.report.numbers import amount, duration
 from segtailor.report.surroundings import commands, conditions
 from segtailor.spaces import architectures, baselines, published
 
+RARELY = ("fwiou", "mean_accuracy")  # figures that would crowd the chart
 USUAL = (512, 1024)  # the size to draw at where the recipe has no crop
-FIGURES = (
-    ("miou", "mIoU"),
-    ("pixel_accuracy", "pixel accuracy"),
-    ("mean_accuracy", "mean accuracy"),
-    ("fwiou", "fwIoU"),
-)
 
 
 def training_report(run: RunFolder) -> Report:
@@ -66,20 +62,22 @@ def _network(run: RunFolder) -> tuple[Plan | None, str, str]:
 
 
 def _verdict(run: RunFolder, name: str, data: str, plan: Plan | None) -> Verdict:
-    best = number(run.result, "miou")
+    figures = _figures(run)
+    headline = figures[0]
+    best = number(run.result, headline.name)
     steps = whole(run.result, "steps")
     if run.finished and best is not None:
-        sentence = f"{name} reaches {percent(best)} mIoU on {data} after {steps} steps."
+        sentence = f"{name} reaches {headline.told(best)} {headline.label} on {data} after {steps} steps."
     elif run.finished:
         sentence = f"{name} was trained for {steps} steps; it was not validated."
     else:
-        seen = [row.step.metrics["miou"] for row in run.steps if "miou" in row.step.metrics]
-        far = f"; the best so far is {percent(max(seen))} mIoU" if seen else ""
+        seen = [row.step.metrics[headline.name] for row in run.steps if headline.name in row.step.metrics]
+        far = f"; the best so far is {headline.told(max(seen))} {headline.label}" if seen else ""
         sentence = f"The training of {name} is not finished: {run.progress}{far}."
     facts = [
-        Fact(name=shown, value=percent(number(run.result, field)))
-        for field, shown in FIGURES
-        if number(run.result, field) is not None
+        Fact(name=figure.label, value=figure.told(number(run.result, figure.name)))
+        for figure in figures
+        if number(run.result, figure.name) is not None
     ]
     if plan is not None:
         sizes = count(plan)
@@ -88,16 +86,27 @@ def _verdict(run: RunFolder, name: str, data: str, plan: Plan | None) -> Verdict
     return Verdict(sentence=sentence, facts=tuple(facts))
 
 
+def _figures(run: RunFolder) -> tuple[Figure, ...]:
+    """Return the figures of the task that was trained: those whose headline the run has."""
+    known = {name for row in run.steps for name in row.step.metrics} | set(run.result)
+    kinds = list(KIND_FACTS.values())
+    return next((kind.figures for kind in kinds if kind.headline.name in known), kinds[0].figures)
+
+
 def _curves(run: RunFolder) -> tuple[Any, ...]:
+    figures = _figures(run)
+    shares = [one for one in figures if one.unit == "%" and one.name not in RARELY]
+    errors = [one for one in figures if one.unit != "%"]
     return present(
         [
             run.curve("Loss", [("loss", "loss")], y="loss"),
             run.curve(
                 "Quality on the validation split",
-                [("miou", "mIoU"), ("pixel_accuracy", "pixel accuracy")],
+                [(one.name, one.label) for one in shares],
                 y="%",
                 factor=100,
             ),
+            run.curve("Errors on the validation split", [(one.name, one.label) for one in errors], y="error"),
             run.curve("Learning rate", [("lr", "learning rate")], y="rate"),
             run.curve("Speed", [("images_per_s", "images per second")], y="images per second"),
         ]
@@ -105,7 +114,8 @@ def _curves(run: RunFolder) -> tuple[Any, ...]:
 
 
 def _quality(run: RunFolder) -> Quality | None:
-    found = table(run.result, "per_class")
+    parts = table(run.result, "per_class")
+    found = {name: row for name, row in parts.items() if not isinstance(row, dict) or "iou" in row}
     if not found:
         return None
     palette = _palette(run)

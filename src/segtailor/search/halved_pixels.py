@@ -63,6 +63,7 @@ def half_batches(
         images=images,
         labels=labels,
         sizes=pixels.sizes,
+        targets=pixels.targets,
         augment=settings.augment or Augment(crop=(image.height, image.width), scale=(1.0, 1.0)),
         preprocessing=settings.preprocessing,
         batch=settings.fit.batch,

@@ -19,9 +19,9 @@ from segtailor.nets.network import Network
 from segtailor.nets.relax import Live, Weights, live
 from segtailor.nets.supernet import Supernet
 from segtailor.search.gradient_settings import Gradient
+from segtailor.tasks import Scores
 from segtailor.training.device import place
 from segtailor.training.evaluate import Pictures, evaluate
-from segtailor.training.metrics import Scores
 
 MULTIPLE = 32  # of image sides that any supernet accepts
 
@@ -60,8 +60,8 @@ class SharedJudge:
     device: torch.device
 
     def __call__(self, arch: Architecture) -> float:
-        """Return the mIoU on the held-out half."""
-        return self.scores(arch).miou
+        """Return the quality on the held-out half."""
+        return self.scores(arch).quality
 
     def scores(self, arch: Architecture, *, share: float = 1.0) -> Scores:
         """Score an architecture on a share of the pictures that the settings name; what was removed raises."""
@@ -73,9 +73,9 @@ class SharedJudge:
         return self._scores(network, share=share)
 
     def output(self, name: str, weights: Weights) -> float:
-        """Return the mIoU of an output of the supernet itself."""
+        """Return the quality of an output of the supernet itself."""
         scale = self.settings.choice.scale
-        return self._scores(Driven(self.supernet, weights, live(weights), output=name, scale=scale)).miou
+        return self._scores(Driven(self.supernet, weights, live(weights), output=name, scale=scale)).quality
 
     def _scores(self, network: nn.Module, *, share: float = 1.0) -> Scores:
         most = min(self.settings.choice.images or len(self.pictures), len(self.pictures))

@@ -26,10 +26,10 @@ from segtailor.nets.relax import Live, Weights, driving, live
 from segtailor.nets.supernet import Supernet
 from segtailor.search.gradient_settings import Gradient, Pass, Role
 from segtailor.search.roles import Roles, mixed_seed
+from segtailor.tasks import kind_of
 from segtailor.training import device as devices
 from segtailor.training.captured import CapturedStep
 from segtailor.training.guard import Guard
-from segtailor.training.losses import Criterion
 from segtailor.training.optimiser import make_optimiser, set_rate, update
 
 LEAST_COST = (
@@ -62,9 +62,9 @@ class SupernetEngine:
         self.device = device
         self.roles = Roles(settings, supernet.decisions, seed=problem.seed, device=device)
         self.price: Price = remembered(problem.cost.price)  # type: ignore[attr-defined]
-        self.criterion = Criterion(
+        self.criterion = kind_of(problem.task).criterion(
             settings.fit.loss,
-            classes=problem.task.outputs,
+            task=problem.task,
             device=device,
             align_corners=supernet.align_corners,
         )

@@ -1,4 +1,7 @@
-"""What the page shows of a picture: mask, shares and the time of every stage. Knows nothing of the web."""
+"""What the page shows of a picture: what was predicted, as a picture and in numbers, and the time of every stage.
+
+Knows nothing of the web.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from segtailor.core.codec import Json
+from segtailor.core.figures import KIND_FACTS
 from segtailor.data.files import decode_image
-from segtailor.predicting.labelling import Predictor, label, shares
+from segtailor.predicting.labelling import Predictor, described, label
 from segtailor.predicting.painting import Look, paint, png
 
 
@@ -34,25 +38,26 @@ class Demo:
     def document(self) -> dict[str, Json]:
         """Describe the model to the page."""
         task = self.predictor.task
+        facts = KIND_FACTS[task.kind]
+        named = zip(task.classes, task.palette, strict=True) if facts.coloured else ()
         return {
             "model": self.name,
             "runtime": self.runtime,
             "note": self.note,
-            "classes": [
-                {"name": name, "colour": list(colour)}
-                for name, colour in zip(task.classes, task.palette, strict=True)
-            ],
+            "kind": task.kind,
+            "described": facts.described,
+            "classes": [{"name": name, "colour": list(colour)} for name, colour in named],
             "upload_bytes": self.limits.upload_bytes,
         }
 
     def analyse(self, data: bytes) -> dict[str, Json]:
-        """Label the picture in `data` (the content of an image file); the mask is a palette PNG in base 64."""
+        """Predict the picture in `data` (the content of an image file); the mask is a PNG in base 64."""
         marks = [time.perf_counter()]
         image = decode_image(data, name="you sent", limit=self.limits.pixels)
         marks.append(time.perf_counter())
         found = label(self.predictor, image)
         marks.append(time.perf_counter())
-        parts = shares(found.labels, self.predictor.task)
+        facts = described(found.labels, self.predictor.task)
         painted = paint(image, found.labels, self.predictor.task, Look())
         marks.append(time.perf_counter())
         mask = png(painted)
@@ -62,7 +67,8 @@ class Demo:
             "height": image.shape[0],
             "width": image.shape[1],
             "network_size": list(found.network_size),
-            "shares": list(parts),
+            "shares": [facts.get(name, 0.0) for name in self.predictor.task.classes],
+            "facts": {name: value for name, value in facts.items() if value > 0},
             "mask": base64.b64encode(mask).decode(),
             "timings_ms": {
                 "decode": decode,

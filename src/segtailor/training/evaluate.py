@@ -1,9 +1,9 @@
-"""Full-resolution evaluation: whole images at their own size, logits enlarged to the labels, arg max."""
+"""Full-resolution evaluation: whole images at their own size, scored by the meter of the task's kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,8 +14,8 @@ from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.dataset import Pair
 from segtailor.nets.inference import inference, normalise, predict
+from segtailor.tasks import Scores, kind_of
 from segtailor.training.distributed import add_up, share_buffers, world
-from segtailor.training.metrics import Confusion, Scores
 
 
 class Pictures(Protocol):
@@ -43,30 +43,30 @@ def evaluate(
     """Score the main output on every picture; pictures of one size share a batch, processes share the pictures."""
     if batch < 1:
         raise UserError(f"batch: {batch} is too small; give 1 or more images at a time.")
-    confusion = Confusion(task.outputs, device)
+    meter = kind_of(task).meter(task, device)
     share_buffers(network)
     with inference(network):
         for indices in same_size(pictures.sizes, batch=batch, part=world()):
             pairs = [pictures.pair(index) for index in indices]
             images = normalise(np.stack([pair.image for pair in pairs]), preprocessing, device)
             labels = torch.from_numpy(np.stack([pair.labels for pair in pairs])).to(device)
-            confusion.add(predict(network, images), labels)
-    confusion.matrix = add_up(confusion.matrix)
-    confusion.images = len(pictures)
-    return confusion.scores()
+            meter.add(predict(network, images, task), labels)
+    meter.merge(add_up)
+    meter.images = len(pictures)
+    return meter.scores()
 
 
 def score_predictions(
-    predict: Callable[[NDArray[np.uint8]], NDArray[np.uint8]], pictures: Pictures, *, task: Task
+    predict: Callable[[NDArray[np.uint8]], NDArray[Any]], pictures: Pictures, *, task: Task
 ) -> Scores:
-    """Score any function from pixels to labels of the same size, one picture at a time."""
-    confusion = Confusion(task.outputs, torch.device("cpu"))
+    """Score any function from pixels to predictions of the same size, one picture at a time."""
+    meter = kind_of(task).meter(task, torch.device("cpu"))
     for index in range(len(pictures)):
         image, labels = pictures.pair(index)
-        found = torch.from_numpy(predict(image).astype(np.int64))
-        confusion.add(found[None], torch.from_numpy(np.array(labels))[None])
-    confusion.images = len(pictures)
-    return confusion.scores()
+        found = torch.from_numpy(np.array(predict(image)))
+        meter.add(found[None], torch.from_numpy(np.array(labels))[None])
+    meter.images = len(pictures)
+    return meter.scores()
 
 
 def same_size(sizes: NDArray[np.int64], *, batch: int, part: tuple[int, int] = (0, 1)) -> Iterator[list[int]]:

@@ -7,25 +7,24 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from segtailor.core.codec import Json, from_json, to_json
 from segtailor.core.errors import Diverged, RunProblem, UserError
+from segtailor.core.figures import KIND_FACTS
 from segtailor.core.job import Step
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.batches import Batch
 from segtailor.nets.inference import aligned
+from segtailor.tasks import Scores, kind_of
 from segtailor.training import device as devices
 from segtailor.training.distributed import from_first, with_shared_norms, world
 from segtailor.training.engine import Engine
 from segtailor.training.evaluate import Pictures, evaluate
-from segtailor.training.losses import Criterion, LossSettings, balanced_weights, count_labels
-from segtailor.training.metrics import Scores
 from segtailor.training.optimiser import load_optimiser, optimiser_state
 from segtailor.training.settings import FitSettings
 from segtailor.training.state import read_state, write_state
@@ -36,7 +35,7 @@ REPORT_SECONDS = 0.5  # between two progress records, the only moments that wait
 class BatchSource(Protocol):
     """Training batches as a pure function of the step (`data.batches.Batches`)."""
 
-    labels: NDArray[np.uint8]
+    labels: NDArray[Any]
 
     @property
     def steps_per_epoch(self) -> int:
@@ -86,11 +85,12 @@ class Fit:
             ).eval().requires_grad_(False)
         rank, size = world()
         self.source = self.batches(batch=settings.batch, seed=settings.seed, rank=rank, world=size)
-        criterion = Criterion(
-            self._loss_settings(),
-            classes=self.task.outputs,
+        criterion = kind_of(self.task).criterion(
+            settings.loss,
+            task=self.task,
             device=self.device,
             align_corners=aligned(self.network),
+            seen=lambda: self.source.labels,
         )
         self.engine = Engine(self.network, criterion, settings, device=self.device, teacher=self.teacher)
         self.total = settings.total(self.source.steps_per_epoch)
@@ -182,7 +182,8 @@ class Fit:
                 f"the training state in {folder} belongs to another network or other settings ({problem}); "
                 "resume with the recipe it was started with."
             ) from None
-        self.scores = from_json(Scores, scores, what="validation scores") if scores else None
+        kept = kind_of(self.task).scores_type
+        self.scores = from_json(kept, scores, what="validation scores") if scores else None
         devices.restore_rng(groups["rng"], self.device)
 
     def result(self) -> Mapping[str, Json]:
@@ -193,13 +194,6 @@ class Fit:
             "best": dict(self.best),
         }
         return {**result, **(self.scores.document(self.task.classes) if self.scores else {})}
-
-    def _loss_settings(self) -> LossSettings:
-        loss = self.settings.loss
-        if not loss.balance:
-            return loss
-        counts = count_labels(self.source.labels, self.task.outputs)
-        return replace(loss, balance=False, class_weights=balanced_weights(counts))
 
     def _validation_due(self) -> bool:
         if self.validation is None:
@@ -224,12 +218,10 @@ class Fit:
 
     def _validated(self, record: Step) -> Step:
         self.scores = scores = self.validate()
-        if scores.miou > self.best.get("miou", -1.0):
-            self.best = {"miou": scores.miou, "step": self.done}
-        figures = {
-            name: getattr(scores, name) for name in ("miou", "fwiou", "mean_accuracy", "pixel_accuracy")
-        }
-        return replace(record, metrics={**record.metrics, **figures}, best=dict(self.best))
+        headline = KIND_FACTS[self.task.kind].headline.name
+        if scores.quality > self.best.get(headline, -1.0):
+            self.best = {headline: scores.quality, "step": self.done}
+        return replace(record, metrics={**record.metrics, **scores.figures()}, best=dict(self.best))
 
     def _evaluate(self, pictures: Pictures) -> Scores:
         how = self.preprocessing

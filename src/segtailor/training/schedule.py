@@ -44,6 +44,9 @@ class Schedule:
 
     kind: ScheduleKind = "poly"
     power: float = 0.9  # poly
+    reach: float = (
+        1.0  # poly: share of the curve that the run covers, below 1 where it stops before the rate is 0
+    )
     gamma: float = 0.98  # exponential: per epoch; step: per milestone
     milestones: tuple[float, ...] = (0.6, 0.85)  # step: shares of the run
     final: float = 0.0  # cosine: the last factor
@@ -59,6 +62,8 @@ class Schedule:
             raise UserError(
                 f"schedule.milestones: {self.milestones} must ascend between 0 and 1, e.g. (0.6, 0.85)."
             )
+        if not 0 < self.reach <= 1:
+            raise UserError(f"schedule.reach: {self.reach} is no share of the curve; give 0 to 1, e.g. 0.75.")
         if not self.gamma > 0:
             raise UserError(f"schedule.gamma: {self.gamma} must be above 0.")
 
@@ -69,7 +74,7 @@ class Schedule:
         after = done - self.warmup
         progress = min(1.0, after / max(1, total - self.warmup))
         factors = {
-            "poly": lambda: poly(progress, power=self.power),
+            "poly": lambda: poly(self.reach * progress, power=self.power),
             "exponential": lambda: exponential(after / steps_per_epoch, gamma=self.gamma),
             "cosine": lambda: cosine(progress, final=self.final),
             "step": lambda: step(progress, milestones=self.milestones, gamma=self.gamma),

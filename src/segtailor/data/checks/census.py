@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from segtailor.core.errors import DataProblem
-from segtailor.core.task import IGNORE
+from segtailor.core.task import IGNORE, Task
 from segtailor.data.dataset import Pair, Sample
 from segtailor.data.files import read_image, read_mask
+from segtailor.data.labels import LabelMap
 from segtailor.data.pairs import FileSample
+from segtailor.tasks import Targets, kind_of
 
 LOOKED = 200  # masks read to explain why classes cannot be told
 THUMB = 16  # side of the grey thumbnail that near duplicates are compared by
@@ -24,7 +28,10 @@ THUMB = 16  # side of the grey thumbnail that near duplicates are compared by
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What the checks need to know of one readable sample; `mask` is to blame for its labels."""
+    """What the checks need to know of one readable sample; `mask` is to blame for its labels.
+
+    `counts` has 256 numbers: pixels of each label, or of each level of what is no label; the last does not count.
+    """
 
     name: str
     file: str
@@ -72,14 +79,22 @@ class Census:
         return np.asarray(counted / max(int(counted.sum()), 1))
 
 
-def take_census(split: str, samples: Sequence[Sample], *, limit: int | None, workers: int = 2) -> Census:
-    """Read all samples of a split, or at most `limit` spread evenly over it."""
+def take_census(
+    split: str,
+    samples: Sequence[Sample],
+    *,
+    task: Task,
+    count: Callable[[NDArray[Any]], NDArray[np.int64]],
+    limit: int | None,
+    workers: int = 2,
+) -> Census:
+    """Read all samples of a split, or at most `limit` spread evenly over it, and `count` their targets."""
     chosen = list(samples)
     if limit is not None and len(chosen) > limit:
         places = np.linspace(0, len(chosen) - 1, limit).round().astype(int)
         chosen = [chosen[place] for place in places]
     with ThreadPoolExecutor(workers, thread_name_prefix="census") as pool:
-        outcomes = list(pool.map(look, chosen))
+        outcomes = list(pool.map(partial(look, task=task, count=count), chosen))
     records = tuple(outcome for outcome in outcomes if isinstance(outcome, Record))
     return Census(
         split=split,
@@ -90,14 +105,14 @@ def take_census(split: str, samples: Sequence[Sample], *, limit: int | None, wor
     )
 
 
-def look(sample: Sample) -> Record | Fault:
+def look(sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Record | Fault:
     """Read one sample and keep what the checks need, or say why it cannot be read."""
     file = str(sample.image) if isinstance(sample, FileSample) else sample.name
     try:
         pair = sample.read()
     except DataProblem as problem:
         return _explain(sample, problem) if isinstance(sample, FileSample) else _unreadable(file, problem)
-    wrong = _malformed(pair)
+    wrong = _malformed(pair, kind_of(task).targets(task))
     if wrong:
         return Fault(kind="size-mismatch", file=file, message=wrong)
     small = Image.fromarray(pair.image).convert("L").resize((THUMB, THUMB), Image.Resampling.BOX)
@@ -110,7 +125,7 @@ def look(sample: Sample) -> Record | Fault:
             repr(pair.image.shape).encode() + pair.image.tobytes(), digest_size=16
         ).digest(),
         thumb=np.asarray(small, np.float32).ravel(),
-        counts=np.bincount(pair.labels.ravel(), minlength=256).astype(np.int64),
+        counts=count(pair.labels),
     )
 
 
@@ -149,6 +164,8 @@ def _explain(sample: FileSample, problem: DataProblem) -> Fault:
         return _unreadable(mask_file, damage)
     if image.shape[:2] != raw.values.shape[:2]:
         return Fault(kind="size-mismatch", file=mask_file, message=str(problem))
+    if not isinstance(sample.labels, LabelMap):
+        return Fault(kind="unusable", file=mask_file, message=str(problem))
     if raw.coloured and (raw.values != raw.values[:, :, :1]).any():
         kind = "unknown-colour" if sample.labels.colours else "colour-mask"
         return Fault(kind=kind, file=mask_file, message=str(problem))
@@ -161,15 +178,16 @@ def _unreadable(file: str, problem: DataProblem) -> Fault:
     return Fault(kind="unreadable", file=file, message=str(problem))
 
 
-def _malformed(pair: Pair) -> str:
+def _malformed(pair: Pair, targets: Targets) -> str:
     """Say what is wrong with the arrays of a dataset that is not ours."""
     if pair.image.ndim != 3 or pair.image.shape[2] != 3 or pair.image.dtype != np.uint8:
         return (
             f"the image is {pair.image.dtype} of shape {pair.image.shape} instead of uint8 (height, width, 3)"
         )
-    if pair.labels.dtype != np.uint8 or pair.labels.shape != pair.image.shape[:2] or not pair.labels.size:
+    wanted = targets.shape((pair.image.shape[0], pair.image.shape[1]))
+    if pair.labels.dtype != targets.dtype or pair.labels.shape != wanted or not pair.labels.size:
         return (
             f"the labels are {pair.labels.dtype} of shape {pair.labels.shape}, "
-            f"the image needs uint8 of shape {pair.image.shape[:2]}"
+            f"the image needs {targets.dtype} of shape {wanted}"
         )
     return ""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from segtailor.core.codec import Json, fingerprint, to_json
+from segtailor.core.errors import Unsupported
 from segtailor.core.plan import IMAGE, Plan, Shape
 from segtailor.core.task import Preprocessing
 from segtailor.data.arrays import Spec, Store
@@ -24,6 +25,7 @@ from segtailor.nets.inference import enlarge, normalise
 from segtailor.nets.network import Network
 from segtailor.nets.parts import Part
 from segtailor.nets.teacher import Teacher
+from segtailor.tasks import Targets
 
 AT_ONCE = 16  # images through the encoder at a time
 
@@ -92,14 +94,15 @@ def stores(
         "images": wanted.images,
         "seed": wanted.seed,
     }
+    kept = _map_type(fit.targets)
     cut = tap_shapes(encoder, wanted.augment.crop)
     size = (cut[0].height, cut[0].width)
-    arrays = _map_specs(cut, wanted.images) | {"labels": Spec(shape=(wanted.images, *size), dtype="uint8")}
+    arrays = _map_specs(cut, wanted.images) | {"labels": Spec(shape=(wanted.images, *size), dtype=kept)}
     seen: dict[str, Json] = {**same, "data": judge.fingerprint, "size": list(wanted.judge)}
     count = len(judge)
     shown = _map_specs(tap_shapes(encoder, wanted.judge), count)
     shown |= {
-        "labels": Spec(shape=(count, *wanted.judge), dtype="uint8"),
+        "labels": Spec(shape=(count, *wanted.judge), dtype=kept),
         "images": Spec(shape=(count, *wanted.judge, 3), dtype="uint8"),
     }
     taught = None
@@ -112,6 +115,16 @@ def stores(
         judge=Store(folder=root / f"judge-{fingerprint(seen)}", about=seen, arrays=shown),
         teacher=taught,
     )
+
+
+def _map_type(targets: Targets) -> str:
+    """Return the type of targets that are maps; others cannot be shrunk to features."""
+    if targets.shape((2, 3)) != (2, 3):
+        raise Unsupported(
+            "the evaluator 'staged' trains on shrunk target maps, and the targets of this task are no maps; "
+            "choose the evaluator 'train'."
+        )
+    return str(targets.dtype)
 
 
 def tap_shapes(encoder: FixedEncoder, image: tuple[int, int]) -> list[Shape]:
@@ -174,6 +187,7 @@ def crops(
         images=images,
         labels=labels,
         sizes=pixels.sizes,
+        targets=pixels.targets,
         augment=wanted.augment,
         preprocessing=preprocessing,
         batch=AT_ONCE,
@@ -186,7 +200,7 @@ def crops(
         yield batch.images[:left], batch.labels[:left]
 
 
-def central(pixels: Pixels, index: int, size: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def central(pixels: Pixels, index: int, size: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     """Return the centre of a picture in a size; pictures that are smaller are enlarged first."""
     image, labels = pixels.pair(index)
     height, width = labels.shape

@@ -19,16 +19,15 @@ from segtailor.core.errors import Diverged
 from segtailor.core.plan import MAIN
 from segtailor.core.strategy import Trial
 from segtailor.core.task import Task
-from segtailor.nets.inference import enlarge, inference
+from segtailor.nets.inference import inference
 from segtailor.nets.network import Network
 from segtailor.nets.parts import Part
 from segtailor.search.evaluators.features import FixedEncoder
+from segtailor.tasks import Meter, Scores, kind_of
 from segtailor.training import device as devices
 from segtailor.training.averaging import Average
 from segtailor.training.captured import CapturedStep
 from segtailor.training.distill import distillation
-from segtailor.training.losses import Criterion
-from segtailor.training.metrics import Confusion, Scores, scores
 from segtailor.training.optimiser import make_optimiser
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class FirstStage:
         self.taps = encoder.taps(network.plan)
         self.decoder = Part(network, inputs=self.taps, outputs=network.plan.outputs)
         devices.place(self.decoder, device, channels_last=settings.stage1.channels_last)
-        self.criterion = Criterion(settings.stage1.loss, classes=task.outputs, device=device)
+        self.criterion = kind_of(task).criterion(settings.stage1.loss, task=task, device=device)
 
     def train(self, trial: Trial) -> None:
         """Train; incomplete batches are dropped, and the averaged weights stay in the network."""
@@ -105,7 +104,7 @@ class FirstStage:
         return self.loss_of(self.batch(rows))
 
     def loss_of(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return cross-entropy of all outputs at the size of the first map, and the distance to the teacher."""
+        """Return the task's loss of all outputs at the size of the first map, and the distance to the teacher."""
         labels, how = batch["labels"], self.settings.stage1
         with devices.autocast(self.device, how.precision):
             outputs = self.decoder(self._named(batch))
@@ -116,14 +115,14 @@ class FirstStage:
 
     def score(self) -> Scores:
         """Score the main output on the other half."""
-        confusion = Confusion(self.task.outputs, self.device)
+        meter = kind_of(self.task).meter(self.task, self.device)
         labels = self.maps.judge["labels"]
         with inference(self.decoder):
             for start in range(0, len(labels), JUDGED_AT_ONCE):
                 rows = np.arange(start, min(start + JUDGED_AT_ONCE, len(labels)))
                 logits = self.decoder(self._values(self.maps.judge, rows))[MAIN]
-                count(confusion, logits, labels[rows], self.device)
-        return scores(confusion.matrix.cpu().numpy(), without=self.settings.without(self.task))
+                count(meter, logits, labels[rows], task=self.task, device=self.device)
+        return meter.scores(without=self.settings.without(self.task))
 
     def _values(self, arrays: Mapping[str, Kept], rows: Rows) -> dict[str, Tensor]:
         levels = range(len(self.taps))
@@ -198,11 +197,11 @@ class Learner:
         self.loss.copy_(loss.detach())
 
 
-def count(confusion: Confusion, logits: Tensor, labels: NDArray[np.uint8], device: torch.device) -> None:
-    """Count the labels that logits give, enlarged to the size of the right ones."""
+def count(meter: Meter, logits: Tensor, labels: NDArray[Any], *, task: Task, device: torch.device) -> None:
+    """Count what logits predict, at the size of the right targets."""
     size = (int(labels.shape[1]), int(labels.shape[2]))
-    found = enlarge(logits, size, align_corners=False).argmax(1)
-    confusion.add(found, torch.from_numpy(np.array(labels)).to(device))
+    found = kind_of(task).decode(logits, size, task=task, align_corners=False)
+    meter.add(found, torch.from_numpy(np.array(labels)).to(device))
 
 
 def _moved(array: Kept, device: torch.device) -> Tensor:

@@ -41,7 +41,7 @@ class SharedEvaluator:
             scores = weights.scores(arch, share=trial.budget)
         except Unsupported as problem:
             return trial.failed(str(problem))
-        return trial.done(scores.miou, pixel_accuracy=scores.pixel_accuracy)
+        return trial.done(scores.quality, **scores.figures())
 
     def open(self, *, data: HalvedPixels, device: torch.device, expected: str) -> SharedJudge:
         """Load the supernet whose fingerprint is `expected`, for any number of trials."""

@@ -35,10 +35,9 @@ from segtailor.search.evaluators.features import (
 )
 from segtailor.search.evaluators.first_stage import JUDGED_AT_ONCE, FirstStage, Maps, count
 from segtailor.search.evaluators.train import HalvedPixels
+from segtailor.tasks import LossSettings, Scores, kind_of
 from segtailor.training.distill import DistillSettings
 from segtailor.training.fit import Fit
-from segtailor.training.losses import LossSettings
-from segtailor.training.metrics import Confusion, Scores, scores
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import EncoderSettings, FitSettings
 
@@ -127,8 +126,7 @@ class StagedEvaluator:
                 )
             found = self._second(trial, network, encoder, data=data, maps=maps, device=device)
             metrics["stage2"] = found.reward
-        figures = {"miou": found.miou, "fwiou": found.fwiou, "mean_accuracy": found.mean_accuracy}
-        return trial.done(found.reward, **metrics, **figures)
+        return trial.done(found.reward, **metrics, **found.figures())
 
     def without(self, task: Task) -> tuple[int, ...]:
         """Return the class that is left out of the averages."""
@@ -168,6 +166,7 @@ class StagedEvaluator:
                 images=images,
                 labels=labels,
                 sizes=data.fit.sizes,
+                targets=data.fit.targets,
                 augment=self.augment,
                 preprocessing=encoder.preprocessing,
                 device=device,
@@ -180,10 +179,10 @@ class StagedEvaluator:
         for _ in fit.steps():
             pass
         network.load_state_dict(fit.weights())
-        confusion = Confusion(data.task.outputs, device)
+        meter = kind_of(data.task).meter(data.task, device)
         with inference(network):
             for start in range(0, len(maps.judge["labels"]), JUDGED_AT_ONCE):
                 here = slice(start, start + JUDGED_AT_ONCE)
                 batch = normalise(maps.judge["images"][here], encoder.preprocessing, device)
-                count(confusion, network(batch), maps.judge["labels"][here], device)
-        return scores(confusion.matrix.cpu().numpy(), without=self.without(data.task))
+                count(meter, network(batch), maps.judge["labels"][here], task=data.task, device=device)
+        return meter.scores(without=self.without(data.task))

@@ -1,4 +1,4 @@
-"""Judging by a short training: fit on one half of the training split, mIoU on the other."""
+"""Judging by a short training: fit on one half of the training split, the task's headline figure on the other."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TrainEvaluator:
     def judge(
         self, trial: Trial, *, data: HalvedPixels, device: torch.device, build: Build | None = None
     ) -> TrialResult:
-        """Train the trial's architecture and return its mIoU on the half that trained no weight."""
+        """Train the trial's architecture and return its quality on the half that trained no weight."""
         arch = parse_architecture(dict(trial.architecture))
         settings = self._settings(trial, images=len(data.fit))
         make = build or self._network
@@ -70,7 +70,7 @@ class TrainEvaluator:
             return trial.failed(
                 "training ended without a score; check that the training split has two halves"
             )
-        return trial.done(fit.scores.miou, pixel_accuracy=fit.scores.pixel_accuracy, steps=float(fit.done))
+        return trial.done(fit.scores.quality, **fit.scores.figures(), steps=float(fit.done))
 
     def _settings(self, trial: Trial, *, images: int) -> FitSettings:
         total = self.fit.total(-(-images // self.fit.batch))
@@ -84,6 +84,7 @@ class TrainEvaluator:
             images=images,
             labels=labels,
             sizes=pixels.sizes,
+            targets=pixels.targets,
             augment=self.augment,
             preprocessing=self.preprocessing,
             device=device,

@@ -8,7 +8,7 @@ const MEANING = {
 const LONGEST = 2048; // pixels of a side on the screen; larger pictures are drawn smaller
 const CAMERA_WIDTH = 960;
 
-let model = { classes: [], upload_bytes: Infinity };
+let model = { classes: [], described: "", upload_bytes: Infinity };
 let shown = null; // { name, mask: ImageData, url } of the last answer
 let isolated = null; // class that is shown alone
 let camera = null; // MediaStream while it runs
@@ -87,6 +87,7 @@ async function draw(picture, facts, name) {
   $("download").removeAttribute("aria-disabled");
   $("size").textContent = `${facts.width} × ${facts.height}`;
   legend(facts.shares);
+  if (!model.classes.length) tell(facts.facts);
   latency(facts);
   isolate(isolated);
 }
@@ -116,6 +117,16 @@ function legend(shares) {
   }
   sorted = camera;
   if (focused !== undefined) list.querySelector(`[data-index="${focused}"]`)?.focus();
+}
+
+function tell(facts) {
+  // Tasks without classes say a few numbers instead: metres of depth, how sure each joint is.
+  const rows = Object.entries(facts).map(([name, value]) => {
+    const item = document.createElement("li");
+    item.textContent = `${name.replace(/_m$/, " (m)")}: ${value.toFixed(2)}`;
+    return item;
+  });
+  $("classes").replaceChildren(...rows);
 }
 
 function entry({ name, colour }, index) {
@@ -311,6 +322,7 @@ async function meet() {
   $("model").textContent = model.model;
   $("runtime").textContent = model.runtime;
   $("runtime").title = model.note ?? "";
+  if (!model.classes.length) $("classes-title").firstChild.textContent = `${model.described.charAt(0).toUpperCase()}${model.described.slice(1)} `;
   legend([]);
 }
 

@@ -7,7 +7,7 @@ so it is left out of the mean accuracy. All figures are fractions from 0 to 1; w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,13 +35,24 @@ class Scores:
         """Geometric mean of mIoU, fwIoU and mean accuracy (Nekrasov et al., CVPR 2019, auxiliary cells)."""
         return float((self.miou * self.fwiou * self.mean_accuracy) ** (1 / 3))
 
-    def document(self, classes: Sequence[str]) -> dict[str, Json]:
-        """Return the JSON form with class names."""
+    @property
+    def quality(self) -> float:
+        """The headline figure, mIoU."""
+        return self.miou
+
+    def figures(self) -> dict[str, float]:
+        """Return the four averages by name."""
         return {
             "miou": self.miou,
             "fwiou": self.fwiou,
             "mean_accuracy": self.mean_accuracy,
             "pixel_accuracy": self.pixel_accuracy,
+        }
+
+    def document(self, classes: Sequence[str]) -> dict[str, Json]:
+        """Return the JSON form with class names."""
+        return {
+            **self.figures(),
             "per_class": {
                 name: {"iou": self.iou[k], "accuracy": self.accuracy[k]} for k, name in enumerate(classes)
             },
@@ -71,9 +82,13 @@ class Confusion:
         self.matrix += torch.bincount(cell.flatten(), minlength=cells + 1)[:cells].view_as(self.matrix)
         self.images += len(labels)
 
-    def scores(self) -> Scores:
-        """Return the figures over all classes."""
-        return scores(self.matrix.cpu().numpy(), images=self.images)
+    def merge(self, add_up: Callable[[Tensor], Tensor]) -> None:
+        """Add the counts of all processes."""
+        self.matrix = add_up(self.matrix)
+
+    def scores(self, *, without: Collection[int] = ()) -> Scores:
+        """Return the figures over all classes but those `without`."""
+        return scores(self.matrix.cpu().numpy(), without=without, images=self.images)
 
 
 def scores(matrix: NDArray[np.int64], *, without: Collection[int] = (), images: int = 0) -> Scores:

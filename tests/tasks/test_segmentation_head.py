@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from segtailor.deploy import labels as labels_module
-from segtailor.deploy.labels import Labels
 from segtailor.nets.inference import enlarge
 from segtailor.nets.onnx_graph import onnx_bytes, onnx_session
+from segtailor.tasks.segmentation import head as labels_module
+from segtailor.tasks.segmentation.head import Labels
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")

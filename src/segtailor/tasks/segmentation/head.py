@@ -9,14 +9,15 @@ torch itself uses, so the labels are the same up to ties.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from segtailor.nets.inference import enlarge
+from segtailor.tasks.enlarging import enlarge
+from segtailor.tasks.kind import Head
 
 BAND = 2**19  # values of a band: 2 MiB, about what stays in a core's cache
 
 
-class Labels(nn.Module):
+class Labels(Head):
     """Enlarge logits (N, classes, h, w) and take the arg max; labels are (N, height, width)."""
 
     def __init__(self, *, align_corners: bool, label_type: torch.dtype) -> None:
@@ -51,6 +52,10 @@ class Labels(nn.Module):
             rows = getattr(self, f"down{index}") @ wide[:, :, start:stop]
             bands.append(rows.argmax(1).to(self.label_type))
         return torch.cat(bands, dim=1)
+
+    def small(self, logits: Tensor) -> Tensor:
+        """Return the labels at the stride of the logits."""
+        return logits.argmax(1).to(self.label_type)
 
     def _weights(self, side: int, wanted: int) -> Tensor:
         """Return the weights (side, wanted) of a resize along one side: what it makes of each unit vector."""

@@ -8,8 +8,6 @@ shrunk labels know their normaliser only after the forward pass: they average wi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,53 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segtailor.core.errors import UserError
-from segtailor.core.plan import MAIN
 from segtailor.core.task import IGNORE
-from segtailor.nets.inference import enlarge
+from segtailor.tasks.loss_settings import LossSettings, same_size
 
 TINY = 1e-12  # keeps 0 / 0 at 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossSettings:
-    """Cross-entropy and its variants.
-
-    `ohem` keeps only pixels whose true class has at most this probability (0.7 is usual), but at least the share
-    `ohem_keep` of all pixels. `balance` derives class weights from pixel frequencies, `class_weights` gives them.
-    `auxiliary` holds coefficients of outputs by name; other auxiliary outputs get `auxiliary_default`. `resize`
-    says whether logits are enlarged to the labels or labels shrunk (nearest) to the logits.
-    """
-
-    ohem: float | None = None
-    ohem_keep: float = 1 / 16
-    class_weights: tuple[float, ...] | None = None
-    balance: bool = False
-    label_smoothing: float = 0.0
-    auxiliary: Mapping[str, float] = field(default_factory=dict)
-    auxiliary_default: float = 0.4
-    resize: Literal["logits", "labels"] = "logits"
-
-    def __post_init__(self) -> None:
-        if self.ohem is not None and not 0 < self.ohem <= 1:
-            raise UserError(
-                f"loss.ohem: {self.ohem} is no probability; give a threshold such as 0.7, or none."
-            )
-        if not 0 <= self.ohem_keep <= 1:
-            raise UserError(
-                f"loss.ohem_keep: {self.ohem_keep} is no share of pixels; give a value from 0 to 1."
-            )
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(
-                f"loss.label_smoothing: {self.label_smoothing} is out of range; give 0 up to below 1."
-            )
-        if self.balance and self.class_weights is not None:
-            raise UserError("loss.balance and loss.class_weights exclude each other; give only one of them.")
-        if self.class_weights is not None and min(self.class_weights, default=0) < 0:
-            raise UserError("loss.class_weights: a weight is negative; give values of 0 or more.")
-
-    def coefficient(self, output: str) -> float:
-        """Return the coefficient of the named output."""
-        return 1.0 if output == MAIN else self.auxiliary.get(output, self.auxiliary_default)
 
 
 class Criterion:
@@ -86,7 +41,8 @@ class Criterion:
     @property
     def global_normaliser(self) -> bool:
         """Whether the normaliser depends on the labels alone, so that parts of a batch can share it."""
-        return self.settings.ohem is None and self.settings.resize == "logits"
+        settings = self.settings
+        return settings.ohem is None and settings.resize == "logits" and not settings.overlap
 
     def normaliser(self, labels: Tensor) -> Tensor:
         """Return the sum of the class weights of all pixels that count."""
@@ -99,21 +55,14 @@ class Criterion:
         """Return the weighted sum over outputs; `normaliser` is ignored where it cannot be shared."""
         terms = []
         for name, logits in outputs.items():
-            sized, target = self._matched(logits, labels)
+            sized, target = same_size(logits, labels, self.settings.resize, align_corners=self.align_corners)
             term = (
                 self._mined(sized, target) if self.settings.ohem else self._plain(sized, target, normaliser)
             )
+            if self.settings.overlap:
+                term = term + self.settings.overlap * missed_overlap(sized, target)
             terms.append(self.settings.coefficient(name) * term)
         return torch.stack(terms).sum()
-
-    def _matched(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        size = labels.shape[-2:]
-        if logits.shape[-2:] == size:
-            return logits, labels
-        if self.settings.resize == "labels":
-            small = F.interpolate(labels[:, None], size=logits.shape[-2:], mode="nearest")
-            return logits, small[:, 0]
-        return enlarge(logits, (int(size[0]), int(size[1])), align_corners=self.align_corners), labels
 
     def _plain(self, logits: Tensor, labels: Tensor, normaliser: Tensor) -> Tensor:
         total = self._cross_entropy(logits, labels, reduction="sum")
@@ -128,7 +77,8 @@ class Criterion:
             true = labels.long().masked_fill(~counted, 0)
             certain = logits.float().softmax(1).gather(1, true[:, None])[:, 0].masked_fill(~counted, 2.0)
             least = max(1, int(self.settings.ohem_keep * labels.numel()))
-            limit = certain.flatten().kthvalue(least).values.clamp(min=self.settings.ohem)
+            hardest = certain.flatten().topk(least, largest=False, sorted=False).values
+            limit = hardest.max().clamp(min=self.settings.ohem)  # kthvalue is a hundred times slower on a GPU
             kept = (certain <= limit) & counted
             normaliser = (self.class_weights[true] * kept).sum().clamp(min=TINY)
         return (losses * kept).sum() / normaliser
@@ -142,6 +92,20 @@ class Criterion:
             label_smoothing=self.settings.label_smoothing,
             reduction=reduction,
         )
+
+
+def missed_overlap(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return 1 - soft IoU (Rahman and Wang 2016), averaged over the classes that occur; 0 where none does."""
+    counted = labels != IGNORE
+    probabilities = logits.float().softmax(1) * counted[:, None]
+    truth = torch.zeros_like(probabilities).scatter_(
+        1, labels.long().masked_fill(~counted, 0)[:, None], counted[:, None].float()
+    )
+    both, predicted, true = (part.sum((0, 2, 3)) for part in (probabilities * truth, probabilities, truth))
+    present = true > 0
+    overlap = both / (predicted + true - both).clamp(min=TINY)
+    missed: Tensor = ((1 - overlap) * present).sum() / present.sum().clamp(min=1)
+    return missed
 
 
 def count_labels(labels: NDArray[np.uint8], classes: int, *, block: int = 64) -> NDArray[np.int64]:

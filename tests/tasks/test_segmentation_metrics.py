@@ -9,7 +9,7 @@ import pytest
 import torch
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix, MulticlassJaccardIndex
 
-from segtailor.training.metrics import Confusion, reward, scores
+from segtailor.tasks.segmentation.metrics import Confusion, reward, scores
 
 PUBLISHED = np.array(
     [[900, 20, 10, 70, 0], [30, 160, 0, 10, 0], [20, 5, 75, 0, 0], [40, 0, 10, 250, 0], [0, 0, 0, 0, 0]]

@@ -1,0 +1,102 @@
+"""COCO person keypoints (Lin et al., 2014): `person_keypoints_*.json`, 17 joints per person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from segtailor.core.codec import read_json, short
+from segtailor.core.errors import DataProblem
+from segtailor.data.person_files import Annotations, PersonFiles, Source, collect
+from segtailor.tasks.pose.persons import Person, check_box, check_joints, number, picture_below
+from segtailor.tasks.pose.skeletons import COCO, Skeleton
+
+FILE_LIMIT = 512 * 2**20  # bytes; the published training file has 240 million
+PREFIX = "person_keypoints_"
+FIELDS = ("image_id", "keypoints", "bbox")
+EXPECTED = "Expected is the JSON of COCO person keypoints: an object with the lists images and annotations."
+Rows: TypeAlias = dict[Any, dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CocoKeypoints(PersonFiles):
+    """COCO people: a folder with `annotations/person_keypoints_train2017.json`, `train2017/` and so on, or one file."""
+
+    @property
+    def skeleton(self) -> Skeleton:
+        """Seventeen joints."""
+        return COCO
+
+    def find(self) -> Mapping[str, Source]:
+        """Look for the files; a split is called what follows the prefix, without the year."""
+        if self.path.is_file():
+            above = self.path.parent
+            root = above.parent if above.name == "annotations" else above
+            files = [self.path]
+        else:
+            root = self.path
+            files = sorted({*root.glob(f"{PREFIX}*.json"), *root.glob(f"annotations/{PREFIX}*.json")})
+        if not files:
+            raise DataProblem(f"{root} has no annotations/{PREFIX}train2017.json or the like. {EXPECTED}")
+        names = [file.stem.removeprefix(PREFIX) for file in files]
+        return {
+            name.rstrip("0123456789") or name: Source(file, _pictures(root, name))
+            for name, file in zip(names, files, strict=True)
+        }
+
+    def read(self, source: Source) -> Annotations:
+        """Read the people of one file."""
+        file, pictures = source
+        document = read_json(file, what="COCO keypoints", error=DataProblem, limit=FILE_LIMIT)
+        known = document if isinstance(document, dict) else {}
+        images, rows = known.get("images"), known.get("annotations")
+        if not isinstance(images, list) or not isinstance(rows, list) or not rows:
+            raise DataProblem(f"COCO keypoints {file} have no annotations or no images. {EXPECTED}")
+        listed = {one["id"]: one for one in images if isinstance(one, dict) and _is_id(one.get("id"))}
+        return collect(rows, lambda row, at: _person(row, at, listed, pictures), file=file, skeleton=COCO)
+
+
+def _pictures(root: Path, name: str) -> Path:
+    """Return the folder of a file's pictures: `train2017`, `images/train2017` or just `images`."""
+    choices = (root / name, root / "images" / name, root / "images")
+    return next((folder for folder in choices if folder.is_dir()), choices[0])
+
+
+def _person(row: Any, index: int, images: Rows, pictures: Path) -> tuple[Person, tuple[float, float] | None]:
+    """Return the person and, where the file tells it, the height and width of the picture."""
+    if not isinstance(row, dict):
+        raise DataProblem(f"annotation number {index} is {short(row)}. {EXPECTED}")
+    name = str(row["id"]) if _is_id(row.get("id")) else f"number {index}"
+    who = f"annotation {name}"
+    missing = [key for key in FIELDS if key not in row]
+    if missing:
+        raise DataProblem(f"{who} has no {', '.join(missing)}. Add what is missing.")
+    if not _is_id(row["image_id"]) or row["image_id"] not in images:
+        raise DataProblem(
+            f"{who} is in picture {short(row['image_id'])}, which is not listed. Add it to images."
+        )
+    image = images[row["image_id"]]
+    box = check_box(row["bbox"], who=who)
+    area = number(row.get("area", box[2] * box[3]))
+    if area is None or area <= 0:
+        raise DataProblem(f"{who} has area {short(row['area'])}. Give its square pixels, more than 0.")
+    person = Person(
+        id=name,
+        picture=picture_below(pictures, image.get("file_name"), who=who),
+        box=box,
+        joints=check_joints(_in_threes(row["keypoints"]), COCO.count, who=who),
+        area=area,
+        crowd=bool(row.get("iscrowd", 0)),
+    )
+    height, width = number(image.get("height")), number(image.get("width"))
+    return person, None if height is None or width is None else (height, width)
+
+
+def _in_threes(flat: Any) -> Any:
+    return [flat[at : at + 3] for at in range(0, len(flat), 3)] if isinstance(flat, list) else flat
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool) and len(str(value)) <= 100

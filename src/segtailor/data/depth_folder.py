@@ -1,0 +1,81 @@
+"""Anyone's images and 16-bit depth maps: parallel folders or list files, as for masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from segtailor.core.task import Task
+from segtailor.data.dataset import DATASETS
+from segtailor.data.depth_unit import PER_METRE, DepthUnit, Unit
+from segtailor.data.layout import IMAGE_FOLDERS, MASK_FOLDERS, WHOLE, Layout
+from segtailor.data.pairs import FileDataset, Pairing
+from segtailor.data.splits import by_ratio
+
+DEPTH_FOLDERS = ("depth", "depths", "depth_mm", "depth_maps", *MASK_FOLDERS)
+COLOUR_FOLDERS = (*IMAGE_FOLDERS, "rgb", "colour", "color")
+VAL_SHARE = 0.2
+
+
+@DATASETS.register("folder-depth")
+@dataclass(frozen=True, kw_only=True)
+class DepthFolder(FileDataset):
+    """Images and 16-bit depth maps below one folder, or in one list file; 0 is no measurement.
+
+    `unit` is what the numbers count (mm, cm, m), `nearest` and `farthest` bound the depths in metres that are scored.
+    Where files are not divided, `val` and `test` are drawn by `seed`.
+    """
+
+    images: str | None = None
+    masks: str | None = None
+    unit: Unit = "mm"
+    nearest: float = 0.1
+    farthest: float = 100.0
+    val: float | None = None
+    test: float | None = None
+    seed: int = 0
+
+    @cached_property
+    def task(self) -> Task:
+        """Depth within the bounds."""
+        return depth_task(self.nearest, self.farthest)
+
+    @property
+    def labels(self) -> DepthUnit:
+        """What the numbers in depth files mean."""
+        return DepthUnit(per_metre=PER_METRE[self.unit])
+
+    def find(self) -> Mapping[str, Pairing]:
+        """Look the files up and divide them where they are not divided yet."""
+        layout = Layout(
+            path=self.path,
+            images=self.images,
+            masks=self.masks,
+            image_folders=COLOUR_FOLDERS,
+            mask_folders=DEPTH_FOLDERS,
+        )
+        return divided(layout.find(), where=self.path, val=self.val, test=self.test, seed=self.seed)
+
+
+def depth_task(nearest: float, farthest: float) -> Task:
+    """Return the task of depths within bounds."""
+    return Task(classes=("depth",), kind="depth", span=(nearest, farthest))
+
+
+def divided(
+    found: Mapping[str, Pairing], *, where: Path, val: float | None, test: float | None, seed: int
+) -> dict[str, Pairing]:
+    """Divide an undivided set by ratio; files without a partner stay with `train`, in sight."""
+    if WHOLE not in found:
+        return dict(found)
+    whole = found[WHOLE]
+    if not whole.pairs:
+        whole.complete(where)
+    table = by_ratio(tuple(whole.pairs), val=VAL_SHARE if val is None else val, test=test or 0.0, seed=seed)
+    parts = {
+        split: Pairing(pairs={name: whole.pairs[name] for name in names}) for split, names in table.items()
+    }
+    parts["train"] = replace(whole, pairs=parts["train"].pairs)
+    return parts

@@ -1,0 +1,170 @@
+"""NYU Depth v2 (Silberman et al. 2012): a folder of pictures and 16-bit depth, or the labelled `.mat` file.
+
+In a folder, `NAME_rgb.jpg` belongs to `NAME_depth_mm.png` (other endings below), directly inside or below `train`,
+`val` and `test`. The `.mat` file is HDF5 (version 7.3) and is read with h5py, one picture at a time: `images` (n, 3,
+width, height) and `depths` (n, width, height) in metres.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from segtailor.core.errors import DataProblem, Unsupported
+from segtailor.core.task import Task
+from segtailor.data.dataset import DATASETS, Pair, Sample
+from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, VAL_SHARE, depth_task, divided
+from segtailor.data.depth_unit import DepthUnit
+from segtailor.data.files import PIXEL_LIMIT, file_stamp, list_folders, list_pictures
+from segtailor.data.layout import WHOLE, Layout
+from segtailor.data.pairs import FileDataset, Pairing
+from segtailor.data.splits import COMMON_NAMES, by_ratio, parts_of
+
+IMAGE_ENDINGS = ("_rgb", "_colors", "_color", "_colour", "_image")
+DEPTH_ENDINGS = ("_depth_mm", "_depth", "_depths")
+SPAN = (0.1, 10.0)  # metres that the sensor measures
+
+
+@DATASETS.register("nyudv2")
+@dataclass(frozen=True, kw_only=True)
+class Nyudv2(FileDataset):
+    """Indoor depth: a folder of `NAME_rgb.jpg` and `NAME_depth_mm.png`, or the labelled .mat file (needs h5py).
+
+    Where files are not divided, `val` is drawn by `seed`.
+    """
+
+    val: float | None = None
+    seed: int = 0
+
+    @property
+    def task(self) -> Task:
+        """Depth up to ten metres."""
+        return depth_task(*SPAN)
+
+    @property
+    def labels(self) -> DepthUnit:
+        """Millimetres."""
+        return DepthUnit()
+
+    def find(self) -> Mapping[str, Pairing]:
+        """Pair the pictures by the endings of their names, or by folders `rgb` and `depth`."""
+        named = {COMMON_NAMES.get(place.name.lower()): place for place in list_folders(self.path)}
+        names = {place.name.lower() for place in list_folders(self.path)}
+        if names & set(COLOUR_FOLDERS) and names & set(DEPTH_FOLDERS):
+            layout = Layout(path=self.path, image_folders=COLOUR_FOLDERS, mask_folders=DEPTH_FOLDERS)
+            found: Mapping[str, Pairing] = layout.find()
+        elif "train" in named:
+            found = {split: _by_ending(named[split]) for split in ("train", "val", "test") if split in named}
+        else:
+            found = {WHOLE: _by_ending(self.path)}
+        return divided(found, where=self.path, val=self.val, test=None, seed=self.seed)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return tuple(self._frames) if self._is_mat else super().splits
+
+    def samples(self, split: str) -> tuple[Any, ...]:
+        """Return the samples of a split, of several joined by `+`, or of `trainval`."""
+        if not self._is_mat:
+            return super().samples(split)
+        return tuple(sample for part in parts_of(split, self.splits) for sample in self._frames[part])
+
+    @property
+    def _is_mat(self) -> bool:
+        return self.path.is_file()
+
+    @cached_property
+    def _frames(self) -> Mapping[str, Sequence[Sample]]:
+        count = _frames_in(self.path)
+        frames = {f"{index:04d}": MatSample(file=self.path, index=index) for index in range(count)}
+        kept = tuple(name for name in frames if name not in self.skip)
+        table = by_ratio(kept, val=VAL_SHARE if self.val is None else self.val, seed=self.seed)
+        return {split: tuple(frames[name] for name in names) for split, names in table.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatSample:
+    """One picture of the labelled .mat file."""
+
+    file: Path
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The number of the picture, from 0."""
+        return f"{self.index:04d}"
+
+    @property
+    def stamp(self) -> str:
+        """The file and the number."""
+        return f"{file_stamp(self.file)}|{self.index}|depth"
+
+    def read(self) -> Pair:
+        """Read picture and depth; the file stores both with their sides exchanged."""
+        with _opened(self.file) as content:
+            image = np.asarray(content["images"][self.index]).transpose(2, 1, 0)
+            depth = np.asarray(content["depths"][self.index], dtype=np.float32).T
+        known = np.isfinite(depth) & (depth > 0)
+        return Pair(np.ascontiguousarray(image, dtype=np.uint8), np.where(known, depth, np.float32(0)))
+
+
+def _frames_in(file: Path) -> int:
+    with _opened(file) as content:
+        images, depths = content.get("images"), content.get("depths")
+        many: tuple[int, ...] = getattr(images, "shape", ())
+        deep: tuple[int, ...] = getattr(depths, "shape", ())
+        fits = len(many) == 4 and many[1] == 3 and deep == (many[0], *many[2:])
+        if not fits or many[2] * many[3] > PIXEL_LIMIT:
+            raise DataProblem(
+                f"{file} holds images {many} and depths {deep}, not (n, 3, width, height) and (n, width, height). "
+                "Give the labelled part of NYU Depth v2."
+            )
+        return int(many[0])
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    try:
+        import h5py
+    except ImportError:
+        raise Unsupported(
+            f"{file} is an HDF5 file, and the package h5py is not installed: `pip install 'segtailor[nyu]'`, or give a "
+            "folder of pictures and depth maps."
+        ) from None
+    try:
+        with h5py.File(file, "r") as content:
+            yield content
+    except OSError as problem:
+        raise DataProblem(
+            f"{file} cannot be read as a .mat file of version 7.3: {problem}. Fetch it again."
+        ) from None
+
+
+def _by_ending(folder: Path) -> Pairing:
+    """Pair pictures below a folder by what their names start with."""
+    images: dict[str, Path] = {}
+    depths: dict[str, Path] = {}
+    for path in list_pictures(folder):
+        stem = path.relative_to(folder).with_suffix("").as_posix()
+        for endings, table in ((DEPTH_ENDINGS, depths), (IMAGE_ENDINGS, images)):
+            ending = next((ending for ending in endings if stem.endswith(ending)), None)
+            if ending is not None:
+                table[stem.removesuffix(ending)] = path
+                break
+    if not images and not depths:
+        raise DataProblem(
+            f"{folder} holds no pictures named like NAME_rgb.jpg and NAME_depth_mm.png; check the path, or use "
+            "folder:PATH?task=depth for another layout."
+        )
+    return Pairing(
+        pairs={name: (images[name], depths[name]) for name in images if name in depths},
+        images_alone=tuple(path for name, path in images.items() if name not in depths),
+        masks_alone=tuple(path for name, path in depths.items() if name not in images),
+    )

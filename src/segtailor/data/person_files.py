@@ -1,0 +1,184 @@
+"""Where people come from, and what annotation files share: unusable people are left out and reported."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from segtailor.core.errors import DataProblem, unknown
+from segtailor.data.checks.findings import Finding, Severity
+from segtailor.data.files import file_stamp, read_image
+from segtailor.tasks.pose.persons import Person, View, without_outside
+from segtailor.tasks.pose.skeletons import Skeleton
+
+
+class PersonSample(Protocol):
+    """One person, picture not yet read."""
+
+    @property
+    def name(self) -> str:
+        """Unique within the split."""
+
+    @property
+    def stamp(self) -> str:
+        """Changes when the picture or the annotation does."""
+
+    def read(self) -> View:
+        """Decode the picture, or raise `DataProblem` naming the file."""
+
+
+class PersonSource(Protocol):
+    """Named splits of annotated people with one skeleton."""
+
+    @property
+    def skeleton(self) -> Skeleton:
+        """Names and order of the joints."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits, e.g. `train` and `val`."""
+
+    def samples(self, split: str) -> Sequence[PersonSample]:
+        """Return the people of a split in a fixed order; an unknown split raises `UnknownName`."""
+
+    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
+        """Return (severity, kind, file, message, fix) of every doubtful annotation, for the dataset doctor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePerson:
+    """A person whose picture is a file."""
+
+    person: Person
+
+    @property
+    def name(self) -> str:
+        """Unique within the split."""
+        return self.person.id
+
+    @property
+    def stamp(self) -> str:
+        """Path, size and time of the picture, and the annotation itself."""
+        return f"{file_stamp(Path(self.person.picture))}:{self.person.box}:{self.person.joints.tolist()}"
+
+    def read(self) -> View:
+        """Decode the picture; a joint beyond its border is no longer counted as labelled."""
+        image = read_image(Path(self.person.picture))
+        return View(image, without_outside(self.person, (image.shape[0], image.shape[1])))
+
+
+class Annotations(NamedTuple):
+    """What an annotation file says: the people that can be used, and what is wrong with it."""
+
+    people: tuple[Person, ...]
+    findings: tuple[Finding, ...]
+
+
+class Source(NamedTuple):
+    """An annotation file and the folder of its pictures."""
+
+    file: Path
+    pictures: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonFiles(ABC):
+    """People of one dataset, one annotation file per split; files are read when a split is first asked for."""
+
+    path: Path
+
+    @property
+    @abstractmethod
+    def skeleton(self) -> Skeleton:
+        """Names and order of the joints."""
+
+    @abstractmethod
+    def find(self) -> Mapping[str, Source]:
+        """Return the files of every split, or raise `DataProblem` saying what is expected."""
+
+    @abstractmethod
+    def read(self, source: Source) -> Annotations:
+        """Read one annotation file; one that cannot be used at all raises `DataProblem`."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have a file."""
+        return tuple(self._sources)
+
+    def samples(self, split: str) -> Sequence[FilePerson]:
+        """Return everyone with a labelled joint, in the file's order; groups are left out."""
+        return tuple(
+            FilePerson(person=one) for one in self.people(split) if one.labelled.any() and not one.crowd
+        )
+
+    def people(self, split: str) -> Sequence[Person]:
+        """Return everyone, also groups and people without joints: OKS has to know whom not to count."""
+        return self._annotations(split).people
+
+    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
+        """Return (severity, kind, file, message, fix) of every doubtful annotation, for the dataset doctor."""
+        findings = (found for split in self.splits for found in self._annotations(split).findings)
+        return tuple((f.severity, f.kind, f.file, f.message, f.fix) for f in findings)
+
+    def _annotations(self, split: str) -> Annotations:
+        if split not in self._sources:
+            raise unknown("split", split, self._sources)
+        if split not in self._known:
+            self._known[split] = self.read(self._sources[split])
+        return self._known[split]
+
+    @cached_property
+    def _sources(self) -> Mapping[str, Source]:
+        return self.find()
+
+    @cached_property
+    def _known(self) -> dict[str, Annotations]:
+        return {}
+
+
+def collect(
+    rows: Sequence[Any],
+    person: Callable[[Any, int], tuple[Person, tuple[float, float] | None]],
+    *,
+    file: Path,
+    skeleton: Skeleton,
+) -> Annotations:
+    """Turn every row into a person with `person(row, index)`, which also tells the picture's size where known."""
+    people: dict[str, Person] = {}
+    findings: list[Finding] = []
+    for index, row in enumerate(rows):
+        try:
+            found, size = person(row, index)
+            if found.id in people:
+                raise DataProblem(f"the id {found.id} stands for two people. Give each one of its own.")
+        except DataProblem as problem:
+            findings.append(_left_out(file, problem))
+            continue
+        people[found.id] = without_outside(found, size or (np.inf, np.inf))
+        if people[found.id] is not found:
+            gone = np.flatnonzero(found.labelled & ~people[found.id].labelled)
+            findings.append(_outside(file, found, [skeleton.joints[joint] for joint in gone]))
+    if not people:
+        raise DataProblem(f"{file} holds no usable person: {findings[0].message}. {findings[0].fix}")
+    return Annotations(tuple(people.values()), tuple(findings))
+
+
+def _left_out(file: Path, problem: DataProblem) -> Finding:
+    message, _, fix = str(problem).rpartition(". ")
+    return Finding(severity="error", kind="annotation", file=str(file), message=message, fix=fix)
+
+
+def _outside(file: Path, person: Person, names: Sequence[str]) -> Finding:
+    return Finding(
+        severity="warning",
+        kind="joints outside",
+        file=str(file),
+        message=f"person {person.id}: {', '.join(names)} outside the picture; not counted",
+        fix="Set their visibility to 0, or correct their place.",
+    )

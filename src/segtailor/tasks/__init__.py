@@ -1,0 +1,27 @@
+"""The kinds of dense tasks: each owns targets, loss, figures, pictures and what an exported file gives."""
+
+from segtailor.tasks.depth.kind import Depth
+from segtailor.tasks.kind import TASK_KINDS, Criterion, Head, Meter, Scores, TaskKind, kind_of
+from segtailor.tasks.looks import Form, Look
+from segtailor.tasks.loss_settings import LossSettings
+from segtailor.tasks.pose.kind import Pose
+from segtailor.tasks.segmentation.kind import Segmentation
+from segtailor.tasks.targets import Geometry, Targets
+
+__all__ = [
+    "TASK_KINDS",
+    "Criterion",
+    "Depth",
+    "Form",
+    "Geometry",
+    "Head",
+    "Look",
+    "LossSettings",
+    "Meter",
+    "Pose",
+    "Scores",
+    "Segmentation",
+    "Targets",
+    "TaskKind",
+    "kind_of",
+]

@@ -1,0 +1,39 @@
+"""Human pose: joints as heat maps, crops of single people, loss, metrics and drawing."""
+
+from segtailor.tasks.pose.crops import Crop, Variation, Variety, crop_of, cut_person
+from segtailor.tasks.pose.drawing import draw_skeleton
+from segtailor.tasks.pose.flip import flip_test, mirror_joints, mirror_maps
+from segtailor.tasks.pose.heatmaps import HeatMaps
+from segtailor.tasks.pose.loss import heatmap_loss, resized
+from segtailor.tasks.pose.metrics import Pckh, pckh
+from segtailor.tasks.pose.oks import Found, KeypointScores, keypoint_scores, oks
+from segtailor.tasks.pose.persons import Person, View
+from segtailor.tasks.pose.skeletons import COCO, MPII, SKELETONS, Skeleton, skeleton_called
+
+__all__ = [
+    "COCO",
+    "MPII",
+    "SKELETONS",
+    "Crop",
+    "Found",
+    "HeatMaps",
+    "KeypointScores",
+    "Pckh",
+    "Person",
+    "Skeleton",
+    "Variation",
+    "Variety",
+    "View",
+    "crop_of",
+    "cut_person",
+    "draw_skeleton",
+    "flip_test",
+    "heatmap_loss",
+    "keypoint_scores",
+    "mirror_joints",
+    "mirror_maps",
+    "oks",
+    "pckh",
+    "resized",
+    "skeleton_called",
+]

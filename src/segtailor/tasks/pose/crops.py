@@ -1,0 +1,127 @@
+"""One person cut out of a picture at the network's input size, and the way back.
+
+The box grows to the input's aspect ratio around its centre, then by a margin; what lies beyond the picture is black.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from PIL import Image
+
+from segtailor.tasks.pose.persons import Box, Joints, View, check_box, check_joints, outside
+from segtailor.tasks.pose.skeletons import Skeleton
+
+MARGIN = 1.25  # times the box (Xiao et al., 2018)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variation:
+    """How one crop differs from the plain one: zoom (above 1: nearer), clockwise degrees, mirrored or not."""
+
+    zoom: float = 1.0
+    degrees: float = 0.0
+    mirrored: bool = False
+
+
+PLAIN = Variation()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variety:
+    """Ranges to draw variations from, uniformly; the defaults are the paper's for MPII (COCO: 0.3 and 40)."""
+
+    zoom: float = 0.25
+    degrees: float = 30.0
+    mirrored: float = 0.5
+
+    def draw(self, rng: Generator) -> Variation:
+        """Draw one variation."""
+        return Variation(
+            zoom=1 / rng.uniform(1 - self.zoom, 1 + self.zoom),
+            degrees=rng.uniform(-self.degrees, self.degrees),
+            mirrored=bool(rng.random() < self.mirrored),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Crop:
+    """The way from a picture to a crop of `size` (height, width): `matrix` (2, 3) maps x, y of the picture."""
+
+    matrix: NDArray[np.float64]
+    size: tuple[int, int]
+
+    def to_crop(self, joints: NDArray[np.floating]) -> Joints:
+        """Move joints (..., 3) into the crop; visibility or confidence stays."""
+        return _moved(joints, self.matrix)
+
+    def to_picture(self, joints: NDArray[np.floating]) -> Joints:
+        """Move joints (..., 3) of the crop back into the picture."""
+        return _moved(joints, _inverse(self.matrix))
+
+    def cut(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Cut the crop (height, width, 3) out of a picture, smoothly also where that is much larger."""
+        back = _inverse(self.matrix)
+        picture = Image.fromarray(image)
+        every = math.floor(math.hypot(back[0, 0], back[1, 0]))  # picture pixels per crop pixel
+        every = max(1, min(every, *picture.size))
+        # PIL asks where an output pixel comes from and counts from pixel corners, we from their centres.
+        back[:, 2] += 0.5 - back[:, :2].sum(1) / 2
+        height, width = self.size
+        return np.asarray(
+            picture.reduce(every).transform(
+                (width, height),
+                Image.Transform.AFFINE,
+                tuple((back / every).reshape(-1)),
+                Image.Resampling.BILINEAR,
+            )
+        )
+
+
+def crop_of(box: Box, size: tuple[int, int], *, margin: float = MARGIN, variation: Variation = PLAIN) -> Crop:
+    """Return the crop of `size` (height, width) around a box; a box without area raises `DataProblem`."""
+    x, y, box_width, box_height = check_box(box, who="a person")
+    height, width = size
+    zoom = min(width / box_width, height / box_height) / margin * variation.zoom
+    angle = math.radians(variation.degrees)
+    turn = zoom * np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    if variation.mirrored:
+        turn[0] *= -1
+    middle = np.array([x + (box_width - 1) / 2, y + (box_height - 1) / 2])
+    shift = np.array([(width - 1) / 2, (height - 1) / 2]) - turn @ middle
+    return Crop(matrix=np.column_stack((turn, shift)), size=size)
+
+
+def cut_person(
+    view: View,
+    skeleton: Skeleton,
+    size: tuple[int, int],
+    *,
+    margin: float = MARGIN,
+    variation: Variation = PLAIN,
+) -> tuple[NDArray[np.uint8], Joints, Crop]:
+    """Return the crop's pixels, its joints and the way back. Joints outside picture or crop are unlabelled."""
+    image, person = view
+    crop = crop_of(person.box, size, margin=margin, variation=variation)
+    joints = check_joints(person.joints, skeleton.count, who=f"person {person.id}")
+    moved = crop.to_crop(joints)
+    gone = (joints[:, 2] <= 0) | outside(joints, (image.shape[0], image.shape[1])) | outside(moved, size)
+    moved[gone] = 0
+    if variation.mirrored:
+        moved = moved[list(skeleton.mirrored)]
+    return crop.cut(image), moved, crop
+
+
+def _moved(joints: NDArray[np.floating], matrix: NDArray[np.float64]) -> Joints:
+    moved = np.asarray(joints, np.float32).copy()
+    moved[..., :2] = joints[..., :2] @ matrix[:, :2].T + matrix[:, 2]
+    return moved
+
+
+def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    turn = np.linalg.inv(matrix[:, :2])
+    return np.column_stack((turn, -turn @ matrix[:, 2]))

@@ -1,0 +1,93 @@
+"""Joints as heat maps and back (Xiao et al., Simple Baselines for Human Pose Estimation, ECCV 2018).
+
+Pixel (0, 0) is at the centre of the top left pixel, in pictures and in maps, so a map pixel i covers the picture
+around stride * (i + 0.5) - 0.5. That way mirroring a map is exactly mirroring the picture, whatever the stride.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from segtailor.core.errors import DataProblem
+
+QUARTER = 0.25  # of a map pixel: the decoded place moves so far towards the higher neighbour
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatMaps:
+    """One map per joint for pictures of `size` (height, width); `sigma` is in map pixels."""
+
+    size: tuple[int, int] = (256, 256)
+    stride: int = 4
+    sigma: float = 2.0
+
+    def __post_init__(self) -> None:
+        if (
+            self.stride < 1
+            or self.sigma <= 0
+            or min(self.size) < 1
+            or any(n % self.stride for n in self.size)
+        ):
+            raise DataProblem(
+                f"heat maps of pictures {self.size[0]}x{self.size[1]} with stride {self.stride} and sigma "
+                f"{self.sigma:g} cannot be made; give sides that the stride divides, and a sigma above 0."
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of a map."""
+        return self.size[0] // self.stride, self.size[1] // self.stride
+
+    def encode(self, joints: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn joints (..., joints, 3) into maps (..., joints, height, width) and weights (..., joints).
+
+        The peak is 1 at the joint's exact place. Unlabelled joints and those outside give an empty map, weight 0.
+        """
+        if joints.ndim < 2 or joints.shape[-1] != 3:
+            raise DataProblem(
+                f"joints have shape {tuple(joints.shape)}; give (..., joints, 3): x, y, visibility."
+            )
+        labelled = joints[..., 2] > 0
+        places = joints[..., :2].float()
+        if not bool(torch.isfinite(places[labelled]).all()):
+            raise DataProblem("a labelled joint has a place that is no number; set its visibility to 0.")
+        places = torch.where(labelled[..., None], (places + 0.5) / self.stride - 0.5, -1.0)
+        height, width = self.shape
+        limit = places.new_tensor((width, height)) - 0.5
+        counted = ((places >= -0.5) & (places < limit)).all(-1) & labelled
+        across = self._bell(places[..., 0], width)
+        down = self._bell(places[..., 1], height)
+        weights = counted.float()
+        return down[..., :, None] * across[..., None, :] * weights[..., None, None], weights
+
+    def decode(self, maps: Tensor) -> Tensor:
+        """Turn maps (..., height, width) of any resolution into x, y in picture pixels and the peak's value.
+
+        The arg max moves a quarter of a map pixel towards the higher neighbour, in each direction on its own.
+        """
+        maps = torch.nan_to_num(maps.float(), nan=0.0)
+        height, width = maps.shape[-2:]
+        flat = maps.flatten(-2)
+        peak, place = flat.max(-1)
+        row, column = place // width, place % width
+        x = column + _shift(flat, place, column, width, 1)
+        y = row + _shift(flat, place, row, height, width)
+        x = (x + 0.5) * (self.size[1] / width) - 0.5
+        y = (y + 0.5) * (self.size[0] / height) - 0.5
+        return torch.stack((x, y, peak.clamp(min=0)), -1)
+
+    def _bell(self, centre: Tensor, length: int) -> Tensor:
+        distance = torch.arange(length, device=centre.device, dtype=centre.dtype) - centre[..., None]
+        return torch.exp(-(distance**2) / (2 * self.sigma**2))
+
+
+def _shift(flat: Tensor, place: Tensor, index: Tensor, length: int, step: int) -> Tensor:
+    """Return -1/4, 0 or 1/4 along one axis; nothing at the border, where one neighbour is missing."""
+    inner = (index > 0) & (index < length - 1)
+    last = flat.shape[-1] - 1
+    after = flat.gather(-1, (place + step).clamp(max=last)[..., None])[..., 0]
+    before = flat.gather(-1, (place - step).clamp(min=0)[..., None])[..., 0]
+    return torch.where(inner, QUARTER * torch.sign(after - before), 0.0)

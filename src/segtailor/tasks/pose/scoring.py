@@ -1,0 +1,129 @@
+"""Quality of predicted joints over a split: PCKh where head sizes are known, average precision where OKS is defined.
+
+Every crop shows one person, whose box is given: each found person is compared with that one alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from segtailor.core.codec import Json
+from segtailor.core.errors import Unsupported
+from segtailor.tasks.pose.metrics import pckh
+from segtailor.tasks.pose.oks import Found, KeypointScores, keypoint_scores
+from segtailor.tasks.pose.persons import Person
+from segtailor.tasks.pose.skeletons import Skeleton
+
+COARSE, FINE = 0.5, 0.1  # head sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoseScores:
+    """Figures of one evaluation, from 0 to 1; None where the data does not have what a figure needs."""
+
+    pckh: float | None = None
+    pckh_fine: float | None = None
+    ap: float | None = None
+    ar: float | None = None
+    joints: tuple[float | None, ...] = field(default=())
+    images: int = 0
+
+    @property
+    def quality(self) -> float:
+        """The headline figure: PCKh@0.5, or average precision where no head size is known."""
+        return next((value for value in (self.pckh, self.ap) if value is not None), 0.0)
+
+    @property
+    def reward(self) -> float:
+        """What staged searches climb: the headline figure."""
+        return self.quality
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures that there are, by name."""
+        named = {"pckh": self.pckh, "pckh_fine": self.pckh_fine, "ap": self.ap, "ar": self.ar}
+        known = {name: value for name, value in named.items() if value is not None}
+        return {"pose_quality": self.quality, **known}
+
+    def document(self, classes: Sequence[str]) -> dict[str, Json]:
+        """Return the JSON form with the names of the joints."""
+        rows: dict[str, Json] = {
+            name: {"pckh": value} for name, value in zip(classes, self.joints, strict=False)
+        }
+        return {**self.figures(), "per_class": rows, "images": self.images}
+
+
+class PoseMeter:
+    """Keeps all joints until the end: precision needs everyone at once."""
+
+    def __init__(self, skeleton: Skeleton) -> None:
+        self.skeleton = skeleton
+        self.images = 0
+        self._found: list[NDArray[np.float32]] = []
+        self._truth: list[NDArray[np.float32]] = []
+
+    def add(self, predicted: Tensor, targets: Tensor) -> None:
+        """Keep a batch: joints (people, joints, 3) as x, y, score, and what `JointRows` holds."""
+        self._found += list(predicted.float().cpu().numpy())
+        self._truth += list(targets.cpu().numpy())
+        self.images += len(targets)
+
+    def merge(self, add_up: Callable[[Tensor], Tensor]) -> None:
+        """Refuse to be divided: people of other processes are not here."""
+        own = torch.tensor(float(len(self._truth)))
+        if float(add_up(own.clone())) != float(own):
+            raise Unsupported(
+                "pose is scored by one process; train with val_split=null, then run `segtailor eval`."
+            )
+
+    def scores(self, *, without: Sequence[int] = ()) -> PoseScores:
+        """Return all figures that the data allows."""
+        del without
+        if not self._truth:
+            return PoseScores()
+        found, truth = np.stack(self._found), np.stack(self._truth)
+        heads = np.where(truth[:, -1, 0] > 0, truth[:, -1, 0], np.nan)
+        coarse, fine = (
+            pckh(found, truth[:, :-1], heads, skeleton=self.skeleton, threshold=threshold)
+            for threshold in (COARSE, FINE)
+        )
+        precise = self._precision(found, truth) if self.skeleton.sigmas else None
+        return PoseScores(
+            pckh=coarse.mean,
+            pckh_fine=fine.mean,
+            ap=precise.ap if precise else None,
+            ar=precise.ar if precise else None,
+            joints=tuple(coarse.per_joint[name] for name in self.skeleton.joints),
+            images=self.images,
+        )
+
+    def _precision(self, found: NDArray[np.float32], truth: NDArray[np.float32]) -> KeypointScores:
+        people = [
+            Person(
+                id=str(index),
+                picture=str(index),
+                box=_box(row[:-1]),
+                joints=row[:-1],
+                area=float(row[-1, 1]) or None,
+            )
+            for index, row in enumerate(truth)
+        ]
+        guesses = [
+            Found(picture=str(index), joints=joints[:, :2], score=float(joints[:, 2].mean()))
+            for index, joints in enumerate(found)
+        ]
+        return keypoint_scores(guesses, people, self.skeleton)
+
+
+def _box(joints: NDArray[np.float32]) -> tuple[float, float, float, float]:
+    """Return the box around the labelled joints: its area stands in where the person's own is not known."""
+    known = joints[joints[:, 2] > 0, :2]
+    if not len(known):
+        return 0.0, 0.0, 1.0, 1.0
+    (left, top), (right, bottom) = known.min(0), known.max(0)
+    return float(left), float(top), float(max(right - left, 1)), float(max(bottom - top, 1))

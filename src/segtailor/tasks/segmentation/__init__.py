@@ -1,0 +1,1 @@
+"""One class per pixel: labels, cross-entropy, mIoU and relatives, colours, labels inside exported files."""

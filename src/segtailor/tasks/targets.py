@@ -1,0 +1,70 @@
+"""What a network is to predict, as arrays: how a kind of task stores its targets, checks them and cuts crops."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Geometry(NamedTuple):
+    """Where the crops of a batch come from, on the device.
+
+    `image` (batch, 1) is the index of each source; `rows`, `columns` (batch, side) the nearest source row and column of
+    each pixel, `rows_inside`, `columns_inside` 1 where the source has such a one. `lines` (batch, 4) has the same as
+    numbers: source row = lines[0] + lines[1] * row, source column = lines[2] + lines[3] * column; a negative slope is a
+    mirrored image, and the size of a slope the inverse of the scale. With `rescale`, targets that are lengths in the
+    world follow the scale.
+    """
+
+    image: Tensor
+    rows: Tensor
+    columns: Tensor
+    rows_inside: Tensor
+    columns_inside: Tensor
+    lines: Tensor
+    rescale: bool = True
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the crops."""
+        return self.rows.shape[1], self.columns.shape[1]
+
+
+class Targets(Protocol):
+    """How the targets of one task look in memory and in caches."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of their numbers."""
+
+    @property
+    def missing(self) -> float:
+        """The number that stands for nothing known."""
+
+    def shape(self, size: tuple[int, int]) -> tuple[int, ...]:
+        """Return the shape of the target of an image of `size` (height, width)."""
+
+    def check(self, target: NDArray[Any], *, name: str) -> None:
+        """Raise `DataProblem` where the numbers of a sample's target cannot be; type and shape are right already."""
+
+    def crop(self, targets: Tensor, geometry: Geometry) -> Tensor:
+        """Return the targets of the crops, (batch, *shape(size)), from those of the sources (n, *shape(their size))."""
+
+    def turn(self, targets: Tensor, angles: Tensor, size: tuple[int, int]) -> Tensor:
+        """Return the targets of crops of `size` that are turned clockwise about their centre, angles in radians."""
+
+    def resized(self, target: NDArray[Any], size: tuple[int, int], to: tuple[int, int]) -> NDArray[Any]:
+        """Return the target of an image of `size` as it is when the image is resized to `to`."""
+
+
+def nearest(maps: Tensor, geometry: Geometry) -> Tensor:
+    """Return crops of maps (n, height, width) by the nearest pixel, whatever lies outside of the source."""
+    batch, (height, width) = len(geometry.image), geometry.size
+    lines = maps.view(-1, maps.shape[-1])
+    rows = (geometry.image * maps.shape[1] + geometry.rows).flatten()
+    chosen = lines.index_select(0, rows).view(batch, height, -1)
+    return torch.gather(chosen, 2, geometry.columns.long()[:, None].expand(batch, height, width))

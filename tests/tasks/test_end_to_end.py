@@ -1,0 +1,222 @@
+"""Depth and pose take the same way as segmentation: train, score, predict, export, search, serve, report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import segtailor
+from segtailor.api.reporting import report
+from segtailor.api.searching import search
+from segtailor.api.serving import demonstrate
+from segtailor.api.training import Surroundings, evaluate, staged_recipe, train, train_recipe
+from segtailor.cli.main import run
+from segtailor.core.errors import DataProblem, Unsupported, UserError
+from segtailor.core.figures import KIND_FACTS
+from segtailor.data.cache import open_pixels
+from segtailor.data.locate import locate
+from segtailor.nets.onnx_model import open_onnx_model
+from segtailor.tasks import TASK_KINDS, kind_of
+from segtailor.training.evaluate import score_predictions
+
+torch.set_num_threads(1)
+DATA = {
+    "depth": "synthetic:task=depth,size=32x64,train=8,val=4",
+    "pose": "synthetic:task=pose,size=48x48,crop=32x32,train=8,val=4",
+}
+HEADLINE = {"depth": "delta1", "pose": "pose_quality"}
+KINDS = list(DATA)
+QUICK = ["fit.steps=2", "fit.batch=4", "fit.validate_batch=4"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def trained(request: pytest.FixtureRequest, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp(request.param) / "run"
+    around = Surroundings(cache=cache, device="cpu")
+    result = train(
+        "lpsnet-step0", folder, data=DATA[request.param], changes=QUICK, check=False, surroundings=around
+    )
+    return request.param, folder, result
+
+
+def test_plain_facts_and_behaviour_name_the_same_kinds() -> None:
+    assert list(KIND_FACTS) == sorted(TASK_KINDS.names(), key=list(KIND_FACTS).index)
+
+
+def test_training_reports_the_figures_of_its_task(trained: Any) -> None:
+    kind, folder, result = trained
+    assert result["best"].keys() == {HEADLINE[kind], "step"}
+    known = {figure.name for figure in KIND_FACTS[kind].figures}
+    assert {name for name in result if name in known} >= {HEADLINE[kind]}
+    assert (folder / "weights/model.json").is_file()
+
+
+def test_a_bundle_scores_as_at_the_end_of_its_training(trained: Any, cache: Path) -> None:
+    kind, folder, result = trained
+    scores = evaluate(folder / "weights", DATA[kind], surroundings=Surroundings(cache=cache, device="cpu"))
+    for figure in KIND_FACTS[kind].figures:
+        if figure.name in result:
+            assert scores[figure.name] == pytest.approx(result[figure.name], rel=1e-4, abs=1e-6), figure.name
+    assert scores["kind"] == kind
+
+
+def test_a_model_is_not_scored_on_data_of_another_kind(trained: Any) -> None:
+    kind, folder, _ = trained
+    with pytest.raises(DataProblem, match=f"the model is for {kind}, the data for segmentation"):
+        evaluate(folder / "weights", "synthetic:size=32x64,train=1,val=1")
+
+
+@pytest.mark.parametrize("form", ["colour", "overlay", "ids"])
+def test_predict_writes_one_picture_of_the_same_size(
+    trained: Any, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, folder, _ = trained
+    picture = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    Image.fromarray(picture).save(tmp_path / "a.png")
+    assert run(
+        ["predict", str(folder / "weights"), str(tmp_path / "a.png"), "--out", str(tmp_path / "out"), "--as", form,
+         "--device", "cpu", "--json"]
+    ) == 0  # fmt: skip
+    (row,) = json.loads(capsys.readouterr().out)["results"]
+    assert Image.open(tmp_path / "out/a.png").size == (50, 40)
+    assert KIND_FACTS[kind].described in row
+
+
+def test_predictions_have_the_form_of_their_kind(trained: Any) -> None:
+    kind, folder, _ = trained
+    model = segtailor.load(folder / "weights")
+    found = model.predict(np.zeros((40, 50, 3), np.uint8))
+    assert found.dtype == np.float32
+    assert found.shape == {"depth": (40, 50), "pose": (16, 3)}[kind]
+
+
+def test_the_page_shows_what_was_predicted(trained: Any) -> None:
+    kind, folder, _ = trained
+    demo, stream = demonstrate(folder / "weights"), BytesIO()
+    Image.fromarray(np.full((40, 50, 3), 80, np.uint8)).save(stream, "PNG")
+    answer = demo.analyse(stream.getvalue())
+    assert demo.document()["kind"] == kind
+    assert demo.document()["classes"] == []
+    assert isinstance(answer["facts"], dict)
+    assert answer["mask"]
+
+
+def test_the_report_of_a_training_tells_its_headline(trained: Any, tmp_path: Path) -> None:
+    kind, folder, _ = trained
+    told = report([folder], tmp_path / "page.html")
+    assert KIND_FACTS[kind].headline.label in str(told["verdict"])
+
+
+def test_export_refuses_the_output_of_another_kind(trained: Any) -> None:
+    kind, folder, _ = trained
+    with pytest.raises(Unsupported, match=f"choose logits or {KIND_FACTS[kind].finished}"):
+        segtailor.export(folder / "weights", output="labels")
+
+
+@pytest.mark.slow
+def test_exported_files_are_the_network_and_score_alike(trained: Any, tmp_path: Path, cache: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    kind, folder, _ = trained
+    for output in ("logits", KIND_FACTS[kind].finished):
+        done = segtailor.export(folder / "weights", out=tmp_path / output, output=output, data=DATA[kind])
+        assert done.figures["label_agreement"] >= 0.999
+        assert abs(float(str(done.figures[f"{HEADLINE[kind]}_drift"]))) <= 1e-3
+        model = open_onnx_model(tmp_path / output / "model.onnx")
+        assert model.task.kind == kind
+        scores = evaluate(model, DATA[kind], surroundings=Surroundings(cache=cache))
+        assert 0 <= scores[HEADLINE[kind]] <= 1
+        found = model.predict(np.zeros((40, 50, 3), np.uint8))
+        assert found.shape == {"depth": (40, 50), "pose": (16, 3)}[kind]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strategy", ["random", "evolution", "controller"])
+def test_any_trial_strategy_searches_by_the_headline_of_the_task(
+    kind: str, strategy: str, tmp_path: Path, cache: Path
+) -> None:
+    from segtailor.api.searching import search_recipe
+    from segtailor.recipes.choices import SearchChoices
+
+    around = Surroundings(cache=cache, device="cpu")
+    choices = SearchChoices(strategy=strategy, trials=2)
+    recipe = search_recipe("lpsnet", DATA[kind], choices=choices, surroundings=around)
+    quick = replace(recipe.training, fit=replace(recipe.training.fit, steps=2, batch=2))
+    result = search(replace(recipe, training=quick), tmp_path / "run", surroundings=around)
+    assert result["measure"] == KIND_FACTS[kind].headline.label
+    assert 0 <= result["quality"] <= 1
+
+
+def test_pose_crops_must_have_the_size_of_the_data(tmp_path: Path, cache: Path) -> None:
+    around = Surroundings(cache=cache, device="cpu")
+    recipe = train_recipe("lpsnet-step0", DATA["pose"], crop=(64, 32), changes=QUICK, surroundings=around)
+    with pytest.raises(UserError, match="do not fit people of 32x32"):
+        train(recipe, tmp_path / "run", check=False, surroundings=around)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("auxcells-depth", "depth"), ("auxcells-pose", "pose")])
+def test_the_papers_settings_are_recipes(name: str, kind: str, cache: Path) -> None:
+    around = Surroundings(cache=cache, device="cpu")
+    (stage,) = staged_recipe(name, "auxcells-arch0", DATA[kind], scale="paper", surroundings=around).stages
+    lengths = {"depth": (300, 32, 7e-3, "sgd"), "pose": (140, 128, 1e-3, "adam")}
+    assert (stage.fit.epochs, stage.fit.batch, stage.fit.lr, stage.fit.optimiser) == lengths[kind]
+    rates = [
+        stage.fit.schedule.factor(epoch, total=stage.fit.epochs, steps_per_epoch=1) for epoch in (0, 100, 130)
+    ]
+    papers = {"depth": [(1 - epoch / 400) ** 0.9 for epoch in (0, 100, 130)], "pose": [1.0, 0.1, 0.01]}
+    assert rates == pytest.approx(papers[kind])
+    with pytest.raises(Unsupported):
+        staged_recipe(name, "lpsnet-s", DATA[kind], surroundings=around)
+
+
+def trivial(data: str, cache: Path) -> dict[str, dict[str, float]]:
+    """Score predictors that never look at a picture: what a training has to beat."""
+    dataset = locate(data)
+    _, known = open_pixels(dataset, "train", cache).canvas()
+    guesses = {"depth": _trivial_depth, "pose": _mean_pose}[dataset.task.kind](known)
+    val = open_pixels(dataset, "val", cache)
+    return {
+        name: score_predictions(lambda _, guess=guess: guess, val, task=dataset.task).figures()  # type: ignore[misc]
+        for name, guess in guesses.items()
+    }
+
+
+def _trivial_depth(known: np.ndarray) -> dict[str, np.ndarray]:
+    depth = np.where(known > 0, known, np.nan)
+    middle = np.nanmedian(depth)
+    with np.errstate(all="ignore"):
+        rows = np.nan_to_num(np.array([np.nanmean(row) if np.isfinite(row).any() else middle
+                                       for row in np.moveaxis(depth, 1, 0)]))  # fmt: skip
+    constant = np.full(known.shape[1:], middle, np.float32)
+    return {"median": constant, "row means": np.repeat(rows[:, None], known.shape[2], 1).astype(np.float32)}
+
+
+def _mean_pose(known: np.ndarray) -> dict[str, np.ndarray]:
+    joints, seen = known[:, :-1], known[:, :-1, 2:] > 0
+    mean = (joints * seen).sum(0) / np.maximum(seen.sum(0), 1)
+    return {"mean pose": np.concatenate([mean[:, :2], np.ones((len(mean), 1))], 1).astype(np.float32)}
+
+
+def test_trivial_predictors_score_below_the_truth(cache: Path) -> None:
+    for kind, data in DATA.items():
+        for figures in trivial(data, cache).values():
+            assert 0 <= figures[HEADLINE[kind]] < 0.9
+        dataset = locate(data)
+        val = open_pixels(dataset, "val", cache)
+        meter = kind_of(dataset.task).meter(dataset.task, torch.device("cpu"))
+        truth = torch.from_numpy(np.array(val.canvas()[1]))
+        meter.add(truth[:, : truth.shape[1] - (kind == "pose")], truth)
+        assert meter.scores().quality == 1

@@ -211,14 +211,20 @@ class Bench:
         }
 
 
-def finalists(result: Mapping[str, Any], *, limit: float | None, count: int) -> list[Architecture]:
-    """Return what the supernet's weights liked best within the budget; the choice of the search always comes first."""
+def finalists(
+    result: Mapping[str, Any], *, limit: float | None, count: int
+) -> tuple[list[Architecture], list[float]]:
+    """Return what the supernet's weights liked best within the budget, and how much; the search's own choice first."""
     first = result["architecture"]
     trials = sorted(result["trials"], key=lambda trial: -trial["result"]["quality"])
-    within = [trial for trial in trials if limit is None or trial["result"]["cost"] <= limit]
-    documents = [first, *({**first, "architecture": trial["architecture"]} for trial in within)]
-    found = {identity(arch): arch for arch in map(parse_architecture, documents)}
-    return list(found.values())[: max(1, count)]
+    rows = [({**first, "architecture": trial["architecture"]}, trial["result"]) for trial in trials]
+    rows = [(first, result), *(row for row in rows if limit is None or row[1]["cost"] <= limit)]
+    found: dict[str, tuple[Architecture, float]] = {}
+    for described, judged in rows:
+        arch = parse_architecture(described)
+        found.setdefault(identity(arch), (arch, judged["quality"]))
+    archs, qualities = zip(*list(found.values())[: max(1, count)], strict=True)
+    return list(archs), list(qualities)
 
 
 def at_cost(problem: Problem, cost: float, rng: Random) -> Architecture:

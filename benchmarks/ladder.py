@@ -2,8 +2,8 @@
 
     python benchmarks/ladder.py --device cuda --out runs/ladder                        # both steps, about 8 minutes
     python benchmarks/ladder.py --device cuda --out runs/ladder --kind pretrain --batch 32
-    python benchmarks/ladder.py --image 32x64 --layers 8 --batch 2 --steps 1 --warmup 0 --ideas plain,fused \
-        --out runs/ladder                                                              # CPU
+    python benchmarks/ladder.py --image 32x64 --layers 8 --batch 2 --steps 1 --warmup 0 --threads 1 \
+        --ideas plain,fused --out runs/ladder                                                              # CPU
 
 A rung has one idea more than the one before it. Every variant has a time limit and its own file below `--out`, written
 as soon as it is measured; what is there is not measured again, so a ladder that ran out of time goes on when called
@@ -78,6 +78,7 @@ def measured(rung: Rung, options: argparse.Namespace, *, left: float) -> dict[st
     ]  # fmt: skip
     command += ["--memory-gib", str(rung.memory)] if rung.memory and options.device != "cpu" else []
     command += ["--no-tune"] if options.no_tune else []
+    command += ["--threads", str(options.threads)] if options.threads else []
     limit = min(options.limit, left)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
@@ -159,6 +160,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--no-tune", action="store_true", help="let cuDNN guess kernels instead of trying them"
     )
+    parser.add_argument("--threads", type=int, help="CPU threads; all by default")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     return parser.parse_args()
 

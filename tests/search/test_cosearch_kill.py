@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,32 +20,34 @@ ROOT = Path(__file__).parents[2]
 KILLS = 4
 
 
-def size(folder: Path) -> int:
+def records(folder: Path) -> list[dict[str, Any]]:
+    """Return what the journal says; the last line may be half written."""
     journal = Layout(folder).journal
-    return journal.stat().st_size if journal.exists() else 0
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def saved(folder: Path) -> int:
+    return sum(record["kind"] == "checkpoint" for record in records(folder))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kills_at_random_steps_change_neither_student_nor_teacher(tmp_path: Path) -> None:
     whole, folder = drive(tmp_path / "whole"), tmp_path / "killed"
+    command = [sys.executable, "-m", "tests.search.cosearch_driven", str(folder)]
     rng, phases = random.Random(1), []
     while len(phases) < KILLS and not Layout(folder).result.exists():
-        command = [sys.executable, "-m", "tests.search.cosearch_driven", str(folder)]
         child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(
-            rng.randint(2, 3)
-        ):  # that many records of this session, then a moment of the next step
-            begin, end = size(folder), time.monotonic() + 60
-            while size(folder) <= begin and child.poll() is None and time.monotonic() < end:
-                time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.3))
+        goal, end = saved(folder) + rng.randint(1, 4), time.monotonic() + 90
+        while saved(folder) < goal and child.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.3))  # somewhere in the next step, or while that is written
         if child.poll() is None:
             child.send_signal(signal.SIGKILL)
-            text = Layout(folder).journal.read_text()
-            phases.append("search" if '"phase":"search"' in text else "pretrain")
+            phases.append([record["phase"] for record in records(folder) if record["kind"] == "step"][-1])
         child.wait()
-    assert len(phases) >= 3, "the search ended before it was killed often enough to prove anything"
+    assert len(phases) == KILLS, "the search ended before it was killed often enough to prove anything"
     assert {"pretrain", "search"} <= set(phases)
     resumed = drive(folder)
     assert resumed["architecture"] == whole["architecture"]

@@ -3,8 +3,8 @@
     python examples/camvid/study.py PATH --out runs/camvid --plan examples/camvid/plans/recipe.json --jobs 4 --minutes 9
 
 A plan is JSON: `common` settings (as after `segtailor train --set`), and `rows` with `name`, `network` (a name or a
-file beside the plan), `set`, `folds` (drives to leave out; "" is the official split), `seeds`, and `teacher`: the name
-of another row, whose network of the same fold and seed 0 is distilled from. What has ended is not repeated, what was
+file beside the plan), `set`, `folds` (drives to leave out; "" is the official split), `seeds`, and `teachers`: names
+of other rows, whose networks of the same fold and seed 0 are distilled from. What has ended is not repeated, what was
 interrupted goes on. Each run's outcome is one small JSON file below `OUT/outcomes`, the table is printed last.
 Several processes share a GPU well when CUDA's multi-process service is on (`nvidia-cuda-mps-control -d`).
 """
@@ -46,9 +46,18 @@ class Training(NamedTuple):
         data = f"camvid:{options.path}" + (f"?fold={self.fold}" if self.fold else "")
         words = ["train", str(file) if file.exists() else network, "--data", data, "--seed", str(self.seed)]
         words += ["--out", str(options.out / self.name), "--no-check", "--json"]
-        if self.row.get("teacher"):
-            words += ["--teacher", str(options.out / run_name(self.row["teacher"], self.fold, 0) / "weights")]
+        if self.row.get("teachers"):
+            words += ["--teacher", str(self.teachers(options.out))]
         return [*words, "--set", *self.common, *self.row.get("set", [])]
+
+    def teachers(self, out: Path) -> Path:
+        """Return a folder that holds nothing but the runs of the teachers, as links."""
+        folder = out / "teachers" / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (run_name(row, self.fold, 0) for row in self.row["teachers"]):
+            if not (folder / name).exists():
+                (folder / name).symlink_to((out / name).resolve(), target_is_directory=True)
+        return folder
 
 
 def run_name(row: str, fold: str, seed: int) -> str:
@@ -65,7 +74,7 @@ def trainings(plan: Path) -> list[Training]:
         for seed in row.get("seeds", [0])
     ]
     order = {fold: place for row in document["rows"] for place, fold in enumerate(row["folds"])}
-    return sorted(found, key=lambda run: (bool(run.row.get("teacher")), run.seed, order[run.fold]))
+    return sorted(found, key=lambda run: (bool(run.row.get("teachers")), run.seed, order[run.fold]))
 
 
 def carry_out(run: Training, options: argparse.Namespace, *, ends: float) -> None:
@@ -147,7 +156,7 @@ def main() -> None:
     for late in (False, True):  # students wait for their teachers
         with ThreadPoolExecutor(options.jobs) as pool:
             for run in runs:
-                if bool(run.row.get("teacher")) is late:
+                if bool(run.row.get("teachers")) is late:
                     pool.submit(carry_out, run, options, ends=ends)
     print(table(options.out))
 

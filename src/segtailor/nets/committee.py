@@ -15,7 +15,7 @@ MOST_MEMBERS = 16
 
 
 class Committee(nn.Module):
-    """The mean of what its members say, at the finest of their strides: of logits, a geometric mean of probabilities."""
+    """The mean of what its members say, at the finest of their strides; of logits it is a log-opinion pool."""
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()

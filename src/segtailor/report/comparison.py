@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from segtailor.core.errors import UserError
+from segtailor.core.figures import KIND_FACTS
 from segtailor.core.plan import count
 from segtailor.report.document import Chart, Front, Report, Series
 from segtailor.report.fields import at, flat, number
@@ -17,7 +18,8 @@ from segtailor.report.reading import report_of
 
 State: TypeAlias = Literal["differs", "same", "partial"]
 FEWEST, MOST = 2, 24
-QUALITIES = (("miou",), ("quality",))  # where results of different kinds keep it
+HEADLINES = tuple((facts.headline.name,) for facts in KIND_FACTS.values())
+QUALITIES = (*HEADLINES, ("quality",))  # where results of different kinds keep it
 COSTS = (("latency_ms",), ("cost",))
 
 

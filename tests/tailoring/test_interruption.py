@@ -90,12 +90,12 @@ def interrupted(plan: TailorRecipe, folder: Path, around: Surroundings, display:
 
 
 def stop_in(stage: str, plan: TailorRecipe, folder: Path, around: Surroundings, *, work: float) -> None:
-    """Stop as a stage begins, in its middle if it has one, and, where it holds a run, so that this run is saved."""
+    """Stop as a stage begins, where it holds a run so that this is saved, and in its middle if it has one."""
     interrupted(plan, folder, around, Stopping(stage))
+    if stage in RUNS:  # first, because a run that is finished is not opened again
+        interrupted(plan, folder, around, Stopping(stage, politely=True))
     if work > MOMENT:
         interrupted_within(plan, folder, around, stage=stage, work=work)
-    if stage in RUNS:
-        interrupted(plan, folder, around, Stopping(stage, politely=True))
     assert not (folder / "stages" / f"{stage}.json").exists()
 
 

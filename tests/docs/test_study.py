@@ -1,0 +1,89 @@
+"""The study of CamVid: its plans are sound, it goes on where it stopped, and its table says what was measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segtailor.api.training import Surroundings, train_recipe
+from tests.data.trees import write_pairs
+from tests.docs.markdown import ROOT
+
+SCRIPT = ROOT / "examples" / "camvid" / "study.py"
+PLANS = [SCRIPT.parent / "plans" / f"{name}.json" for name in ("recipe", "networks")]
+DRIVES = ("0001TP_1", "0006R0_1", "0016E5_1")
+
+
+def load_study() -> Any:
+    spec = importlib.util.spec_from_file_location("study", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["study"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def camvid(tmp_path: Path) -> Path:
+    write_pairs(tmp_path / "camvid", DRIVES, range(11), split="train")
+    return write_pairs(tmp_path / "camvid", ["0016E5_2"], range(11), split="val")
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.stem)
+def test_every_row_of_a_plan_can_be_trained(plan: Path, camvid: Path, tmp_path: Path) -> None:
+    around = Surroundings(cache=tmp_path / "cache", device="cpu")
+    runs = load_study().trainings(plan)
+    assert {run.fold for run in runs} == {"0001TP", "0006R0", "0016E5"}
+    for run in (run for run in runs if run.fold == "0006R0"):
+        file = plan.parent / run.row["network"]
+        network = str(file) if file.exists() else run.row["network"]
+        changes = [*run.common, *run.row.get("set", [])]
+        recipe = train_recipe(network, f"camvid:{camvid}?fold=0006R0", changes=changes, surroundings=around)
+        assert recipe.fit.precision == "bf16"
+
+
+def test_the_table_has_means_over_seeds_and_drives(tmp_path: Path) -> None:
+    study = load_study()
+    (tmp_path / "outcomes").mkdir()
+    for name, fold, seed, miou in (
+        ("a", "x", 0, 0.4),
+        ("a", "x", 1, 0.5),
+        ("a", "y", 0, 0.3),
+        ("b", "x", 0, 0.2),
+    ):
+        record = {"name": name, "fold": fold, "seed": seed, "result": {"miou": miou}}
+        (tmp_path / "outcomes" / f"{name}-{fold}-{seed}.json").write_text(json.dumps(record))
+    rows = study.table(tmp_path).splitlines()[2:]
+    assert rows == ["| a | 45.0 ± 7.1 | 30.0 | 37.5 |", "| b | 20.0 |  | |"]
+
+
+@pytest.mark.slow
+def test_students_follow_their_teachers_and_what_has_ended_is_not_repeated(
+    camvid: Path, tmp_path: Path
+) -> None:
+    row = {"network": "lpsnet-step0", "folds": ["0006R0"]}
+    plan = {
+        "common": ["augment.crop=[6,8]", "fit.steps=2", "fit.batch=2"],
+        "rows": [
+            {**row, "name": "student", "teachers": ["one", "two"], "set": ["fit.distill.kind=kl"]},
+            {**row, "name": "one"},
+            {**row, "name": "two", "set": ["fit.lr=0.1"]},
+        ],
+    }
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    command = [sys.executable, str(SCRIPT), str(camvid), "--plan", str(tmp_path / "plan.json")]
+    command += ["--out", str(tmp_path / "out"), "--minutes", "5"]
+    first = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    outcomes = sorted(file.name for file in (tmp_path / "out" / "outcomes").iterdir())
+    assert outcomes == [f"{name}-0006R0-0.json" for name in ("one", "student", "two")], first
+    record = json.loads((tmp_path / "out" / "outcomes" / outcomes[1]).read_text())
+    assert "--teacher RUNS/teachers/student-0006R0-0" in record["command"]
+    again = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert again.splitlines() == first.splitlines()[-5:]

@@ -44,7 +44,10 @@ class CoSearch:
         layers: int,
     ) -> None:
         self.kind, self.device = kind, device
-        settings = search_settings(words, batch=batch)
+        settings = search_settings(words, kind, batch=batch)
+        if "default" in words:
+            batch = settings.fit.batch
+            image = Shape(3, *settings.augment.crop) if settings.augment else image
         space = MultiResolution(layers=layers)
         problem = Problem(
             space=space,
@@ -92,9 +95,14 @@ class CoSearch:
         )
 
 
-def search_settings(words: frozenset[str], *, batch: int) -> Gradient:
-    """Return the paper's search with the ideas that the words name."""
+def search_settings(words: frozenset[str], kind: Kind, *, batch: int) -> Gradient:
+    """Return the paper's search with the ideas that the words name, or as its recipe has it (`default`)."""
     strategy = fasterseg("paper").strategy
+    first = strategy.pretraining
+    if "default" in words and kind == "pretrain" and first is not None:
+        strategy = replace(strategy, fit=first.fit, augment=first.augment)
+    if "default" in words:
+        return replace(strategy, pretraining=None)
     graph = "graph" in words
     return replace(
         strategy,

@@ -11,8 +11,9 @@ only); bf16 (autocast); last (channels last); compile (what is between convoluti
 graph); recompute; parts2, parts4, parts8 (the batch in parts, engine only). `engine` runs the step of the search itself
 instead of the bare one here, `default` that with all settings of the recipe at paper scale. For multi_resolution
 (FasterSeg; see `cosearch.py`) also: masked (drawn widths stay on the device; graph implies it), gemm (resizing by
-matrix products), mix (cells run once on mixed inputs, the paper's form instead of the release's). A variant that fails
-is reported and does not stop the others.
+matrix products), mix (cells run once on mixed inputs, the paper's form instead of the release's); `default` is the
+recipe with its own batch and crop. `ladder.py` runs these idea by idea. A variant that fails is reported and does not
+stop the others.
 """
 
 from __future__ import annotations
@@ -285,8 +286,9 @@ def measure_cosearch(setting: Setting, words: frozenset[str]) -> dict[str, float
         device=setting.device,
         layers=setting.layers,
     )
-    # Both roles take turns in pretraining, and each records after three steps of its own.
-    warmup = setting.warmup + (9 if "graph" in words and cuda else 0)
+    # Three steps pass before one is recorded; in pretraining both roles take turns and record steps of their own.
+    recorded = {"cosearch": 4, "pretrain": 8}[setting.kind] if words & {"graph", "default"} and cuda else 0
+    warmup, batch = setting.warmup + recorded, len(search.batch.labels)
     seconds, first = [], None
     for count in range(warmup + setting.steps):
         if cuda:
@@ -301,7 +303,8 @@ def measure_cosearch(setting: Setting, words: frozenset[str]) -> dict[str, float
             first = search.loss()
     median = statistics.median(seconds)
     row = {
-        "images_per_s": setting.batch / median,
+        "images_per_s": batch / median,
+        "batch": batch,
         "step_ms": 1000 * median,
         "slowest_ms": 1000 * max(seconds),
         "first_loss": first or 0.0,
@@ -376,6 +379,7 @@ def parse() -> argparse.Namespace:
         "--memory-gib", type=float, help="refuse to use more than this, as a smaller card would"
     )
     parser.add_argument("--profile", action="store_true", help="print the costliest kernels of each variant")
+    parser.add_argument("--no-tune", action="store_true", help="let cuDNN guess kernels: starts sooner")
     parser.add_argument("--no-tf32", action="store_true", help="full float32 in convolutions")
     return parser.parse_args()
 
@@ -395,7 +399,7 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"unknown word '{unknown[0]}'; variants are made of {', '.join(WORDS)}")
     if device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark = not options.no_tune
         torch.backends.cudnn.allow_tf32 = not options.no_tf32
         if options.memory_gib:
             total = torch.cuda.get_device_properties(device).total_memory

@@ -209,4 +209,4 @@ def test_a_histogram_of_logarithms_tells_quantiles() -> None:
 
 def test_a_contact_sheet_shows_depth_with_a_legend(tmp_path: Path) -> None:
     sheet = contact_sheet(locate(f"folder:{write_folder(tmp_path)}?task=depth"), "train", count=2)
-    assert sheet.size[0] > 600
+    assert sheet.picture.size[0] > 600

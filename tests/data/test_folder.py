@@ -345,3 +345,17 @@ def test_hidden_folders_are_no_splits_and_no_images(tmp_path: Path) -> None:
     write_pairs(tmp_path, ["c"], split="val")
     (tmp_path / "images" / ".cache").mkdir()
     assert Folder(path=tmp_path).splits == ("val",)
+
+
+def test_samples_are_skipped_by_name(tmp_path: Path) -> None:
+    write_image(write_pairs(tmp_path, NAMES) / "images" / "alone.png")
+    dataset = Folder(path=tmp_path, val=0.3, skip=("n3", "alone"))
+    assert sorted(names(dataset, "trainval")) == [name for name in NAMES if name != "n3"]
+    kept = [name for name in names(Folder(path=tmp_path, val=0.3, skip=("alone",)), "val") if name != "n3"]
+    assert names(dataset, "val") == kept  # the others stay where they were
+
+
+def test_a_sample_to_skip_that_is_not_there_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    write_pairs(tmp_path, ["north_1", "south_2"])
+    with pytest.raises(UnknownName, match=r"sample to skip is called 'north-1'; did you mean 'north_1'"):
+        Folder(path=tmp_path, skip=("south_2", "north-1")).splits  # noqa: B018 - looks the files up

@@ -57,7 +57,7 @@ def test_overlay_at_its_ends_is_the_image_or_the_colours(opacity: float) -> None
 
 
 def test_a_sheet_shows_the_image_left_and_the_overlay_right() -> None:
-    sheet = np.asarray(contact_sheet(One(), "train", count=1))
+    sheet = np.asarray(contact_sheet(One(), "train", count=1).picture)
     height, x = CELL * 20 // 30, 8 + CELL // 2
     top, bottom = 32 + height // 4, 32 + 3 * height // 4
     assert sheet[top, x].tolist() == sheet[bottom, x].tolist() == [100, 100, 100]
@@ -73,7 +73,7 @@ def overlay_of(label: int) -> list[int]:
 
 
 def test_the_legend_holds_every_colour_of_the_palette() -> None:
-    sheet = np.asarray(contact_sheet(One(), "train", count=1))
+    sheet = np.asarray(contact_sheet(One(), "train", count=1).picture)
     legend = sheet[32 + CELL * 20 // 30 + 8 :].reshape(-1, 3)
     for colour in PALETTE:
         assert (legend == colour).all(1).sum() > 100
@@ -81,27 +81,27 @@ def test_the_legend_holds_every_colour_of_the_palette() -> None:
 
 def test_equal_seeds_give_equal_sheets_and_others_choose_others() -> None:
     dataset = Synthetic(images={"train": 9}, size=(16, 32))
-    first, same, other = (contact_sheet(dataset, "train", count=2, seed=seed) for seed in (1, 1, 2))
+    first, same, other = (contact_sheet(dataset, "train", count=2, seed=seed).picture for seed in (1, 1, 2))
     assert first.tobytes() == same.tobytes()
     assert first.tobytes() != other.tobytes()
 
 
 def test_more_pictures_or_columns_than_samples_are_no_problem() -> None:
     dataset = Synthetic(images={"train": 3}, size=(16, 32))
-    sheet = contact_sheet(dataset, "train", columns=9, count=50)
+    sheet = contact_sheet(dataset, "train", columns=9, count=50).picture
     assert sheet.width == 3 * (2 * CELL + 8) + 4 * 8
 
 
 @pytest.mark.parametrize("size", [(300, 4), (4, 300), (1, 1)])
 def test_odd_shapes_and_long_names_still_fit(size: tuple[int, int]) -> None:
-    sheet = contact_sheet(One(name="very/long/" * 40 + "end", size=size), "train", count=1)
+    sheet = contact_sheet(One(name="very/long/" * 40 + "end", size=size), "train", count=1).picture
     assert sheet.width == 2 * CELL + 3 * 8
     assert sheet.height < 3 * CELL
 
 
 def test_very_many_classes_make_a_taller_legend() -> None:
     few, many = One(), One(task=Task(classes=tuple(f"class number {i}" for i in range(150))))
-    assert contact_sheet(many, "train").height > contact_sheet(few, "train").height + 500
+    assert contact_sheet(many, "train").picture.height > contact_sheet(few, "train").picture.height + 500
 
 
 @pytest.mark.parametrize("wrong", [{"count": 0}, {"columns": 0}])
@@ -118,3 +118,38 @@ def test_an_empty_split_is_refused() -> None:
 def test_an_unknown_split_is_refused() -> None:
     with pytest.raises(UnknownName):
         contact_sheet(Synthetic(), "nope")
+
+
+@dataclass(frozen=True)
+class Several:
+    """Samples of which some cannot be read."""
+
+    torn: tuple[str, ...]
+    names: tuple[str, ...] = ("a", "b", "c")
+    task: Task = TASK
+    splits: tuple[str, ...] = ("train",)
+
+    def samples(self, split: str) -> list[One]:
+        names = self.names if split in self.splits else ()
+        return [Torn(name=name) if name in self.torn else One(name=name) for name in names]
+
+
+class Torn(One):
+    """A sample that cannot be read."""
+
+    def read(self) -> Pair:
+        raise DataProblem(f"image {self.name} is cut; restore it.")
+
+
+def test_what_cannot_be_read_is_left_out_and_told() -> None:
+    sheet = contact_sheet(Several(torn=("b",)), "train", columns=9)
+    assert sheet.problems == ("image b is cut; restore it.",)
+    assert (
+        sheet.picture.tobytes()
+        == contact_sheet(Several(torn=(), names=("a", "c")), "train").picture.tobytes()
+    )
+
+
+def test_a_sheet_on_which_nothing_could_be_seen_is_refused() -> None:
+    with pytest.raises(DataProblem, match=r"none of 2 samples .* image a is cut"):
+        contact_sheet(Several(torn=("a", "b"), names=("a", "b")), "train")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from segtailor.core.errors import UserError
-from segtailor.core.task import Preprocessing
+from segtailor.core.task import Preprocessing, Task
 from segtailor.data.synthetic import Synthetic
 from segtailor.deploy.calibration_images import Feeds, GraphForm, pictures, spread
 from segtailor.deploy.quantise import check_method
@@ -22,6 +22,9 @@ def test_pictures_are_spread_evenly_over_their_split(total: int, count: int) -> 
     assert found == sorted(found)
     assert [index * wanted // total for index in found] == list(range(wanted)) or total % wanted
     assert found == spread(total, count, seed=3)
+
+
+THREE = Task(classes=("one", "two", "three"))
 
 
 def test_another_seed_gives_other_pictures() -> None:
@@ -63,9 +66,9 @@ def test_logits_and_labels_become_labels_of_the_pictures_size() -> None:
     logits[0, 0, :, 0] = 1
     form = GraphForm(image=(8, 8))
     wanted = np.array([[0, 0, 2, 2]] * 4)
-    assert np.array_equal(form.labels(logits, (4, 4)), wanted)
-    assert np.array_equal(form.labels(logits.argmax(1).astype(np.uint8), (4, 4)), wanted)
-    assert np.array_equal(form.labels(wanted[None].astype(np.uint8), (4, 4)), wanted)
+    assert np.array_equal(form.found(logits, (4, 4), THREE), wanted)
+    assert np.array_equal(form.found(logits.argmax(1).astype(np.uint8), (4, 4), THREE), wanted)
+    assert np.array_equal(form.found(wanted[None].astype(np.uint8), (4, 4), THREE), wanted)
 
 
 def test_feeds_can_be_gone_through_twice_and_are_counted() -> None:

@@ -79,6 +79,13 @@ def test_a_file_of_fixed_size_labels_pictures_of_any_size(plain: Path, size: tup
     assert labels.max() < 3
 
 
+def test_beside_a_picture_of_another_shape_is_the_mean_colour_and_its_labels_are_cut_off(plain: Path) -> None:
+    model, portrait = open_onnx_model(plain), picture(32, 12)
+    canvas = np.full((32, 48, 3), np.round(255 * np.array(CHOSEN.mean)), np.uint8)
+    canvas[:, :12] = portrait
+    np.testing.assert_array_equal(model.predict(portrait), model.predict(canvas)[:, :12])
+
+
 @pytest.mark.slow
 def test_labels_of_a_resized_picture_are_never_mixed(tmp_path: Path) -> None:
     metadata = OnnxMetadata(task=TASK, input="pixels", output="labels")

@@ -12,6 +12,8 @@ from segtailor.core.task import Task
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, save_bundle
+from segtailor.nets.committee import Committee
+from segtailor.nets.inference import enlarge
 from segtailor.recipes.overrides import overridden
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.recipes.training import TrainRecipe
@@ -84,6 +86,33 @@ def test_distillation_from_a_bundle(around: Surroundings, tmp_path: Path) -> Non
     taught = run(made, tmp_path / "taught", surroundings=around)
     weights = [segtailor.load(str(result["model"])).network.state_dict() for result in (plain, taught)]
     assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_several_teachers_are_followed_in_their_mean(around: Surroundings, tmp_path: Path) -> None:
+    classes = locate(DATA).task.outputs
+    teacher(tmp_path / "several" / "one", classes)
+    teacher(tmp_path / "several" / "two" / "weights", classes)
+    made = recipe(around, f"teacher={tmp_path / 'several'}", "fit.distill.kind=kl")
+    followed = made.job(Place(folder=tmp_path / "run", cache=around.cache, device="cpu")).fit.teacher
+    assert isinstance(followed, Committee)
+    assert len(followed.members) == 2
+    image = torch.randn(1, 3, 32, 64)
+    one, two = (member(image) for member in followed.members)
+    torch.testing.assert_close(followed(image), (one + two) / 2)
+    teacher(tmp_path / "several" / "three", 3)
+    with pytest.raises(UserError, match="three knows 3 classes"):
+        made.job(Place(folder=tmp_path / "run", cache=around.cache, device="cpu"))
+
+
+def test_members_of_other_strides_meet_at_the_finest(tmp_path: Path) -> None:
+    coarse, fine = (segtailor.create(name, classes=4) for name in ("lpsnet-s", "squeezenas-lat-small"))
+    image = torch.randn(1, 3, 64, 96)
+    together = Committee([coarse, fine]).eval()
+    with torch.no_grad():
+        found, finest = together(image), fine(image)
+        assert found.shape == finest.shape
+        expected = (enlarge(coarse(image), finest.shape[2:], align_corners=True) + finest) / 2
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_teacher_of_other_classes_is_refused(around: Surroundings, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 from segtailor.core.errors import Interrupted, RunProblem, UserError
 from segtailor.core.job import Step
 from segtailor.runs import Layout, Lines, Policy, entries, execute, read_recipe, read_result, read_steps
+from segtailor.runs.interrupt import stoppable
 from tests.runs import toy_job
 from tests.runs.toy_job import RECIPE, SOURCES, Toy, failing_at, files_up_to
 
@@ -302,3 +303,15 @@ def test_only_a_run_that_got_through_a_step_keeps_its_folder(step: int, tmp_path
     else:
         with pytest.raises(RunProblem, match="batch"):
             run(tmp_path / "run", recipe=corrected)
+
+
+def test_a_run_within_a_run_that_was_asked_to_stop_stops_after_its_first_step() -> None:
+    told: list[str] = []
+    with stoppable(lambda: told.append("outer")) as outer:
+        signal.raise_signal(signal.SIGTERM)
+        with stoppable(lambda: told.append("inner")) as inner:
+            assert outer.requested
+            assert inner.requested
+            signal.raise_signal(signal.SIGTERM)  # an echo of the same wish, as launchers send it
+    with stoppable(lambda: told.append("later")) as later:
+        assert not later.requested

@@ -112,3 +112,53 @@ class PlantedDevice:
 
     def of(self, plan: Plan) -> float:
         return sum(map(self.price, plan.calls))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stripes:
+    """Upright stripes of light and dark, `side` pixels wide, which is their label: coarser maps cannot tell them."""
+
+    number: int
+    side: int
+
+    @property
+    def name(self) -> str:
+        return f"stripes{self.side}-{self.number}"
+
+    @property
+    def stamp(self) -> str:
+        return f"{self.side}/{self.number}"
+
+    def read(self) -> Pair:
+        rng = np.random.default_rng([self.side, self.number])
+        stripes = rng.integers(0, 2, SIZE.width // self.side, dtype=np.uint8)
+        light = np.tile(np.repeat(stripes, self.side), (SIZE.height, 1))
+        return Pair(np.repeat(255 * light[..., None], 3, axis=2), light)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoarseIsCheap:
+    """A device on which operators at half resolution cost a fifth of others, and doing nothing the most."""
+
+    unit: ClassVar[str] = "ms"
+
+    def price(self, call: OpCall) -> float:
+        kind = OPERATORS.name_of(type(call.op))
+        if kind in ("identity", "factorised_reduction"):
+            return 30.0
+        if call.op not in OPERATORS_BY_NAME.values() or call.source.channels in (3, 4):
+            return 0.1
+        return 1.0 if kind == "zoomed_conv" else 5.0
+
+    def of(self, plan: Plan) -> float:
+        return sum(map(self.price, plan.calls))
+
+
+ONE_WIDTH = MultiResolution(layers=8, ratios=(2,), stem_ratios=(2,), head_ratios=(2,))
+
+
+def striped(side: int, *, seed: int) -> Problem:
+    """A task that needs maps as fine as `side`, on a device that would rather compute coarser ones."""
+    samples = tuple(Stripes(number=1000 * seed + index, side=side) for index in range(16))
+    data = Halves(fit=samples[:8], judge=samples[8:])
+    return problem(space=ONE_WIDTH, cost=CoarseIsCheap(), data=data, seed=seed)

@@ -23,7 +23,8 @@ from segtailor.search.gradient_settings import (
     Role,
 )
 from segtailor.spaces.multi_resolution.architecture import MultiResolutionArchitecture
-from tests.search.cosearch_toys import SPACE, PlantedDevice, problem, settings
+from segtailor.spaces.multi_resolution.grid import OPTIONS
+from tests.search.cosearch_toys import ONE_WIDTH, SPACE, PlantedDevice, problem, settings, striped
 
 
 @pytest.fixture(autouse=True)
@@ -261,6 +262,49 @@ def test_a_planted_network_is_found() -> None:
         ratios = {cell.ratio for branch in branches for cell in branch[:-1]}
         hits += operators == {device.operator} and ratios == {device.ratio}
     assert hits >= 9
+
+
+ZOOMED = [OPTIONS.index(name) for name in ("zoomed_conv", "zoomed_conv_2x")]
+
+
+def finest_operators(side: int, *, seed: int) -> list[list[float]]:
+    """Search on stripes of a width; return the distribution over operators of every cell at the finest rate."""
+    own = settings(
+        steps=80,
+        ahead=0,
+        roles=(Role(name="student", fixed={"frame": 0}),),
+        passes=(Pass(role="student"),),
+        logits=LogitOptimiser(lr=0.1),
+        cost=CostTerm(weight=0.03),
+        groups={name: Learning(relaxation="softmax", warmup=0.3) for name in ("op", "path")},
+        marks=2,
+    )
+    fit = replace(own.fit, optimiser="adamw", lr=0.02, weight_decay=0.0, batch=4, clip=5.0)
+    job = GradientSearch(replace(own, fit=fit), striped(side, seed=seed))
+    for _ in job.steps():
+        pass
+    found = job.probabilities["student"]
+    return [row for name, row in found.items() if name.startswith("op") and name.endswith("_8")]
+
+
+def share_of_zoomed(rows: list[list[float]]) -> float:
+    return sum(row[option] for row in rows for option in ZOOMED) / len(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_operators_that_the_data_needs_are_found_against_the_price() -> None:
+    """Stripes as narrow as a pixel of the finest maps are lost at half resolution, which the device prefers."""
+    hits = 0
+    for seed in range(10):
+        rows = finest_operators(8, seed=seed)
+        assert len(rows) == ONE_WIDTH.layers
+        hits += all(row.index(max(row)) not in ZOOMED for row in rows) and share_of_zoomed(rows) < 0.2
+    assert hits >= 9
+    plain = [
+        share_of_zoomed(finest_operators(64, seed=seed)) for seed in range(2)
+    ]  # one stripe: nothing to lose
+    assert min(plain) > 0.25
 
 
 def test_bad_settings_are_refused_with_a_remedy() -> None:

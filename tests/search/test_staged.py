@@ -26,12 +26,14 @@ from segtailor.recipes.staged_judging import open_encoder
 from segtailor.search.evaluators import staged as staged_module
 from segtailor.search.evaluators.early_stop import EarlyStop
 from segtailor.search.evaluators.features import FixedEncoder, central, crops
-from segtailor.search.evaluators.staged import STAGE1, STAGE2, FirstStage, Maps, StagedEvaluator
+from segtailor.search.evaluators.first_stage import FirstStage, Learner, Maps
+from segtailor.search.evaluators.staged import STAGE1, STAGE2, StagedEvaluator
 from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.spaces.decoder_cell import decode
 from segtailor.spaces.decoder_cell.encoder_weights import taps
 from segtailor.spaces.decoder_cell.encoders import ENCODERS
 from segtailor.tasks.segmentation.metrics import reward
+from segtailor.training.captured import CapturedStep
 from tests.search.tiny_encoder import TINY
 from tests.support import deterministic_state, fixture, noise
 
@@ -338,3 +340,67 @@ def test_settings_survive_json_and_impossible_ones_are_refused() -> None:
         replace(SETTINGS, images=1)
     with pytest.raises(UserError, match=r"staged\.judge"):
         replace(SETTINGS, judge=(0, 4))
+
+
+def trained_on(
+    settings: StagedEvaluator, encoder: FixedEncoder, data: HalvedPixels, maps: Maps
+) -> dict[str, Any]:
+    stage, network = first_stage(settings, encoder, data, maps)
+    stage.train(trial())
+    return {name: value.clone() for name, value in network.state_dict().items()}
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_maps_kept_on_a_device_teach_the_same(
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path, channels_last: bool
+) -> None:
+    settings = replace(SETTINGS, stage1=replace(SETTINGS.stage1, epochs=1, channels_last=channels_last))
+    maps = opened(settings, encoder, data, tmp_path)
+    maps = maps._replace(
+        logits=np.random.default_rng(0).random((7, data.task.outputs, 8, 16), dtype=np.float32)
+    )
+    assert maps.on(CPU) is maps  # files are mapped as they are
+    kept = maps.kept(CPU)
+    assert all(isinstance(value, torch.Tensor) for value in (*kept.fit.values(), kept.logits))
+    one, other = (trained_on(settings, encoder, data, own) for own in (maps, kept))
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_the_precision_of_the_first_stage_counts(
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path
+) -> None:
+    maps = opened(SETTINGS, encoder, data, tmp_path)
+    losses = []
+    for precision in ("fp32", "bf16"):
+        settings = replace(SETTINGS, stage1=replace(SETTINGS.stage1, precision=precision))
+        stage, _ = first_stage(settings, encoder, data, maps)
+        losses.append(float(stage.loss(np.arange(3)).detach()))
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+    with pytest.raises(UserError, match="use bf16"):
+        replace(SETTINGS, stage1=replace(SETTINGS.stage1, precision="fp16"))
+
+
+@pytest.mark.device
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_recorded_steps_of_the_first_stage_learn_what_plain_ones_do(
+    data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path
+) -> None:
+    device = torch.device("cuda")
+    maps = opened(SETTINGS, encoder, data, tmp_path).on(device)
+    assert isinstance(maps.fit["tap0"], torch.Tensor)
+    found = []
+    for record in (True, False):
+        network = SETTINGS._network(trial(), encoder, data.task.outputs).to(device)
+        stage = FirstStage(SETTINGS, network, encoder, data.task, maps, device)
+        stage.decoder.train()
+        learner = Learner(stage)
+        learner._step = CapturedStep(learner._learn, device, record=record)
+        for step in range(8):
+            learner(stage.batch(np.arange(3) + step % 4))
+        assert learner._step.recorded is record
+        learner.take_average()
+        found.append((float(learner.loss), network.state_dict()))
+    assert found[0][0] == pytest.approx(found[1][0], rel=0.02)
+    for name, value in found[0][1].items():
+        torch.testing.assert_close(value, found[1][1][name], rtol=0.05, atol=5e-3)

@@ -419,3 +419,29 @@ def test_shapes_of_timm_features_are_those_of_the_last_map() -> None:
     module = call.op.module(call)
     assert call.output() == Shape(*module(torch.zeros(1, 3, 65, 97))[-1].shape[1:])
     assert call.params() == sum(parameter.numel() for parameter in module.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["mobilenetv3_small_050", "resnet18"])
+def test_models_of_an_installed_timm_count_run_and_load(model: str) -> None:
+    timm = pytest.importorskip(
+        "timm", reason="timm is not installed here, so that its own models are not tried"
+    )
+    arch = on(f"timm:{model}")
+    plan = api.plan(arch, image=(96, 128))
+    wanted = timm.create_model(model, features_only=True, pretrained=False)
+    levels = [wanted.feature_info.reduction().index(stride) for stride in (4, 8, 16, 32)]
+    reference = timm.create_model(
+        model, features_only=True, pretrained=False, out_indices=tuple(levels)
+    ).eval()
+    network = segtailor.create(arch, classes=2).eval()
+    load_encoder(network, filled(reference))
+    image = torch.randn(1, 3, 96, 128)
+    with torch.no_grad():
+        found, expected = taps(network, image), list(reference(image))
+        assert network(image).shape[:2] == (1, 2)
+    assert_same(found, expected)
+    assert [plan.shape(f"encoder_tap{level}") for level in range(4)] == [
+        Shape(*m.shape[1:]) for m in expected
+    ]
+    assert plan.call("encoder").params() == sum(value.numel() for value in reference.parameters())

@@ -1,15 +1,16 @@
 """Settings follow from facts, and each says why."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from segtailor.api.networks import count
 from segtailor.core.errors import UnknownName, UserError
 from segtailor.tailoring.choosing import (
-    Machine,
+    FIXED_SECONDS,
+    Sizes,
     choose,
     expands,
+    expected_seconds,
     largest_trainable,
     typical_macs,
     usual_batch,
@@ -18,8 +19,7 @@ from segtailor.tailoring.choosing import (
 )
 from segtailor.tailoring.facts import DataFacts
 from segtailor.tailoring.run import parse_seconds, requested
-from segtailor.tailoring.settings import SHARES, Request, TailorRecipe
-from segtailor.tailoring.speed import Speed
+from segtailor.tailoring.settings import SHARES, Request, Speed, TailorRecipe
 
 FACTS = DataFacts(
     images=367, validation=101, classes=11, usual=(360, 480), smallest=(360, 480), largest=(360, 480)
@@ -27,20 +27,37 @@ FACTS = DataFacts(
 REQUEST = Request(data="folder:x", target="cpu/onnxruntime/fp32", budget_ms=20.0)
 
 
-def machine(*, accelerator: bool = False, base: float = 0.05, per_gmac: float = 0.02) -> Machine:
-    speed = Speed(base=base, per_gmac=per_gmac)
-    precision = "bf16" if accelerator else "fp32"
-    return Machine(
-        accelerator=accelerator,
-        workers=2,
-        precision=precision,
-        speed=lambda *_: speed,
-        macs_per_ms=lambda _: 5e7,
-    )
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """A machine as it is told, not measured."""
+
+    accelerator: bool = False
+    base: float = 0.05
+    per_gmac: float = 0.02
+    supernet_step: float | None = None
+    workers: int = 2
+
+    @property
+    def precision(self) -> str:
+        return "bf16" if self.accelerator else "fp32"
+
+    def speed(self, crop: tuple[int, int], batch: int) -> Speed:
+        assert min(*crop, batch) >= 1
+        return Speed(base=self.base, per_gmac=self.per_gmac)
+
+    def macs_per_ms(self, image: tuple[int, int]) -> float:
+        assert min(image) >= 1
+        return 5e7
+
+    def sizes(self, crop: tuple[int, int]) -> Sizes:
+        return Sizes(100.0 * crop[0] * crop[1], 20_000.0 * crop[0] * crop[1])
+
+    def supernet(self) -> float | None:
+        return self.supernet_step
 
 
 def chosen(request: Request = REQUEST, facts: DataFacts = FACTS, **kind: float) -> TailorRecipe:
-    return choose(request, facts, machine(**kind), data=request.data)  # type: ignore[arg-type]
+    return choose(request, facts, Described(**kind), data=request.data)  # type: ignore[arg-type]
 
 
 def test_every_choice_has_a_reason_in_one_line() -> None:
@@ -63,7 +80,7 @@ def test_a_crop_is_a_multiple_of_32_and_never_larger_than_the_machine_likes(
     size: tuple[int, int], accelerator: bool
 ) -> None:
     facts = replace(FACTS, usual=size, smallest=size, largest=size)
-    height, width = usual_crop(facts, size, machine(accelerator=accelerator))
+    height, width = usual_crop(facts, size, Described(accelerator=accelerator))
     assert height % 32 == width % 32 == 0
     assert height * width <= (768 * 1024 if accelerator else 128 * 256)
     assert height <= max(32, size[0])
@@ -72,16 +89,15 @@ def test_a_crop_is_a_multiple_of_32_and_never_larger_than_the_machine_likes(
 
 @pytest.mark.parametrize("images", [1, 3, 8, 9, 40, 367, 100_000])
 def test_a_batch_leaves_four_steps_per_pass_where_it_can(images: int) -> None:
-    batch = usual_batch(replace(FACTS, images=images), machine())
+    batch = usual_batch(replace(FACTS, images=images), Described())
     assert 2 <= batch <= 8
     assert batch == 2 or 4 * batch <= images
 
 
 @pytest.mark.parametrize("seconds", [60.0, 270.0, 1800.0, 7200.0, 86_400.0])
 def test_the_plan_fits_the_time(seconds: float) -> None:
-    speed = Speed(base=0.05, per_gmac=0.02)
-    effort = usual_effort(seconds, speed, 2e9)
-    step = speed.step(2e9)
+    step = Speed(base=0.05, per_gmac=0.02).step(2e9)
+    effort = usual_effort(seconds, step)
     spent = (
         60 * effort.pack_minutes
         + effort.candidates * (effort.candidate_steps * step + 1.5)
@@ -93,14 +109,45 @@ def test_the_plan_fits_the_time(seconds: float) -> None:
 
 
 def test_candidates_are_as_large_as_the_budget_lets_them_be() -> None:
-    small, large, huge = (typical_macs(limit, crop=(64, 128)) for limit in (1.0, 1e8, 1e12))
-    assert small < large < huge
-    assert large == pytest.approx(0.6 * 1e8)
-    assert huge == count("lpsnet-l", image=(64, 128)).macs
+    sizes = Sizes(least=1e6, most=1e9)
+    small, large, huge = (typical_macs(limit, sizes) for limit in (1.0, 1e8, 1e12))
+    assert (small, large, huge) == (1e6, pytest.approx(0.6 * 1e8), 1e9)
+
+
+def test_a_search_by_gradients_gets_the_steps_that_fit_its_share() -> None:
+    request = replace(REQUEST, recipe="squeezenas", seconds=600.0)
+    plan = chosen(request, supernet_step=0.5)
+    share = plan.effort.stage_seconds("search")
+    assert 0.8 * share < 0.5 * plan.effort.supernet_steps <= share
+    assert any(f"{plan.effort.supernet_steps} steps" in choice.value for choice in plan.choices)
+    assert chosen(replace(request, recipe="lpsnet")).effort.supernet_steps == 0
+
+
+@pytest.mark.parametrize("recipe", ["auto", "fasterseg"])
+@pytest.mark.parametrize(("seconds", "packed"), [(180.0, False), (899.0, False), (900.0, True)])
+def test_a_device_pack_is_made_where_there_is_time(recipe: str, seconds: float, packed: bool) -> None:
+    plan = chosen(replace(REQUEST, recipe=recipe, seconds=seconds), supernet_step=0.5)
+    assert (plan.effort.pack_minutes > 0) == packed
+
+
+@pytest.mark.parametrize("seconds", [180.0, 600.0, 7200.0])
+def test_the_time_asked_for_is_what_is_expected_where_it_can_be_kept(seconds: float) -> None:
+    plan = replace(chosen(replace(REQUEST, seconds=seconds)), planning_seconds=15.0)
+    assert expected_seconds(plan, slowest=0.25) == seconds
+    late = replace(plan, planning_seconds=seconds)
+    least = seconds + FIXED_SECONDS + 0.25 * plan.effort.training_seconds + plan.effort.closing_seconds
+    assert expected_seconds(late, slowest=0.25) >= least
+
+
+def test_without_a_time_all_that_is_planned_is_expected() -> None:
+    plan = chosen()
+    assert expected_seconds(plan, slowest=0.25) == pytest.approx(1800, rel=0.02)
 
 
 def test_more_time_means_more_work_of_every_kind() -> None:
-    short, long = (usual_effort(seconds, Speed(base=0.05, per_gmac=0.02), 2e9) for seconds in (600, 6000))
+    short, long = (
+        usual_effort(seconds, Speed(base=0.05, per_gmac=0.02).step(2e9)) for seconds in (600, 6000)
+    )
     for name in ("candidate_steps", "teacher_steps", "train_steps", "baseline_steps", "candidates"):
         assert getattr(long, name) >= getattr(short, name)
     assert expands(long)

@@ -1,24 +1,27 @@
-"""A whole tailoring in small, from scenes to an exported network: interrupted at a boundary or not, one result."""
+"""A whole tailoring in small, from scenes to an exported network, with every system."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+import segtailor
+from segtailor.api.networks import count
 from segtailor.api.training import Surroundings
 from segtailor.cli.main import run
-from segtailor.recipes.recipe import Place
-from segtailor.tailoring.job import STAGES, Tailoring
-from segtailor.tailoring.run import carry_out
+from segtailor.core.codec import read_json
+from segtailor.core.space import family_of
+from segtailor.tailoring.choosing import SYSTEMS
+from segtailor.tailoring.run import carry_out, planned, requested
 from segtailor.tailoring.settings import Effort, TailorRecipe
 from tests.schemas import conforming
-from tests.tailoring.test_job import recipe
 
-DATA = "synthetic:size=64x96,train=12,val=4,seed=0"
+DATA = "synthetic:size=64x96,train=16,val=4,seed=1"
+BUDGET_MS = 100.0
 TINY = Effort(
-    candidates=2,
-    candidate_steps=2,
+    candidates=4,
+    candidate_steps=4,
     teacher_steps=2,
     train_steps=4,
     baselines=1,
@@ -27,56 +30,56 @@ TINY = Effort(
     pack_networks=0,
     training_seconds=10.0,
     closing_seconds=10.0,
+    supernet_steps=4,
 )
 
 
-def tiny(budget_ms: float = 1000.0) -> TailorRecipe:
-    plan = recipe()
-    request = replace(plan.request, data=DATA, budget_ms=budget_ms)
-    return replace(
-        plan,
-        request=request,
-        data=DATA,
-        image=(64, 96),
-        crop=(64, 96),
-        batch=4,
-        workers=1,
-        effort=TINY,
-        search_limit_ms=budget_ms,
-        search_limit_macs=2e8,
-        quantise=False,
-    )
+def tiny(
+    around: Surroundings,
+    folder: Path,
+    *,
+    system: str = "auto",
+    runtime: str = "onnxruntime",
+    budget_ms: float = BUDGET_MS,
+) -> TailorRecipe:
+    """Plan a tailoring as ever, then do the least of everything."""
+    request = requested(DATA, f"cpu/{runtime}/fp32", budget_ms, recipe=system)
+    plan = planned(request, folder, around)
+    return replace(plan, batch=4, workers=1, effort=TINY, timing_seconds=0.05)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_stopped_at_a_boundary_and_gone_on_with_it_ends_with_the_same_network(tmp_path: Path) -> None:
-    around = Surroundings(cache=tmp_path / "cache", device="cpu")
-    whole = carry_out(tiny(), tmp_path / "whole", around)
-    assert whole["met"]
-    page = Path(str(whole["report"])).read_text(encoding="utf-8")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_ends_with_an_exported_network_that_keeps_the_budget(
+    tmp_path: Path, system: str
+) -> None:
+    torch.set_num_threads(1)
+    around, folder = Surroundings(cache=tmp_path / "cache", device="cpu"), tmp_path / "run"
+    plan = tiny(around, folder, system=system)
+    assert plan.system == system
+    found = carry_out(plan, folder, around)
+    stage = {
+        name: read_json(folder / "stages" / f"{name}.json", what=name, error=ValueError)
+        for name in ("search", "choose", "teacher", "train", "contract")
+    }
+    assert found["met"]
+    assert stage["contract"]["p95_ms"] <= BUDGET_MS
+    assert Path(str(found["file"])).is_file()
+    assert found["file"] == stage["contract"]["file"]
+    model, picture = segtailor.load(str(found["model"])), torch.zeros(64, 96, 3, dtype=torch.uint8).numpy()
+    assert model.predict(picture).shape == (64, 96)
+    assert stage["choose"]["fingerprint"] in {member["fingerprint"] for member in stage["search"]["found"]}
+    own, teacher = (
+        segtailor.load(stage[name]["model"]).network.architecture for name in ("train", "teacher")
+    )
+    assert family_of(own) == family_of(teacher)
+    assert count(teacher, image=(64, 96)).macs >= 1.5 * count(own, image=(64, 96)).macs
+    page = Path(str(found["report"])).read_text(encoding="utf-8")
     assert "not finished" not in page
     assert all(
         f'id="{part}"' in page for part in ("verdict", "front", "network", "layers", "classes", "pictures")
     )
-    parts = tmp_path / "parts"
-    first = Tailoring(
-        recipe=tiny(), place=Place(folder=parts, cache=around.cache), around=around, stages=STAGES[:5]
-    )
-    list(first.steps())
-    again = Tailoring(recipe=tiny(), place=Place(folder=parts, cache=around.cache), around=around)
-    list(again.steps())
-    for stage in ("search", "train", "recommend"):
-        one, other = (
-            json.loads((folder / "stages" / f"{stage}.json").read_text())
-            for folder in (tmp_path / "whole", parts)
-        )
-        assert one.get("miou") == other.get("miou")
-    weights = [
-        (folder / "stages" / "train" / "weights" / "model.safetensors").read_bytes()
-        for folder in (tmp_path / "whole", parts)
-    ]
-    assert weights[0] == weights[1]
 
 
 @pytest.mark.slow
@@ -84,7 +87,8 @@ def test_an_impossible_budget_ends_early_with_the_fastest_network_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["tailor", "--data", DATA, "--budget", "0.001ms", "--out", str(tmp_path / "run")]
-    assert run([*words, "--cache", str(tmp_path / "cache"), "--json"]) == 1
+    where = ["--cache", str(tmp_path / "cache"), "--json"]
+    assert run([*words, *where]) == 1
     told = conforming("tailor", capsys.readouterr().out)
     assert told["met"] is False
     assert told["model"] is None
@@ -92,3 +96,4 @@ def test_an_impossible_budget_ends_early_with_the_fastest_network_known(
     assert told["network"] in str(told["verdict"])
     assert not (tmp_path / "run" / "stages" / "search").exists()
     assert Path(told["report"]).is_file()
+    assert run(["resume", str(tmp_path / "run"), *where]) == 1

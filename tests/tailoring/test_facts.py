@@ -51,6 +51,26 @@ def test_a_picture_without_mask_is_set_aside_too(tmp_path: Path) -> None:
     assert len(locate(found.data).samples("train")) + len(locate(found.data).samples("val")) == 11
 
 
+@pytest.mark.parametrize("options", ["?skip=p1", "?val=0.25,seed=3", "?skip=p1&val=0.25"])
+def test_what_is_set_aside_is_added_to_the_options_given(tmp_path: Path, options: str) -> None:
+    root = folder(tmp_path / "set")
+    (root / "images" / "p3.png").write_bytes(b"no picture")
+    found = usable(f"folder:{root}{options}")
+    before, after = locate(f"folder:{root}{options}"), locate(found.data)
+    for split in ("train", "val"):
+        rest = [sample.name for sample in before.samples(split) if sample.name != "p3"]
+        assert [sample.name for sample in after.samples(split)] == rest
+
+
+def test_a_damaged_picture_of_a_dataset_file_is_set_aside_too(tmp_path: Path) -> None:
+    root = folder(tmp_path / "set")
+    (root / "images" / "p3.png").write_bytes(b"no picture")
+    (tmp_path / "own.yaml").write_text("dataset: folder\npath: set\nval: 0.25\n")
+    found = usable(str(tmp_path / "own.yaml"))
+    assert found.set_aside == ("p3",)
+    assert len(locate(found.data).samples("trainval")) == 11
+
+
 def test_data_that_is_mostly_damaged_is_refused(tmp_path: Path) -> None:
     root = folder(tmp_path / "set")
     for index in range(6):

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,16 @@ import pytest
 from segtailor.api.training import Surroundings, train_recipe
 from segtailor.core.errors import Interrupted, UserError
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
-from segtailor.tailoring.choosing import SYSTEMS, choose
+from segtailor.tailoring.choosing import choose
 from segtailor.tailoring.context import Context
-from segtailor.tailoring.finding import search_recipe as search_of
 from segtailor.tailoring.job import Tailoring
 from segtailor.tailoring.settings import Request, TailorRecipe
-from tests.tailoring.test_choosing import FACTS, machine
+from tests.tailoring.test_choosing import FACTS, Described
 
 
 def recipe(seconds: float | None = None) -> TailorRecipe:
     request = Request(data="synthetic", target="cpu/onnxruntime/fp32", budget_ms=20.0, seconds=seconds)
-    return choose(request, FACTS, machine(), data="synthetic")
+    return choose(request, FACTS, Described(), data="synthetic")
 
 
 def tailoring(
@@ -137,12 +135,3 @@ def test_a_run_of_a_stage_goes_on_with_what_it_began_with(tmp_path: Path) -> Non
     assert context.carry_out(first, "train")["steps"] == 1
     (tmp_path / "run" / "stages" / "train" / "result.json").unlink()  # as if stopped before the end
     assert context.carry_out(second, "train")["steps"] == 1
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_every_system_can_be_asked_for(tmp_path: Path, system: str) -> None:
-    around = Surroundings(cache=tmp_path / "c", device="cpu")
-    plan = replace(recipe(), data="synthetic:size=64x96,train=8,val=2,seed=0", system=system, image=(64, 96))
-    found = search_of(Context(recipe=plan, folder=tmp_path, around=around), pack=None)
-    assert found.name == system
-    assert found.image == (64, 96)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from segtailor.core.errors import UserError
 from segtailor.tasks.loss_settings import LossSettings
-from segtailor.tasks.segmentation.loss import Criterion, balanced_weights, count_labels
+from segtailor.tasks.segmentation.loss import Criterion, balanced_weights, count_labels, missed_overlap
 from segtailor.training.distill import DistillSettings, distillation
 from tests.training.toys import CPU
 
@@ -160,3 +160,32 @@ def test_a_student_equal_to_its_teacher_has_no_loss() -> None:
 def test_a_teacher_of_another_task_is_refused() -> None:
     with pytest.raises(UserError, match="5 classes"):
         distillation(torch.zeros(1, 4, 2, 2), torch.zeros(1, 5, 2, 2), DistillSettings(), align_corners=False)
+
+
+def test_the_missed_overlap_is_one_less_the_mean_soft_iou_of_the_classes_that_occur() -> None:
+    logits, labels = case()
+    labels[labels == 3] = 2  # class 3 does not occur
+    probability = logits.detach().double().softmax(1).numpy()
+    truth = labels.numpy()
+    shares = []
+    for kind in range(3):
+        both = predicted = true = 0.0
+        for image, row, column in np.argwhere(truth != 255):
+            value = probability[image, kind, row, column]
+            here = truth[image, row, column] == kind
+            both, predicted, true = both + value * here, predicted + value, true + here
+        shares.append(1 - both / (predicted + true - both))
+    assert missed_overlap(logits.detach(), labels).item() == pytest.approx(np.mean(shares), rel=1e-5)
+
+
+def test_overlap_is_added_and_nothing_counted_gives_zero_with_a_gradient() -> None:
+    logits, labels = case()
+    plain, more = loss_of({"main": logits}, labels), loss_of({"main": logits}, labels, overlap=0.5)
+    missed = missed_overlap(logits, labels).item()
+    assert more.item() == pytest.approx(plain.item() + 0.5 * missed, rel=1e-5)
+    nothing = torch.full_like(labels, 255)
+    loss_of({"main": logits}, nothing, overlap=0.5).backward()
+    assert logits.grad is not None
+    assert float(logits.grad.abs().sum()) == 0.0
+    with pytest.raises(UserError, match=r"loss\.overlap"):
+        LossSettings(overlap=-1.0)

@@ -65,3 +65,37 @@ def test_a_step_never_waits_for_the_device_and_bad_ones_are_skipped(
     report = job.engine.report()
     assert report.skipped == 1
     assert report.loss > 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_recorded_step_trains_as_a_plain_one(precision: Precision, accumulate: int) -> None:
+    device = pick_device()
+    found = []
+    for record in (False, True):
+        how = settings(precision=precision, record=record, accumulate=accumulate, deterministic=True, lr=0.01)
+        job = Fit(network=Toy(), batches=batches(device), settings=how, task=TASK, device=device)
+        for number in range(10):
+            job.engine.step(job.source.at(number), rate=0.01)
+        found.append((job.weights(), job.engine.report().loss))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_mixed_batches_never_wait_for_the_device() -> None:
+    device = pick_device()
+    images, labels, sizes = training_data()
+    source = Batches(
+        images=images, labels=labels, sizes=sizes, batch=4, seed=0, device=device,
+        augment=Augment(crop=(20, 24), mix=1.0),
+    )  # fmt: skip
+    source.at(0)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        mixed = source.at(1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    here = Batches(
+        images=images, labels=labels, sizes=sizes, batch=4, seed=0, device=CPU,
+        augment=Augment(crop=(20, 24), mix=1.0),
+    )  # fmt: skip
+    assert torch.equal(mixed.labels.cpu(), here.at(1).labels)

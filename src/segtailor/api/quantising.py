@@ -26,9 +26,9 @@ from segtailor.deploy.export import IMAGE
 from segtailor.deploy.int8_decision import MIOU_LIMIT, Int8Decision, Reading, check_limit, decide_int8
 from segtailor.deploy.quantise import Method, check_method, quantise_onnx
 from segtailor.nets.bundle import Model, load_bundle
-from segtailor.targets.benchmark import OnnxSubject, read_onnx
+from segtailor.targets.benchmark import OnnxSubject, entered, read_onnx
 from segtailor.targets.runtime import Compiled, runtime_for
-from segtailor.targets.timing import Entrant, Measurement, TimingSettings, measure_all
+from segtailor.targets.timing import Measurement, TimingSettings, measure_all
 from segtailor.tasks.segmentation.metrics import Confusion
 
 FP32_FILE, INT8_FILE, DECISION = "model.onnx", "model.int8.onnx", "int8.json"
@@ -153,19 +153,7 @@ def _measure(
 ) -> Rivals:
     places = (replace(target, precision="fp32"), target)
     with ExitStack() as stack:
-        entrants = []
-        for subject, place in zip(subjects, places, strict=True):
-            compiled = subject.compile(place)
-            stack.callback(compiled.close)
-            entrants.append(
-                Entrant(
-                    network=subject.name,
-                    target=place,
-                    inputs=subject.inputs,
-                    compiled=compiled,
-                    includes=subject.includes,
-                )
-            )
+        entrants = [entered(subject, place, stack) for subject, place in zip(subjects, places, strict=True)]
         both = (entrants[0].compiled, entrants[1].compiled)
         mious, agreement = _score(both, form=form, scored=scored, seen=seen)
         measurements = measure_all(entrants, settings.timing)
@@ -184,7 +172,7 @@ def _score(
         pair = scored[index]
         size = (pair.labels.shape[0], pair.labels.shape[1])
         truth, given = torch.from_numpy(np.array(pair.labels))[None], form.read(pair.image)
-        found = [torch.from_numpy(form.labels(each.outputs(given), size))[None] for each in both]
+        found = [torch.from_numpy(form.found(each.outputs(given), size, scored.task))[None] for each in both]
         for confusion, labels in zip(confusions, found, strict=True):
             confusion.add(labels, truth)
         same += int((found[0] == found[1]).sum())

@@ -30,7 +30,7 @@ from segtailor.runs import Layout, execute
 from segtailor.search.evaluators.shared import SharedEvaluator
 from segtailor.search.halves import FIT, HalvedTrain
 
-SEARCHES = ("random", "evolution", "expansion", "controller")  # that a recipe's strategy can be replaced by
+OWN_SETTINGS = ("gradient", "study", "contest", "ablation")  # strategies that only a recipe can describe
 
 
 def search_recipe(
@@ -48,8 +48,9 @@ def search_recipe(
     """
     chosen, around = choices or SearchChoices(), surroundings or Surroundings()
     system = SYSTEMS.get(name)
-    if chosen.strategy is not None and chosen.strategy not in SEARCHES:
-        raise unknown("strategy", chosen.strategy, SEARCHES)
+    known = [name for name in STRATEGIES.names() if name not in OWN_SETTINGS]
+    if chosen.strategy is not None and chosen.strategy not in known:
+        raise unknown("strategy", chosen.strategy, known)
     pixels = open_pixels(HalvedTrain(dataset=locate(data)), FIT, around.cache)
     height, width = pixels.sizes.max(axis=0).tolist()
     recipe = system(chosen.scale, Occasion(data=data, size=(height, width), crop=usual_crop(pixels)))

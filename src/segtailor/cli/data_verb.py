@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from segtailor.cli.options import DryRun, Json
-from segtailor.cli.output import emit, table
+from segtailor.cli.output import emit, note, table
 
 SIGNS = {"error": "[red]error[/red]", "warning": "[yellow]warning[/yellow]", "info": "info"}
 
@@ -48,7 +48,7 @@ def show_(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Draw a contact sheet of images with their labels and a legend.
+    """Draw a contact sheet of images with their labels and a legend; what cannot be read is left out and told.
 
     Parameters
     ----------
@@ -66,11 +66,14 @@ def show_(
     from segtailor.data.locate import locate
     from segtailor.data.sheet import contact_sheet, write_picture
 
-    found = locate(dataset)
+    sheet = contact_sheet(locate(dataset), split, columns=3, count=count, seed=seed)
     if not dry_run:
-        write_picture(out, contact_sheet(found, split, columns=3, count=count, seed=seed))
+        write_picture(out, sheet.picture)
+    for problem in sheet.problems:
+        note(f"left out: {problem}")
     verb = "would write" if dry_run else "wrote"
-    emit({"picture": str(out), "split": split}, lambda console: console.print(f"{verb} {out}"), json=json)
+    facts = {"picture": str(out), "split": split, "problems": list(sheet.problems)}
+    emit(facts, lambda console: console.print(f"{verb} {out}"), json=json)
 
 
 def _print(console: Console, facts: dict[str, Any]) -> None:

@@ -14,8 +14,10 @@ from segtailor.cli.surroundings import Where
 
 def resume_(
     run: Path, /, *, where: Annotated[Where, Parameter(name="*")] = Where(), json: Json = False
-) -> None:
+) -> int:
     """Go on with a run that was interrupted; a finished one just shows its result.
+
+    The exit code of a tailoring is 1 if no network keeps the budget.
 
     Parameters
     ----------
@@ -29,3 +31,4 @@ def resume_(
     found = go_on(run, around) if is_tailoring(run) else resume(run, surroundings=around)
     result = {"run": str(run), **found}
     emit(result, lambda console: console.print_json(data=result), json=json)
+    return 0 if found.get("met", True) else 1

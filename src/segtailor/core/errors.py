@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST_NAME = 100  # characters of an unknown name that are looked at and told
+MOST_NAMES = 50  # known names that an error lists
 
 
 class UserError(Exception):
@@ -48,8 +49,13 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     """Build the error for an unknown `name`, with near matches or, failing those, every known name."""
     names, name = sorted(known), name[:LONGEST_NAME]  # looking for near matches of a long text takes minutes
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {_either(near)}?" if near else f"known: {', '.join(names) or 'none'}."
+    hint = f"did you mean {_either(near)}?" if near else f"known: {_listed(names)}."
     return UnknownName(f"no {kind} is called '{name}'; {hint}")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return (", ".join(names[:MOST_NAMES]) or "none") + more
 
 
 def _either(names: list[str]) -> str:

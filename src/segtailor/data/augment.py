@@ -38,8 +38,9 @@ class Augment:
     `brightness`, `contrast` and `saturation` x draw a factor from 1 - x to 1 + x, `hue` x a rotation of up to
     x turns. Colours are not clipped, and contrast is about the mean luminance of the preprocessing instead of
     that of each image: both keep the whole chain one 3x4 matrix per image. The scale is raised where the shorter
-    side would have fewer than `shorter` pixels. `rotate` x turns crops by up to
-    x degrees either way about their centre. With `rescale_depth` depths are divided by the scale of their image.
+    side would have fewer than `shorter` pixels. `rotate` x turns crops by up to x degrees either way about their
+    centre. With `rescale_depth` depths are divided by the scale of their image. `mix` is the share of images that get
+    classes of another one pasted in (`data.mixing`).
     """
 
     crop: tuple[int, int]
@@ -50,6 +51,7 @@ class Augment:
     saturation: float = 0.0
     hue: float = 0.0
     shorter: int = 0
+    mix: float = 0.0
     rescale_depth: bool = True
     rotate: float = 0.0
 
@@ -62,6 +64,7 @@ class Augment:
             )
         for name, most in (
             ("flip", 1.0),
+            ("mix", 1.0),
             ("brightness", 1.0),
             ("contrast", 1.0),
             ("saturation", 1.0),

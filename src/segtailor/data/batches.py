@@ -19,10 +19,12 @@ from torch import Tensor
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import LABELS, LUMA, Augment, draw, resample
+from segtailor.data.mixing import draw_classes, paste
+from segtailor.tasks.segmentation.targets import Labels
 from segtailor.tasks.targets import Targets
 
 BLOCK = 64  # images converted at a time, so that filling a device needs little memory beside it
-ORDER, LOOKS = 0, 1  # separate the random streams of which image and of how it looks
+ORDER, LOOKS, MIX = 0, 1, 2  # separate the random streams of which image, how it looks, and what is pasted
 
 
 class Batch(NamedTuple):
@@ -66,6 +68,13 @@ class Batches:
                 f"a batch of {self.batch} cannot be divided among {self.world} processes; "
                 f"use a multiple of {self.world}."
             )
+        if self.augment.mix and not isinstance(self.targets, Labels):
+            raise UserError("augment.mix pastes classes, and this task has none; leave it out.")
+        if self.augment.mix and self.world > 1 and self.batch // self.world % 2:
+            raise UserError(
+                f"augment.mix exchanges pixels between pairs of images, and {self.batch // self.world} images per "
+                f"process are odd; use a batch that is a multiple of {2 * self.world}."
+            )
         need = self.images.nbytes + self.labels.nbytes
         fits = need <= self.memory * free_memory(self.device)
         self._source = _Resident(self) if fits else _Streamed(self)
@@ -94,7 +103,11 @@ class Batches:
             preprocessing=self.preprocessing,
             targets=self.targets,
         )
-        return Batch(*found)
+        if not self.augment.mix:
+            return Batch(*found)
+        rng = np.random.default_rng([MIX, self.seed, step])
+        classes = draw_classes(self.batch, share=self.augment.mix, rng=rng)[self._mine]
+        return Batch(*paste(*found, classes=classes))
 
     def share(self, step: int) -> NDArray[np.int64]:
         """Return the indices of the images that this process gets at `step`."""

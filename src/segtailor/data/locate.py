@@ -1,6 +1,6 @@
 """From what a user writes to a dataset: `folder:PATH?val=0.1&seed=3`, `synthetic:size=64x128`, a YAML file.
 
-dataset: folder                     # the same as YAML; paths are relative to the file
+dataset: folder                     # the same as YAML; paths are relative to the file, `?val=0.1` may follow its name
 path: ../photos
 classes: [road, car]
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from segtailor.core.codec import from_json
 from segtailor.core.errors import DataProblem, UserError, unknown
@@ -23,7 +23,7 @@ from segtailor.data import bdd, camvid, cityscapes, depth_folder, folder, nyud, 
 from segtailor.data.dataset import DATASETS, Dataset
 from segtailor.data.documents import read_yaml
 
-__all__ = ["DATASETS", "dataset_from", "locate"]
+__all__ = ["DATASETS", "dataset_from", "locate", "with_option"]
 
 PATHS = ("path", "legend")  # options that are paths
 USUAL_TASK = "segmentation"  # of a dataset without a task in its name
@@ -44,8 +44,9 @@ DATASETS.add("synthetic-depth", synthetic.depth_from_options)
 
 def locate(text: str) -> Dataset:
     """Return the dataset that `text` names, its files looked up; a mistake raises `UserError`."""
-    if text.lower().endswith((".yaml", ".yml")) and ":" not in text.partition("/")[0]:
-        return _from_yaml(_place(text))
+    file, _, asked = text.partition("?")
+    if file.lower().endswith((".yaml", ".yml")) and ":" not in file.partition("/")[0]:
+        return _from_yaml(_place(file), _options(asked, file))
     name, colon, rest = text.partition(":")
     if name not in DATASETS and _exists(_place(text)):
         raise DataProblem(f"'{text}' is a path without its layout; write e.g. folder:{text}.")
@@ -58,6 +59,13 @@ def locate(text: str) -> Dataset:
     if "path" in options:
         raise DataProblem(f"'{text}' gives the path twice; leave out path=...")
     return dataset_from(name, {"path": path, **options})
+
+
+def with_option(text: str, name: str, value: str) -> str:
+    """Return what names the same dataset with one more option, or another value of it; commas divide a list."""
+    place, _, query = text.partition("?")
+    options = {**_options(query, place), name: value}
+    return f"{place}?" + "&".join(f"{key}={quote(held, safe='/,')}" for key, held in options.items())
 
 
 def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = None) -> Dataset:
@@ -134,12 +142,12 @@ def _plain(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _from_yaml(path: Path) -> Dataset:
+def _from_yaml(path: Path, changes: Mapping[str, str]) -> Dataset:
     document = read_yaml(path, what="dataset file")
     if not isinstance(document, dict) or not isinstance(document.get("dataset"), str):
         raise DataProblem(f"dataset file {path} must say which layout it describes, e.g. 'dataset: folder'.")
     options = {key: value for key, value in document.items() if key != "dataset"}
-    return dataset_from(document["dataset"], options, base=path.parent)
+    return dataset_from(document["dataset"], {**options, **changes}, base=path.parent)
 
 
 def _place(text: str) -> Path:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from segtailor.core.errors import DataProblem
+from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import Task
 from segtailor.data.dataset import Pair
 from segtailor.data.files import RawMask, file_stamp, list_pictures, read_image, read_mask
@@ -75,8 +75,13 @@ class Pairing:
     images_alone: tuple[Path, ...] = ()
     masks_alone: tuple[Path, ...] = ()
 
+    @property
+    def names(self) -> set[str]:
+        """What can be left out: samples, and images without a mask by their file name without the ending."""
+        return {*self.pairs, *(path.stem for path in self.images_alone)}
+
     def without(self, names: Collection[str]) -> Pairing:
-        """Leave out samples by name; an image without a mask goes by its file name without the ending."""
+        """Leave out samples by name."""
         if not names:
             return self
         return replace(
@@ -135,8 +140,12 @@ class FileDataset(ABC):
     @cached_property
     def pairings(self) -> Mapping[str, Pairing]:
         """The files of every split, with those that found no partner, less what is to be skipped."""
-        left_out = set(self.skip)
-        return {split: pairing.without(left_out) for split, pairing in self.find().items()}
+        found, left_out = self.find(), set(self.skip)
+        known = {name for pairing in found.values() for name in pairing.names}
+        for name in self.skip:
+            if name not in known:
+                raise unknown("sample to skip", name, known)
+        return {split: pairing.without(left_out) for split, pairing in found.items()}
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,19 @@ PAPER: Colour = (250, 250, 248)
 INK: Colour = (30, 30, 34)
 
 
-def contact_sheet(
-    dataset: Dataset, split: str, *, columns: int = 2, count: int = 8, seed: int = 0
-) -> Image.Image:
-    """Draw `count` random samples of a split as image | overlay, `columns` per row, a legend below."""
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """The picture, and why samples that should be on it are not."""
+
+    picture: Image.Image
+    problems: tuple[str, ...] = ()
+
+
+def contact_sheet(dataset: Dataset, split: str, *, columns: int = 2, count: int = 8, seed: int = 0) -> Sheet:
+    """Draw `count` random samples of a split as image | overlay, `columns` per row, a legend below.
+
+    A sample that cannot be read is left out and told; that none can be read raises.
+    """
     if columns < 1 or count < 1:
         raise DataProblem(
             f"a sheet of {count} pictures in {columns} columns is empty; give 1 or more of each."
@@ -37,10 +47,12 @@ def contact_sheet(
     if not samples:
         raise DataProblem(f"split '{split}' holds no images, so there is nothing to show; check the dataset.")
     chosen = _choose(samples, count, seed)
-    pairs = [sample.read() for sample in chosen]
-    cells = [_cell(sample.name, pair, dataset.task) for sample, pair in zip(chosen, pairs, strict=True)]
-    legend = _legend(dataset.task, pairs, width=_width(min(columns, len(cells))))
-    return _assemble(cells, legend, columns=min(columns, len(cells)))
+    found, problems = _read(chosen)
+    if not found:
+        raise DataProblem(f"none of {len(problems)} samples can be read; the first: {problems[0]}")
+    cells = [_cell(sample.name, pair, dataset.task) for sample, pair in found]
+    legend = _legend(dataset.task, [pair for _, pair in found], width=_width(min(columns, len(cells))))
+    return Sheet(picture=_assemble(cells, legend, columns=min(columns, len(cells))), problems=tuple(problems))
 
 
 def write_picture(path: Path, picture: Image.Image) -> None:
@@ -55,6 +67,17 @@ def write_picture(path: Path, picture: Image.Image) -> None:
 def _choose(samples: Sequence[Sample], count: int, seed: int) -> list[Sample]:
     places = np.random.default_rng(seed).permutation(len(samples))[:count]
     return [samples[place] for place in sorted(places)]
+
+
+def _read(samples: Sequence[Sample]) -> tuple[list[tuple[Sample, Pair]], list[str]]:
+    """Return the samples that can be read, and what is wrong with the others."""
+    found, problems = [], []
+    for sample in samples:
+        try:
+            found.append((sample, sample.read()))
+        except DataProblem as problem:
+            problems.append(str(problem))
+    return found, problems
 
 
 def _width(columns: int) -> int:

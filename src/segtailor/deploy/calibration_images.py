@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.dataset import Dataset, Pair, Sample, check_pair
 from segtailor.data.splits import split_samples
-from segtailor.nets.inference import enlarge, normalise
+from segtailor.nets.framing import found_on, framed
+from segtailor.nets.inference import normalise
 
 CPU = torch.device("cpu")
 
@@ -32,22 +32,15 @@ class GraphForm:
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
 
     def read(self, picture: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return a picture (height, width, 3) as the graph's input; one of another size is resized."""
-        height, width = self.image
-        if picture.shape[:2] != self.image:
-            resized = Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR)
-            picture = np.asarray(resized)
-        batch = np.ascontiguousarray(picture[None])
+        """Return a picture (height, width, 3) as the graph's input; one of another size is fitted into it."""
+        batch = np.ascontiguousarray(framed(picture, self.image, self.preprocessing)[None])
         return batch if self.pixels else normalise(batch, self.preprocessing, CPU).numpy()
 
-    def labels(self, output: NDArray[Any], size: tuple[int, int]) -> NDArray[np.int64]:
-        """Return the labels (height, width) of a graph's output for a picture of `size`."""
-        found = torch.from_numpy(output)
-        if found.ndim == 4:
-            return enlarge(found.float(), size, align_corners=self.align_corners).argmax(1)[0].numpy()
-        if tuple(found.shape[1:]) != size:
-            found = torch.nn.functional.interpolate(found[None].float(), size=size, mode="nearest")[0]
-        return found[0].long().numpy()
+    def found(self, output: NDArray[Any], size: tuple[int, int], task: Task) -> NDArray[Any]:
+        """Return what an output, labels (1, h, w) or logits (1, classes, h, w), says about a picture of `size`."""
+        finished = output.ndim == 3
+        align = self.align_corners
+        return found_on(output, self.image, size, task=task, finished=finished, align_corners=align)
 
 
 class Pictures(Sequence[Pair]):

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from segtailor.core.codec import canonical, from_json, short, to_json
 from segtailor.core.errors import UserError
+from segtailor.core.figures import KIND_FACTS
 from segtailor.core.task import Preprocessing, Task
 
 FORMAT = 1
@@ -51,6 +52,11 @@ class OnnxMetadata:
             raise OnnxProblem(
                 f"preprocessing: mean {self.preprocessing.mean} and std {self.preprocessing.std} cannot be used; "
                 "all must be finite, and std above zero."
+            )
+        finished = KIND_FACTS[self.task.kind].finished
+        if self.output not in ("logits", finished):
+            raise OnnxProblem(
+                f"output: '{self.output}'; a file for the task '{self.task.kind}' gives logits or {finished}."
             )
 
 

@@ -15,7 +15,8 @@ from PIL import Image
 from segtailor.core.errors import UserError
 from segtailor.core.figures import KIND_FACTS
 from segtailor.core.task import IGNORE, Preprocessing, Task
-from segtailor.nets.inference import decoded, normalise, pixels_of
+from segtailor.nets.framing import found_on, framed
+from segtailor.nets.inference import normalise, pixels_of
 from segtailor.nets.onnx_graph import first_line, onnx_errors, onnx_session
 from segtailor.nets.onnx_metadata import Gives, OnnxMetadata, OnnxProblem, Reads, parse_metadata
 from segtailor.tasks import kind_of
@@ -56,23 +57,19 @@ class OnnxModel:
     def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[Any]:
         """Predict a PIL image or a (height, width, 3) uint8 array at the image's own size, as a bundle does.
 
-        A file of fixed size sees the picture resized to that size. Logits are then enlarged straight to the picture;
-        how a finished output follows is the matter of its kind.
+        A file of fixed size sees the picture as large as it fits into that size, its shape kept.
         """
-        kind = kind_of(self.task)
-        pixels, back = kind.view(pixels_of(image), self.task)
-        height, width = pixels.shape[:2]
-        if self.size is not None and self.size != (height, width):
-            pixels = _resized(pixels, self.size)
-        output = self.run(self._input(pixels))
-        if self.metadata.output == "logits":
-            logits = torch.from_numpy(output.astype(np.float32, copy=False))
-            align = self.metadata.align_corners
-            return back(decoded(logits, (height, width), task=self.task, align_corners=align))
+        pixels, back = kind_of(self.task).view(pixels_of(image), self.task)
+        whole = (pixels.shape[0], pixels.shape[1])
+        size = self.size or whole
+        output = self.run(self._input(framed(pixels, size, self.preprocessing)))
+        finished = self.metadata.output != "logits"
+        align = self.metadata.align_corners
         try:
-            return back(kind.finish(output[0], (height, width), task=self.task))
+            found = found_on(output, size, whole, task=self.task, finished=finished, align_corners=align)
         except UserError as problem:
             raise OnnxProblem(f"ONNX file {self.file} {problem} Export it again.") from None
+        return back(found)
 
     def run(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the output for an array of the file's type, e.g. logits (1, classes, h, w) or labels (1, h, w)."""
@@ -171,8 +168,3 @@ def _gives(session: Any, what: str) -> tuple[Gives, int | None]:
 def _fixed(sides: list[Any]) -> tuple[int, int] | None:
     height, width = sides
     return (height, width) if isinstance(height, int) and isinstance(width, int) else None
-
-
-def _resized(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    picture = Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR)
-    return np.asarray(picture, dtype=np.uint8)

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from segtailor.data.augment import Augment
 from segtailor.nets.relax import Mode
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow, Scale
+from segtailor.recipes.choices import Scale
+from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow
 from segtailor.search.gradient_settings import (
     Choice,
     CostTerm,
@@ -78,8 +79,10 @@ def autortnet(
         temperature=Temperature(start=3.0, end=0.03 if paper else 0.3, shape="linear", per="epoch"),
         logits=LogitOptimiser(lr=1e-3 if paper else 0.05, betas=(0.5, 0.999), weight_decay=1e-4, spread=0.01),
         cost=CostTerm(weight=cost_weight, form="log", of="sampled", adapt=ADAPT if budget else 0.0),
+        # At the small scale weights learn something before operators do, and samples are judged besides the arg max.
+        learn=Learning(warmup=0.0 if paper else 0.2),
         groups={"depth": Learning(warmup=1 / 3)},
-        choice=Choice(samples=0, recalibrate=20 if paper else 8, images=None if paper else 50),
+        choice=Choice(recalibrate=20) if paper else Choice(samples=12, recalibrate=8, images=50),
         marks=150 if paper else 20,
         judge_every=10,
     )

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from segtailor.data.augment import Augment
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.recipes.gradient_row import SMALL_IMAGE, GradientRow, Scale
+from segtailor.recipes.choices import Scale
+from segtailor.recipes.gradient_row import SMALL_IMAGE, GradientRow
 from segtailor.search.gradient_settings import (
     Choice,
     CostTerm,
@@ -63,6 +64,7 @@ def fasterseg(
             fit=_pretraining_fit(paper=paper), augment=_augment((256, 512) if paper else image, paper=paper)
         ),
         supernet=SupernetSettings(fused=paper, masked=paper, matrices=paper, mix_inputs=mix_inputs),
+        record=paper,
         updates="alternating",
         temperature=Temperature(start=1.0, end=1.0),
         logits=LogitOptimiser(lr=3e-4 if paper else 0.03, betas=(0.5, 0.999)),

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from segtailor.core.space import SearchSpace
 from segtailor.search.gradient_settings import Gradient
-
-Scale: TypeAlias = Literal["small", "paper"]
 
 SMALL_IMAGE = (64, 128)  # of synthetic street scenes: a search then takes minutes on one core
 ADAPT = 0.02  # with a budget: the cost weight grows by 2 % per step at twice the budget (our choice)

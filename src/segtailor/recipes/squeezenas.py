@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from segtailor.data.augment import Augment
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow, Scale
+from segtailor.recipes.choices import Scale
+from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow
 from segtailor.search.gradient_settings import (
     Choice,
     CostTerm,

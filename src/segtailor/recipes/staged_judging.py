@@ -23,7 +23,8 @@ from segtailor.nets.network import initialise
 from segtailor.nets.teacher import Teacher, open_teacher, weights_print
 from segtailor.recipes.evaluators import EVALUATORS, Judging, halved_pixels
 from segtailor.search.evaluators.features import FixedEncoder, Wanted, calibrate_norms, crops
-from segtailor.search.evaluators.staged import Maps, StagedEvaluator
+from segtailor.search.evaluators.first_stage import Maps
+from segtailor.search.evaluators.staged import StagedEvaluator
 from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder, taps

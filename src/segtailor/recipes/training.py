@@ -24,6 +24,7 @@ from segtailor.data.locate import locate
 from segtailor.data.splits import parts_of
 from segtailor.nets.build import build
 from segtailor.nets.bundle import Model, load_bundle, save_bundle
+from segtailor.nets.committee import Committee, load_members
 from segtailor.nets.network import Network, initialise
 from segtailor.nets.reparam import plain_form, with_branches
 from segtailor.recipes.recipe import RECIPES, Place
@@ -42,8 +43,9 @@ class TrainRecipe:
     """Train an architecture (its document) on a dataset (as typed on the command line).
 
     `reparameterise` trains the blocks that have one in their branched form and folds them at the end; the bundle is
-    the same kind either way. `teacher` is the folder of a bundle to distil from. `start` one to take weights from.
-    `encoder_weights` names pre-trained weights of the encoder (`spaces.decoder_cell.encoder_weights.fill_encoder`).
+    the same kind either way. `teacher` is the folder of a bundle to distil from, or of several, whose mean is followed.
+    `start` is one to take weights from. `encoder_weights` names pre-trained weights of the encoder
+    (`spaces.decoder_cell.encoder_weights.fill_encoder`).
     """
 
     architecture: dict[str, Any]
@@ -120,17 +122,19 @@ class TrainRecipe:
     def _teacher(self, task: Task) -> nn.Module | None:
         if self.teacher is None:
             return None
-        model = load_bundle(Path(self.teacher))
-        if model.task.outputs != task.outputs:
-            raise UserError(
-                f"the teacher {self.teacher} knows {model.task.outputs} classes, the data has {task.outputs}; "
-                "distil from a network trained on the same classes."
-            )
-        if model.preprocessing != self.preprocessing:
-            raise UserError(
-                f"the teacher {self.teacher} was trained with another normalisation; train one with the same."
-            )
-        return model.network
+        members = load_members(Path(self.teacher))
+        for folder, model in members.items():
+            if model.task.outputs != task.outputs:
+                raise UserError(
+                    f"the teacher {folder} knows {model.task.outputs} classes, the data has {task.outputs}; "
+                    "distil from a network trained on the same classes."
+                )
+            if model.preprocessing != self.preprocessing:
+                raise UserError(
+                    f"the teacher {folder} was trained with another normalisation; train one with the same."
+                )
+        networks = [model.network for model in members.values()]
+        return networks[0] if len(networks) == 1 else Committee(networks)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -23,6 +23,11 @@ class Stop:
         self._since = 0.0
         self._tell = tell
 
+    def follow(self, outer: object) -> None:
+        """Take over what a block around this one was asked."""
+        if isinstance(outer, Stop) and outer.requested:
+            self.requested, self._since = True, outer._since
+
     def signalled(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the shape of a handler
         """Handle one signal."""
         if self.requested:
@@ -39,7 +44,8 @@ class Stop:
 def stoppable(tell: Callable[[], None]) -> Iterator[Stop]:
     """Watch for signals inside the block; `tell` is called at the first.
 
-    Signals that are ignored (`nohup`, background jobs) stay ignored. Only the main thread can watch.
+    Signals that are ignored (`nohup`, background jobs) stay ignored. Only the main thread can watch. Inside another
+    such block that was asked to stop already, this one is asked, too.
     """
     stop = Stop(tell)
     before = {}
@@ -48,6 +54,7 @@ def stoppable(tell: Callable[[], None]) -> Iterator[Stop]:
             handler = signal.getsignal(number)
             if handler is not None and handler != signal.SIG_IGN:
                 before[number] = signal.signal(number, stop.signalled)
+                stop.follow(getattr(handler, "__self__", None))
     try:
         yield stop
     finally:

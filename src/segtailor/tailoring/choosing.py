@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
-from segtailor.api.networks import count
 from segtailor.core.errors import unknown
+from segtailor.report.document import Choice
 from segtailor.tailoring.facts import DataFacts
-from segtailor.tailoring.settings import SHARES, Choice, Effort, Request, TailorRecipe
-from segtailor.tailoring.speed import Speed
+from segtailor.tailoring.settings import SHARES, Effort, Request, Speed, TailorRecipe
 
-BY_GRADIENTS = ("squeezenas", "autortnet", "fasterseg")
 SYSTEMS = ("lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
 MULTIPLE = 32  # the deepest stride of the families
 CROP_PIXELS = {
@@ -26,7 +23,7 @@ USUAL_SECONDS = 30 * 60.0
 FIXED_SECONDS = 20.0  # doctor, the fastest network, choosing
 CLOSING_SECONDS = 60.0  # timing, export, proof, int8, layers, report
 PACK_SHARE, PACK_MINUTES = 0.12, (2.0, 10.0)  # of the whole time; at least and at most
-PACK_WORTH = 900.0  # seconds in all below which a search by trials goes by work, not by a table of operators
+PACK_WORTH = 900.0  # seconds in all below which a search goes by work, not by a table of operators
 PACK_NETWORK_SECONDS = 2.5  # each of the networks that the pack is checked on
 TRIAL_SECONDS = 1.5  # per candidate besides its training: starting, judging
 CANDIDATE_STEPS = (30, 4000)
@@ -35,7 +32,6 @@ DIRECTIONS, EXPANSIONS = (
     6,
 )  # candidates of one step of LPS-Net's expansion; steps that make it worth while
 USED = 0.6  # of what the search may spend, by a typical candidate
-SMALLEST, LARGEST = "lpsnet-step0", "lpsnet-l"  # no candidate is far outside of these
 TEACHER = 4.0  # work of a teacher, in that of its student
 DISTILLED = 1 + TEACHER / 3  # a step with a teacher, who only looks: a third of what learning costs
 STARTING_SECONDS = 10.0  # until the workers of a search are there
@@ -44,15 +40,39 @@ ENOUGH_STEPS = 250  # a network that cannot be trained so long in the time is no
 LEAST = 0.25  # of what the budget allows: in a hurry, too, networks are not made smaller than this
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """Where training happens, and how fast it is there."""
+class Sizes(NamedTuple):
+    """Multiply-accumulates of the smallest and of the largest network that a search may come to."""
 
-    accelerator: bool
-    workers: int
-    precision: str
-    speed: Callable[[tuple[int, int], int], Speed]  # at a crop and batch
-    macs_per_ms: Callable[[tuple[int, int]], float]  # of a usual network on the target, at an image size
+    least: float
+    most: float
+
+
+class Machine(Protocol):
+    """Where training happens, and how fast networks of the system are there and on the target."""
+
+    @property
+    def accelerator(self) -> bool:
+        """Whether training happens on something faster than the processor."""
+
+    @property
+    def workers(self) -> int:
+        """How many candidates are trained at once."""
+
+    @property
+    def precision(self) -> str:
+        """What training computes in."""
+
+    def speed(self, crop: tuple[int, int], batch: int) -> Speed:
+        """Return how fast networks are trained at a crop and batch."""
+
+    def macs_per_ms(self, image: tuple[int, int]) -> float:
+        """Return what a usual network does in a millisecond on the target, at an image size."""
+
+    def sizes(self, crop: tuple[int, int]) -> Sizes:
+        """Return how small and large networks are."""
+
+    def supernet(self) -> float | None:
+        """Return the seconds of a step of the system's supernet, if it has one."""
 
 
 def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -> TailorRecipe:
@@ -62,14 +82,14 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
     speed = machine.speed(crop, batch)
     system = usual_system(request)
     seconds = request.seconds or USUAL_SECONDS
-    packless = seconds < PACK_WORTH and system not in BY_GRADIENTS
+    packless = seconds < PACK_WORTH
     rate = machine.macs_per_ms(image)
     share = crop[0] * crop[1] / (image[0] * image[1])
     trainable = largest_trainable(training_time(seconds, packless=packless).rest, speed) / (batch * share)
     allowed = SEARCHED * request.budget_ms
     limit = round(max(min(allowed, trainable / rate), LEAST * allowed), 4)
-    macs = typical_macs(limit * rate * share, crop=crop)
-    effort = usual_effort(seconds, speed, batch * macs, packless=packless)
+    step = speed.step(batch * typical_macs(limit * rate * share, machine.sizes(crop)))
+    effort = usual_effort(seconds, step, packless=packless, supernet=machine.supernet())
     lr = round(LR * (batch / LR_BATCH) ** 0.5, 5)
     recipe = TailorRecipe(
         request=request,
@@ -114,7 +134,7 @@ def _told(recipe: TailorRecipe, facts: DataFacts, machine: Machine) -> list[Choi
         Choice(setting="time", value=f"{seconds / 60:.0f} min", reason=_why_time(request)),
         Choice(setting="largest", value=f"{recipe.search_limit_ms:g} ms", reason=_why_largest(recipe)),
         Choice(setting="latency", value=_priced(effort), reason=_why_priced(effort)),
-        Choice(setting="search", value=_search(effort, system), reason=_why_search(effort)),
+        Choice(setting="search", value=_search(effort), reason=_why_search(effort)),
         Choice(
             setting="training",
             value=f"{effort.train_steps} steps",
@@ -168,8 +188,25 @@ def training_time(seconds: float, *, packless: bool) -> TrainingTime:
         return TrainingTime(0.0, 0, max(left, 0.3 * seconds))
     pack = min(max(PACK_SHARE * seconds / 60, PACK_MINUTES[0]), PACK_MINUTES[1])
     networks = 6 if seconds < PACK_WORTH else 30
-    left -= 60 * pack + PACK_NETWORK_SECONDS * (networks + 4)
+    left -= pack_seconds(pack, networks)
     return TrainingTime(pack, networks, max(left, 0.3 * seconds))
+
+
+def pack_seconds(minutes: float, networks: int) -> float:
+    """Return how long a device pack takes: operators, then the networks that it is fitted to and checked on."""
+    return 60 * minutes + PACK_NETWORK_SECONDS * (networks + 4) if minutes else 0.0
+
+
+def expected_seconds(recipe: TailorRecipe, *, slowest: float) -> float:
+    """Return how long a plan takes: the time asked for, unless even `slowest`, the least share of it, takes longer."""
+    effort, asked = recipe.effort, recipe.request.seconds
+    pack = pack_seconds(effort.pack_minutes, effort.pack_networks)
+    rest = recipe.planning_seconds + FIXED_SECONDS + pack + effort.closing_seconds
+    return (
+        rest + effort.training_seconds
+        if asked is None
+        else max(asked, rest + slowest * effort.training_seconds)
+    )
 
 
 def largest_trainable(seconds: float, speed: Speed) -> float:
@@ -177,20 +214,22 @@ def largest_trainable(seconds: float, speed: Speed) -> float:
     return speed.macs(SHARES["train"] * seconds / (DISTILLED * ENOUGH_STEPS))
 
 
-def typical_macs(limit: float, *, crop: tuple[int, int]) -> float:
-    """Return what a typical candidate within a limit costs at a crop, both in multiply-accumulates."""
-    least, most = (count(name, image=crop).macs for name in (SMALLEST, LARGEST))
-    return min(max(USED * limit, least), most)
+def typical_macs(limit: float, sizes: Sizes) -> float:
+    """Return what a typical candidate within a limit costs, all in multiply-accumulates."""
+    return min(max(USED * limit, sizes.least), sizes.most)
 
 
-def usual_effort(seconds: float, speed: Speed, macs: float, *, packless: bool = False) -> Effort:
+def usual_effort(
+    seconds: float, step: float, *, packless: bool = False, supernet: float | None = None
+) -> Effort:
     """Divide the time: pack, search, teacher, training, baselines; at least a little of each.
 
-    `packless` leaves the device pack out.
+    `step` is how long a step of a typical network takes, `supernet` one of a supernet where that is what is searched
+    with. `packless` leaves the device pack out.
     """
     pack, networks, rest = training_time(seconds, packless=packless)
-    step = speed.step(macs)
-    candidates, steps = _candidates(SHARES["search"] * rest - STARTING_SECONDS, step)
+    searching = SHARES["search"] * rest - STARTING_SECONDS
+    candidates, steps = _candidates(searching, step)
     baselines = 1 if seconds < 240 else 2 if seconds < 3600 else 4
     return Effort(
         candidates=candidates,
@@ -203,6 +242,7 @@ def usual_effort(seconds: float, speed: Speed, macs: float, *, packless: bool = 
         pack_networks=networks,
         training_seconds=round(rest, 1),
         closing_seconds=CLOSING_SECONDS,
+        supernet_steps=0 if supernet is None else _steps(searching, supernet),
     )
 
 
@@ -273,14 +313,17 @@ def _why_priced(effort: Effort) -> str:
     return "no time for a table of operators: arithmetic stands for it, and the best are measured whole"
 
 
-def _search(effort: Effort, system: str) -> str:
-    if system in BY_GRADIENTS:
-        return "one supernet"
-    way = "expansion" if expands(effort) else "evolution"
+def _search(effort: Effort) -> str:
+    if effort.supernet_steps:
+        return f"one supernet, {effort.supernet_steps} steps"
+    way = "expansion" if expands(effort) else "a few"
     return f"{effort.candidates} candidates, {effort.candidate_steps} steps each ({way})"
 
 
 def _why_search(effort: Effort) -> str:
+    share = f"{SHARES['search']:.0%} of the training time"
+    if effort.supernet_steps:
+        return f"{share}, at the speed of a short probe"
     if expands(effort):
-        return f"{SHARES['search']:.0%} of the training time, enough for {EXPANSIONS} steps of LPS-Net's expansion"
-    return f"about {SHARES['search']:.0%} of the training time, too little for an expansion step by step"
+        return f"{share}, enough for {EXPANSIONS} steps of LPS-Net's expansion"
+    return f"about {share}, too little for an expansion step by step"

@@ -16,7 +16,12 @@ from segtailor.runs import Layout
 from segtailor.tailoring.settings import TailorRecipe
 from segtailor.targets.timing import Measurement, TimingSettings
 
-QUICK = TimingSettings(runs=50, seconds=1.0)
+RUNS = 50  # of a network that is timed, at least
+
+
+def timing(seconds: float) -> TimingSettings:
+    """Return how networks are timed within a tailoring."""
+    return TimingSettings(runs=RUNS, seconds=seconds, warm_up_limit=min(10.0, max(0.5, 10 * seconds)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,26 +42,40 @@ class Context:
         """Return the planned number of steps, more or less of them where earlier stages were quick or slow."""
         return max(2, round(self.pace * steps))
 
+    def seconds(self, stage: str) -> float | None:
+        """Return how long a stage that trains may take, where a time was asked for."""
+        if self.recipe.request.seconds is None:
+            return None
+        return self.pace * self.recipe.effort.stage_seconds(stage)
+
+    def begun(self, name: str) -> bool:
+        """Tell whether a run of a stage began before."""
+        return Layout(self.run_folder(name)).recipe.exists()
+
     def time(
         self,
         models: Sequence[Any],
         *,
         includes: Includes | None = None,
-        settings: TimingSettings | None = None,
+        final: bool = False,
     ) -> list[Measurement]:
-        """Measure networks on the target at the exported size, in turns."""
+        """Measure networks on the target at the exported size, in turns; `final` ones for longer."""
         return bench(
             models,
             [self.recipe.request.target],
             image=self.recipe.image,
             includes=includes or self.recipe.includes,
             classes=locate(self.recipe.data).task.outputs,
-            settings=settings or QUICK,
+            settings=self.timing(final=final),
         )
+
+    def timing(self, *, final: bool) -> TimingSettings:
+        """Return how networks are timed."""
+        return timing((2 if final else 1) * self.recipe.timing_seconds)
 
     def carry_out(self, recipe: Recipe, name: str) -> dict[str, Any]:
         """Do a run of a stage; one that began before goes on with what it began with, whatever time is left now."""
         folder = self.run_folder(name)
-        if Layout(folder).recipe.exists():
+        if self.begun(name):
             return resume(folder, surroundings=self.around)
         return run(recipe, folder, surroundings=self.around)

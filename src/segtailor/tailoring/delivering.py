@@ -9,6 +9,7 @@ from typing import Any
 from segtailor.api.exporting import export as export_bundle
 from segtailor.api.networks import plan
 from segtailor.api.quantising import Int8Settings, quantise
+from segtailor.api.timing import bench
 from segtailor.core.codec import to_json
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.target import parse_target
@@ -16,9 +17,8 @@ from segtailor.costs.timers import timer_for
 from segtailor.nets.bundle import load_bundle
 from segtailor.tailoring.context import Context
 from segtailor.targets.contract import check_contract
-from segtailor.targets.timing import TimingSettings
+from segtailor.targets.timing import Measurement
 
-SERIOUS = TimingSettings(runs=50, seconds=2.0)
 TRIES = 3  # measurements of the final network: a busy moment is no reason to miss a budget
 LAYER_SECONDS, MOST_LAYERS = 0.05, 32
 OWN = "searched"
@@ -35,7 +35,7 @@ def recommend(context: Context) -> dict[str, Any]:
     ]
     budget = context.recipe.request.budget_ms
     for row in rows:
-        (one,) = context.time([row["model"]], settings=SERIOUS)
+        (one,) = context.time([row["model"]], final=True)
         row |= {"median_ms": one.median_ms, "p95_ms": one.p95_ms}
     keeping = [row for row in rows if row["p95_ms"] <= budget] or [min(rows, key=lambda row: row["p95_ms"])]
     best = max(keeping, key=lambda row: row["miou"])
@@ -70,7 +70,7 @@ def int8(context: Context) -> dict[str, Any]:
             data=recipe.data,
             target=replace(target, precision="int8"),
             image=recipe.image,
-            settings=Int8Settings(images=100),
+            settings=Int8Settings(images=100, timing=context.timing(final=True)),
         )
     except Unsupported as problem:
         return {"decided": False, "kept": False, "reason": str(problem)}
@@ -120,11 +120,9 @@ def layers(context: Context) -> dict[str, Any]:
     return {"layers": found, "whole_ms": one.median_ms}
 
 
-def _measured(context: Context, model: Path, *, place: str, whole: bool) -> Any:
-    from segtailor.api.timing import bench
-
+def _measured(context: Context, model: Path, *, place: str, whole: bool) -> Measurement:
     if whole:  # size and stages are those of the file
-        (one,) = bench([model], [place], settings=SERIOUS)
+        (one,) = bench([model], [place], settings=context.timing(final=True))
         return one
-    (one,) = context.time([model], settings=SERIOUS)
+    (one,) = context.time([model], final=True)
     return one

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
+from segtailor.api.training import CHECKED
 from segtailor.core.errors import DataProblem
 from segtailor.core.figures import needs_classes
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.dataset import Dataset
 from segtailor.data.doctor import Diagnosis, check
-from segtailor.data.locate import locate
+from segtailor.data.locate import locate, with_option
 from segtailor.data.pairs import FileDataset
 from segtailor.training.device import pick_device
 
-CHECKED = 2000  # samples per split that the doctor looks at
 MOST_SET_ASIDE = 0.2  # of the samples; more means that the data is wrong, not a few files of it
 
 
@@ -50,7 +49,8 @@ def usable(data: str) -> Usable:
     if not names:
         diagnosis.raise_for_errors()
         return Usable(data=data, diagnosis=diagnosis)
-    mended = _without(data, names)
+    before = dataset.skip if isinstance(dataset, FileDataset) else ()
+    mended = with_option(data, "skip", ",".join([*before, *names]))
     check(locate(mended), limit=CHECKED).raise_for_errors()
     return Usable(data=mended, diagnosis=diagnosis, set_aside=names)
 
@@ -101,8 +101,3 @@ def _faulty(dataset: Dataset, diagnosis: Diagnosis) -> tuple[str, ...]:
     if blamed - explained or len(names) > MOST_SET_ASIDE * (len(samples) + len(alone)):
         return ()
     return tuple(sorted(names))
-
-
-def _without(data: str, names: tuple[str, ...]) -> str:
-    listed = ",".join(quote(name, safe="/") for name in names)
-    return f"{data}{'&' if '?' in data else '?'}skip={listed}"

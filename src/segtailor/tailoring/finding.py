@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from segtailor.api import searching
 from segtailor.api.calibration import pack_name
 from segtailor.api.networks import architectures, count
+from segtailor.api.training import CHECKED
 from segtailor.core.errors import UserError
 from segtailor.costs.pack import Use, read_pack
 from segtailor.data.doctor import examine
 from segtailor.data.locate import locate
 from segtailor.recipes.calibrating import CalibrateRecipe
-from segtailor.recipes.choices import SearchChoices
-from segtailor.recipes.searching import SearchRecipe
 from segtailor.runs import Layout
-from segtailor.tailoring.choosing import BY_GRADIENTS, DIRECTIONS, expands
 from segtailor.tailoring.context import Context
-from segtailor.tailoring.facts import CHECKED
+from segtailor.tailoring.searches import search_recipe
 
 FASTEST = 4  # networks measured to know what the target can do at all
 MEASURED = 8  # candidates of a search that are measured whole before one is chosen
 SLACK = 0.95  # of the budget that a chosen network may take before it is trained
-SUPERNET_STEP = 6  # a step of a supernet takes about as long as this many steps of a candidate
 
 
 def data(context: Context) -> dict[str, Any]:
@@ -60,7 +55,7 @@ def pack(context: Context) -> dict[str, Any]:
         image=recipe.image,
         classes=classes,
         minutes=effort.pack_minutes,
-        fit_networks=4 if effort.pack_networks < 10 else 10,
+        fit_networks=min(4 if effort.pack_networks < 10 else 10, effort.pack_networks),
         trust_networks=effort.pack_networks,
         settings=dict(space.settings),
     )
@@ -90,6 +85,7 @@ def search(context: Context) -> dict[str, Any]:
         "trials": len(found["trials"]),
         "strategy": recipe.strategy.kind,
         "unit": found["unit"],
+        "teacher": found.get("roles", {}).get("teacher", {}).get("architecture"),
     }
 
 
@@ -107,52 +103,6 @@ def choose(context: Context) -> dict[str, Any]:
     if not rows:
         raise UserError("the search found no network that works; see its journal, or give it more time.")
     return {**min(rows, key=lambda row: row["p95_ms"]), "measured": rows, "kept": False}
-
-
-def search_recipe(context: Context, *, pack: Path | None, priced: bool = False) -> SearchRecipe:
-    """Describe the search; without a price on networks it is only asked for its space."""
-    recipe, effort = context.recipe, context.recipe.effort
-    height, width = recipe.crop
-    gradients = recipe.system in BY_GRADIENTS
-    if gradients:
-        steps = context.paced(effort.candidates * effort.candidate_steps // SUPERNET_STEP)
-        changes = [f"strategy.settings.fit.steps={steps}"]
-        choices = SearchChoices(seed=recipe.request.seed)
-    else:
-        changes = [
-            f"training.fit.steps={context.paced(effort.candidate_steps)}",
-            f"training.fit.batch={recipe.batch}",
-            f"training.fit.lr={recipe.lr}",
-            f"training.fit.precision={recipe.precision}",
-            f"training.augment.crop=[{height},{width}]",
-        ]
-        choices = _trials(context)
-    if priced and pack is None:
-        choices = replace(choices, budget=f"{recipe.search_limit_macs:.0f}")
-    elif priced:
-        limit = f"{recipe.search_limit_ms}ms"
-        choices = replace(choices, pack=pack, target=recipe.request.target, budget=limit)
-    return searching.search_recipe(
-        recipe.system,
-        recipe.data,
-        choices,
-        image=recipe.image,
-        changes=changes,
-        surroundings=context.around,
-    )
-
-
-def _trials(context: Context) -> SearchChoices:
-    """Expand step by step where there are enough candidates for it, evolve otherwise."""
-    recipe, effort = context.recipe, context.recipe.effort
-    workers = recipe.workers if recipe.workers > 1 else None
-    if recipe.system == "lpsnet" and not expands(effort):
-        return SearchChoices(
-            strategy="evolution", trials=effort.candidates, workers=workers, seed=recipe.request.seed
-        )
-    if recipe.system == "lpsnet":
-        return SearchChoices(steps=effort.candidates // DIRECTIONS, workers=workers, seed=recipe.request.seed)
-    return SearchChoices(trials=effort.candidates, workers=workers, seed=recipe.request.seed)
 
 
 def _members(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -35,7 +35,7 @@ def deliver(context: Context, *, seconds: Mapping[str, float]) -> dict[str, Json
         figures = _impossible(context)
         parts = page.Parts(
             verdict=page.Verdict(sentence=str(figures["verdict"]), met=False),
-            choices=_choices(context.recipe),
+            choices=context.recipe.choices,
             data=_data(context),
             stages=_stages(seconds),
             commands=_commands(context.recipe),
@@ -77,7 +77,7 @@ def verdict(context: Context) -> str:
     rows = {row["network"]: row for row in chosen["networks"]}
     rival = chosen["best_ready"] if chosen["worth"] else OWN
     if rival is None:
-        return f"{sentence}; no ready network kept the budget."
+        return f"{sentence}; no ready network that was tried kept the budget."
     who = f"the best ready network ({rival})" if chosen["worth"] else "the searched network"
     return f"{sentence}; {who} reached {100 * rows[rival]['miou']:.1f} %."
 
@@ -117,7 +117,7 @@ def _parts(context: Context, figures: Mapping[str, Any], seconds: Mapping[str, f
         quality=_quality(context),
         int8=_int8(context.outcomes["int8"]),
         data=_data(context),
-        choices=_choices(recipe),
+        choices=recipe.choices,
         stages=_stages(seconds),
         commands=_commands(recipe),
     )
@@ -205,12 +205,6 @@ def _int8(outcome: Mapping[str, Any]) -> page.Int8:
 
 def _data(context: Context) -> page.DataFindings:
     return findings_of(context.recipe.request.data, context.outcomes["data"])
-
-
-def _choices(recipe: TailorRecipe) -> tuple[page.Choice, ...]:
-    return tuple(
-        page.Choice(setting=one.setting, value=one.value, reason=one.reason) for one in recipe.choices
-    )
 
 
 def _stages(seconds: Mapping[str, float]) -> tuple[page.Stage, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time as clock
 from collections.abc import Mapping
@@ -11,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import segtailor.spaces  # noqa: F401 - registers the families
-from segtailor.api.networks import count
 from segtailor.api.reporting import report
-from segtailor.api.timing import bench
 from segtailor.api.training import Surroundings
 from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import RunProblem, UserError
@@ -21,17 +18,15 @@ from segtailor.core.job import Step
 from segtailor.core.target import parse_budget_ms, parse_target
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.runs import Display, Layout, Quiet, execute, read_recipe
-from segtailor.tailoring.choosing import Machine, choose
-from segtailor.tailoring.context import QUICK
-from segtailor.tailoring.facts import data_facts, on_accelerator, usable
-from segtailor.tailoring.job import Tailoring
+from segtailor.tailoring.choosing import choose, expected_seconds
+from segtailor.tailoring.facts import data_facts, usable
+from segtailor.tailoring.job import PACES, Tailoring
+from segtailor.tailoring.machine import MeasuredMachine
 from segtailor.tailoring.settings import Request, TailorRecipe
-from segtailor.tailoring.speed import Speed, measure_speed
 from segtailor.targets.runtime import runtime_for
 
 DATA = "synthetic:size=128x256,train=240,val=40,seed=0"  # what there is without any argument
 TARGET, BUDGET, SECONDS = "cpu/onnxruntime/fp32", "5ms", 270.0
-USUAL = "lpsnet-s"  # tells how fast a target is
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -105,26 +100,9 @@ def planned(request: Request, folder: Path, around: Surroundings) -> TailorRecip
     begin = clock.monotonic()
     found = usable(request.data)
     facts = data_facts(found.data, around.cache)
-    recipe = choose(request, facts, machine(request, found.data, around), data=found.data)
+    place = MeasuredMachine(request=request, data=found.data, around=around)
+    recipe = choose(request, facts, place, data=found.data)
     return replace(recipe, planning_seconds=round(clock.monotonic() - begin, 1))
-
-
-def machine(request: Request, data: str, around: Surroundings) -> Machine:
-    """Describe where training happens here, and how fast the target is."""
-    accelerator = on_accelerator(around.device)
-    precision = "bf16" if accelerator else "fp32"
-
-    def speed(crop: tuple[int, int], batch: int) -> Speed:
-        return measure_speed(data, crop=crop, batch=batch, precision=precision, around=around)
-
-    def macs_per_ms(image: tuple[int, int]) -> float:
-        (one,) = bench([USUAL], [request.target], image=image, settings=QUICK)
-        return count(USUAL, image=image).macs / one.median_ms
-
-    workers = 1 if accelerator else min(os.cpu_count() or 1, 4)
-    return Machine(
-        accelerator=accelerator, workers=workers, precision=precision, speed=speed, macs_per_ms=macs_per_ms
-    )
 
 
 def carry_out(recipe: TailorRecipe, folder: Path, around: Surroundings) -> dict[str, Json]:
@@ -161,13 +139,10 @@ def stored(folder: Path) -> TailorRecipe:
 
 def described(recipe: TailorRecipe) -> dict[str, Any]:
     """Return what would be done: every choice with its reason, and the time it is expected to take."""
-    effort = recipe.effort
-    pack = 60 * effort.pack_minutes
-    estimate = recipe.planning_seconds + pack + effort.training_seconds + effort.closing_seconds
     return {
         "request": to_json(recipe.request),
         "choices": [to_json(choice) for choice in recipe.choices],
-        "estimate_seconds": round(estimate, 1),
+        "estimate_seconds": round(expected_seconds(recipe, slowest=PACES[0]), 1),
     }
 
 

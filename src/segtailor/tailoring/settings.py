@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from segtailor.core.errors import UserError
 from segtailor.core.target import Includes
 from segtailor.recipes.recipe import RECIPES, Place
+from segtailor.report.document import Choice
 
 if TYPE_CHECKING:
     from segtailor.tailoring.job import Tailoring
@@ -19,6 +20,7 @@ SHARES = {
     "baselines": 0.20,
 }  # of the time that is for training
 FEWEST_SECONDS = 180.0
+GIGA = 1e9
 LABELS: Includes = "network+resize+argmax"  # what a user waits for: from a picture to labels of its size
 
 
@@ -46,17 +48,27 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """One setting that was chosen, and why in one line."""
+class Speed:
+    """Seconds of a training step: a part for each step and one for each thousand million multiply-accumulates."""
 
-    setting: str
-    value: str
-    reason: str
+    base: float
+    per_gmac: float
+
+    def step(self, macs: float) -> float:
+        """Return the seconds of a step over images that together cost `macs` multiply-accumulates."""
+        return self.base + self.per_gmac * macs / GIGA
+
+    def macs(self, seconds: float) -> float:
+        """Return how much work a step of so many seconds can do."""
+        return GIGA * max(seconds - self.base, 0.0) / max(self.per_gmac, 1e-9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much is done: steps of each training, and candidates of the search. Zero leaves a stage out."""
+    """How much is done: steps of each training, and candidates of the search. Zero leaves a stage out.
+
+    `supernet_steps` is the length of a search by gradients, which has no candidates.
+    """
 
     candidates: int
     candidate_steps: int
@@ -68,6 +80,7 @@ class Effort:
     pack_networks: int
     training_seconds: float
     closing_seconds: float
+    supernet_steps: int = 0
 
     def stage_seconds(self, stage: str) -> float:
         """Return the time planned for a stage that trains."""
@@ -82,6 +95,7 @@ class TailorRecipe:
     `data` is the request's, less the samples that cannot be read. `image` is the size that the network is exported
     and timed at. `search_limit_ms` is what the search may spend on the network alone, so that the whole keeps the
     budget; `search_limit_macs` is about as much arithmetic on this target, for a search without a device pack.
+    `timing_seconds` is how long a network is timed when there are several to choose from, final ones twice as long.
     """
 
     request: Request
@@ -98,6 +112,7 @@ class TailorRecipe:
     precision: str = "fp32"
     planning_seconds: float = 0.0
     quantise: bool = True
+    timing_seconds: float = 1.0
     includes: Includes = LABELS
     choices: tuple[Choice, ...] = field(default_factory=tuple)
 

@@ -1,64 +1,86 @@
-"""How fast this machine trains: two short probes, and a straight line between them."""
+"""How fast this machine trains: short probes of the very networks that a tailoring is about."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from segtailor.api.networks import count
 from segtailor.api.training import Surroundings, train_recipe
-from segtailor.recipes.recipe import Place
+from segtailor.core.job import Step
+from segtailor.core.space import Architecture
+from segtailor.recipes.overrides import overridden
+from segtailor.recipes.recipe import Place, Recipe, parse_recipe, recipe_document
+from segtailor.recipes.searching import SearchRecipe
+from segtailor.recipes.training import TrainRecipe
+from segtailor.tailoring.settings import GIGA, Speed
 
-PROBES = ("lpsnet-step0", "lpsnet-s")  # a very small and a usual network
 WARM, TIMED = 2, 5  # steps
-GIGA = 1e9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Seconds of a training step: a part for each step and one for each thousand million multiply-accumulates."""
-
-    base: float
-    per_gmac: float
-
-    def step(self, macs: float) -> float:
-        """Return the seconds of a step over images that together cost `macs` multiply-accumulates."""
-        return self.base + self.per_gmac * macs / GIGA
-
-    def macs(self, seconds: float) -> float:
-        """Return how much work a step of so many seconds can do."""
-        return max(seconds - self.base, 0.0) * GIGA / max(self.per_gmac, 1e-9)
+AHEAD = 0.5  # a step ahead of a search trains weights alone: about half of one that learns choices, too
+ALIKE = 1.5  # two networks whose work differs by less than this tell nothing about a slope
 
 
 def measure_speed(
-    data: str, *, crop: tuple[int, int], batch: int, precision: str, around: Surroundings
+    models: Sequence[str | Architecture],
+    data: str,
+    *,
+    crop: tuple[int, int],
+    batch: int,
+    precision: str,
+    around: Surroundings,
 ) -> Speed:
-    """Train two networks for a few steps each; nothing is written but the cache of decoded images."""
+    """Train two networks, the smaller first, for a few steps each."""
     points = []
-    for name in PROBES:
+    for model in models:
         changes = [
             f"fit.batch={batch}",
             f"fit.precision={precision}",
-            "val_split=null",
             "fit.optimiser=adamw",
             "reparameterise=true",
         ]
-        seconds = [
-            _seconds(name, data, crop, [*changes, f"fit.steps={steps}"], around)
-            for steps in (WARM, WARM + TIMED)
-        ]
-        macs = batch * count(name, image=crop).macs
-        points.append((macs, max(seconds[1] - seconds[0], 1e-4) / TIMED))
+        recipe = train_recipe(model, data, crop=crop, changes=changes, surroundings=around)
+        points.append((batch * count(model, image=crop).macs, step_seconds(recipe, around)))
     (small, quick), (large, slow) = points
+    if large < ALIKE * small:
+        return Speed(base=(quick + slow) / 2, per_gmac=0.0)
     slope = max((slow - quick) / (large - small), 0.0)
     return Speed(base=max(quick - slope * small, 1e-4), per_gmac=GIGA * slope)
 
 
-def _seconds(name: str, data: str, crop: tuple[int, int], changes: list[str], around: Surroundings) -> float:
-    recipe = train_recipe(name, data, crop=crop, changes=changes, surroundings=around)
-    job = recipe.job(Place(folder=Path(), cache=around.cache, device=around.device))
+def step_seconds(recipe: TrainRecipe, around: Surroundings) -> float:
+    """Return how long a step of a training takes; nothing is written but the cache of decoded images."""
+    short = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=WARM))
+    long = replace(short, fit=replace(recipe.fit, steps=WARM + TIMED))
+    seconds = [_seconds(one, around) for one in (short, long)]
+    return max(seconds[1] - seconds[0], 1e-4) / TIMED
+
+
+def supernet_seconds(recipe: SearchRecipe, around: Surroundings) -> float:
+    """Return how long a step of a search by gradients takes, with its share of the training ahead of it."""
+    settings = recipe.strategy.settings
+    changes = ["strategy.settings.fit.steps=2"]
+    share = 0.0
+    if settings["pretraining"] is not None:
+        share = settings["pretraining"]["fit"]["steps"] / settings["fit"]["steps"]
+        changes.append("strategy.settings.pretraining.fit.steps=1")
+    short = parse_recipe(overridden(recipe_document(recipe), changes), what="recipe")
+    begin = 0.0
+    for step in _steps(short, around):
+        if step.phase == "search" and step.done == step.total:
+            break  # choosing is not waited for
+        begin = time.perf_counter()
+    return (1 + AHEAD * share) * (time.perf_counter() - begin)
+
+
+def _seconds(recipe: TrainRecipe, around: Surroundings) -> float:
     begin = time.perf_counter()
-    for _ in job.steps():
+    for _ in _steps(recipe, around):
         pass
     return time.perf_counter() - begin
+
+
+def _steps(recipe: Recipe, around: Surroundings) -> Iterator[Step]:
+    job = recipe.job(Place(folder=Path(), cache=around.cache, device=around.device))
+    return iter(job.steps())

@@ -74,21 +74,21 @@ def benchmark(
     for subject in subjects:
         check_sizes(subject.inputs)
     with ExitStack() as stack:
-        entrants = []
-        for subject in subjects:
-            for target in targets:
-                compiled = subject.compile(target)
-                stack.callback(compiled.close)
-                entrants.append(
-                    Entrant(
-                        network=subject.name,
-                        target=target,
-                        inputs=subject.inputs,
-                        compiled=compiled,
-                        includes=subject.includes,
-                    )
-                )
+        entrants = [entered(subject, target, stack) for subject in subjects for target in targets]
         return measure_all(entrants, settings)
+
+
+def entered(subject: Subject | OnnxSubject, target: Target, stack: ExitStack) -> Entrant:
+    """Compile a subject for a target until the stack is left."""
+    compiled = subject.compile(target)
+    stack.callback(compiled.close)
+    return Entrant(
+        network=subject.name,
+        target=target,
+        inputs=subject.inputs,
+        compiled=compiled,
+        includes=subject.includes,
+    )
 
 
 def read_onnx(file: Path, *, image: tuple[int, int] | None = None, includes: str = "network") -> OnnxSubject:

@@ -134,6 +134,9 @@ class TaskKind(Protocol):
     def resized(self, found: NDArray[Any], size: tuple[int, int], to: tuple[int, int]) -> NDArray[Any]:
         """Return the prediction for a picture of `size` as one for the same picture of size `to`."""
 
+    def corner(self, found: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+        """Return the prediction of a picture as that of its upper left part of `size`."""
+
     def agree(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell place by place whether two predictions are the same but for rounding."""
 

@@ -22,15 +22,18 @@ class LossSettings:
 
     `ohem` keeps only pixels whose true class has at most this probability (0.7 is usual), but at least the share
     `ohem_keep` of all pixels. `balance` derives class weights from pixel frequencies, `class_weights` gives them.
-    `auxiliary` holds coefficients of outputs by name; other auxiliary outputs get `auxiliary_default`. `resize`
-    says whether logits are enlarged to the labels or labels shrunk (nearest) to the logits. `knee` is for depth: the
-    share of the largest error of a batch beyond which an error counts squared.
+    `overlap` adds that much of `1 - soft IoU`, averaged over the classes in the batch: it weighs classes by what they
+    add to the mean IoU, however few pixels they have. `auxiliary` holds coefficients of outputs by name; other
+    auxiliary outputs get `auxiliary_default`. `resize` says whether logits are enlarged to the labels or labels
+    shrunk (nearest) to the logits. `knee` is for depth: the share of the largest error of a batch beyond which an error
+    counts squared.
     """
 
     ohem: float | None = None
     ohem_keep: float = 1 / 16
     class_weights: tuple[float, ...] | None = None
     balance: bool = False
+    overlap: float = 0.0
     label_smoothing: float = 0.0
     auxiliary: Mapping[str, float] = field(default_factory=dict)
     auxiliary_default: float = 0.4
@@ -50,6 +53,8 @@ class LossSettings:
             raise UserError(
                 f"loss.label_smoothing: {self.label_smoothing} is out of range; give 0 up to below 1."
             )
+        if self.overlap < 0:
+            raise UserError(f"loss.overlap: {self.overlap} is negative; give 0 or more.")
         if self.balance and self.class_weights is not None:
             raise UserError("loss.balance and loss.class_weights exclude each other; give only one of them.")
         if not 0 < self.knee <= 1:

@@ -20,6 +20,7 @@ from segtailor.data.batches import Batch
 from segtailor.tasks import Criterion
 from segtailor.training import device as devices
 from segtailor.training.averaging import Average
+from segtailor.training.captured import CapturedStep
 from segtailor.training.distill import distillation
 from segtailor.training.distributed import add_up, parallel, world
 from segtailor.training.guard import Guard
@@ -76,6 +77,8 @@ class Engine:
         frozen = network.modules() if settings.freeze_norms else ()
         self._frozen = [module for module in frozen if isinstance(module, BatchNorm)]
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
+        self._last = torch.zeros((), device=device)
+        self._gradients = self._recordable()
 
     def step(self, batch: Batch, *, rate: float) -> str | None:
         """Take one step; return a message when the batch had to be divided because memory ran out."""
@@ -113,6 +116,8 @@ class Engine:
         return [optimiser for optimiser in (self.optimiser, self.second) if optimiser is not None]
 
     def _forget_gradients(self) -> None:
+        if self._gradients.recorded:
+            return  # a replay writes new ones over them, in the memory it was recorded with
         for optimiser in self._optimisers:
             optimiser.zero_grad(set_to_none=True)
 
@@ -128,7 +133,8 @@ class Engine:
         message = None
         while True:
             try:
-                return self._backward(batch, normaliser), message
+                self._gradients(images=batch.images, labels=batch.labels, normaliser=normaliser)
+                return self._last, message
             except torch.OutOfMemoryError:
                 fits = self.part // 2  # what failed is freed only after this block is left
             except ValueError as problem:
@@ -147,6 +153,7 @@ class Engine:
                 f"out of memory with {self.part} images at a time. "
                 + ("Use a smaller crop or network." if fits < 1 else "Raise `accumulate`, then resume.")
             )
+        self._gradients = self._recordable()
         self._forget_gradients()
         self.guard.rewind()
         devices.release_memory(self.device)
@@ -156,18 +163,24 @@ class Engine:
             "the gradient is the same, batch norms see smaller batches."
         )
 
-    def _backward(self, batch: Batch, normaliser: Tensor) -> Tensor:
-        """Run the batch part by part, adding up gradients; return this process's share of the loss."""
-        total = torch.zeros((), device=self.device)
-        count = len(batch.labels)
+    def _recordable(self) -> CapturedStep:
+        """Return forward and backward pass as one unit; several processes talk in between, which is not recorded."""
+        alone = world().size == 1
+        return CapturedStep(self._backward, self.device, record=self.settings.record and alone)
+
+    def _backward(self, images: Tensor, labels: Tensor, normaliser: Tensor) -> None:
+        """Run the batch part by part, adding up gradients; keep this process's share of the loss."""
+        self._last.zero_()
+        count = len(labels)
         for start in range(0, count, self.part):
-            images, labels = batch.images[start : start + self.part], batch.labels[start : start + self.part]
+            here = slice(start, start + self.part)
             with self._communication(last=start + self.part >= count):
                 with devices.autocast(self.device, self.settings.precision):
-                    loss = self._loss_of(images, labels, normaliser, share=len(labels) / count)
+                    loss = self._loss_of(
+                        images[here], labels[here], normaliser, share=len(labels[here]) / count
+                    )
                 (loss * self.guard.scale if self.guard.scaled else loss).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        return total
+            self._last += loss.detach()
 
     def _loss_of(self, images: Tensor, labels: Tensor, normaliser: Tensor, *, share: float) -> Tensor:
         outputs = self.outputs(images)

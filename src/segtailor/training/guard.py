@@ -58,10 +58,10 @@ class Guard:
         self._row.copy_((self._row + 1) * flag)  # in place, as a recorded step must
         self._longest.copy_(torch.maximum(self._longest, self._row))
         if self.scaled:
-            self._good = (self._good + 1) * (1 - flag)
+            self._good.copy_((self._good + 1) * (1 - flag))
             grown = torch.where(self._good >= LONGEST_SCALE_RUN, self.scale * 2, self.scale)
-            self.scale = torch.where(bad, self.scale / 2, grown)
-            self._good = torch.where(self._good >= LONGEST_SCALE_RUN, 0.0, self._good)
+            self.scale.copy_(torch.where(bad, self.scale / 2, grown))
+            self._good.copy_(torch.where(self._good >= LONGEST_SCALE_RUN, 0.0, self._good))
         return flag
 
     def tally(self) -> Tally:
@@ -77,7 +77,8 @@ class Guard:
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
         device = self.scale.device
-        self.scale, self._good = state["scale"].to(device), state["good"].to(device)
+        self.scale.copy_(state["scale"].to(device))  # in place: a recorded step reads it there
+        self._good.copy_(state["good"].to(device))
         self._skipped, self._row = state["skipped"].to(device).clone(), state["row"].to(device).clone()
         self._longest = self._row.clone()
 

@@ -39,6 +39,7 @@ class FitSettings:
     process's share of the batch into that many parts. `validate_every` counts epochs, 0 validates only at the end.
     `patience` is the number of non-finite steps in a row that stops the run. `encoder` gives a pre-trained part an
     optimiser of its own, which is then also clipped apart; `freeze_norms` keeps the statistics of norms as they are.
+    `record` launches a whole forward and backward pass at once where the device can (CUDA graphs).
     """
 
     epochs: int = 100
@@ -61,6 +62,7 @@ class FitSettings:
     precision: Precision = "fp32"
     channels_last: bool = True
     compile: bool = False
+    record: bool = True
     clip: float | None = None
     accumulate: int = 1
     sync_bn: bool = False

@@ -83,6 +83,10 @@ class Depth:
             return found
         return np.array(Image.fromarray(found).resize(to[::-1], Image.Resampling.BILINEAR), dtype=np.float32)
 
+    def corner(self, found: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+        """Leave out what lies beside."""
+        return found[: size[0], : size[1]]
+
     def agree(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell where depths differ by at most one percent."""
         return np.asarray(np.abs(one - other) <= CLOSE * np.maximum(np.abs(one), np.abs(other)))

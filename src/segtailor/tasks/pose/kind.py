@@ -96,6 +96,11 @@ class Pose:
         moved[:, :2] = (moved[:, :2] + 0.5) * factors - 0.5
         return moved
 
+    def corner(self, found: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+        """Joints have their places from the upper left corner anyway."""
+        del size
+        return found
+
     def agree(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell which joints are at the same place, or peaks of the same height: flat maps have many."""
         apart = np.hypot(*np.moveaxis(one[..., :2] - other[..., :2], -1, 0))

@@ -42,7 +42,8 @@ class Segmentation:
         seen: Callable[[], NDArray[Any]] | None = None,
     ) -> Criterion:  # fmt: skip
         """Cross-entropy; `balance` counts the training labels first."""
-        settings.only("segmentation", "ohem", "ohem_keep", "class_weights", "balance", "label_smoothing")
+        used = ("ohem", "ohem_keep", "class_weights", "balance", "overlap", "label_smoothing")
+        settings.only("segmentation", *used)
         if settings.balance and seen is not None:
             counts = count_labels(seen(), task.outputs)
             settings = replace(settings, balance=False, class_weights=balanced_weights(counts))
@@ -82,6 +83,10 @@ class Segmentation:
     def resized(self, found: NDArray[Any], size: tuple[int, int], to: tuple[int, int]) -> NDArray[Any]:
         """Take the nearest label."""
         return found if size == to else resized_labels(found, to)
+
+    def corner(self, found: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+        """Leave out what lies beside."""
+        return found[: size[0], : size[1]]
 
     def agree(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
         """Tell where labels are equal."""

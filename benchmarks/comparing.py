@@ -1,0 +1,308 @@
+"""What comparisons of searches share: data, searches, random networks of equal cost, training, and one file per seed.
+
+Searches see two halves of the training split only. Whatever is compared is trained from scratch in the same way on the
+whole split; the mIoU is on `val`. Every stage is noted in the seed's file as soon as it is done, so that a comparison
+that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import nn
+
+import segtailor.spaces  # noqa: F401 - registers the families
+from segtailor.core.objective import Within
+from segtailor.core.plan import Shape
+from segtailor.core.sampling import neighbours, sample, sample_picks
+from segtailor.core.space import Architecture, architecture_document, identity, parse_architecture
+from segtailor.core.strategy import Problem
+from segtailor.core.task import Preprocessing
+from segtailor.data.augment import Augment
+from segtailor.data.batches import Batches
+from segtailor.data.cache import Pixels, open_pixels
+from segtailor.data.locate import locate
+from segtailor.nets.build import build
+from segtailor.nets.network import Network, initialise
+from segtailor.recipes.gradient_row import GradientRow
+from segtailor.search.evaluators.train import HalvedPixels
+from segtailor.search.gradient_settings import Gradient
+from segtailor.search.halves import FIT, JUDGE, HalvedTrain
+from segtailor.training.distill import DistillSettings
+from segtailor.training.fit import Fit
+from segtailor.training.schedule import Schedule
+from segtailor.training.settings import FitSettings
+
+IMAGE = (64, 128)
+BUDGET = 0.5  # of the mean cost of random networks
+BAND = 0.1  # how much cheaper than what it is compared with a random network may be
+WALKS, TRIES = 40, 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How much work to do, and where: whatever changes a result."""
+
+    data: str
+    device: str
+    steps: int
+    batch: int
+    training: int
+    finalists: int
+    trial: int
+    ahead: int = 0
+
+    @property
+    def search_steps(self) -> int:
+        """All steps of a search, with pretraining and what chooses among finalists: random search has as many."""
+        return self.ahead + self.steps + self.finalists * self.trial
+
+    @property
+    def draws(self) -> int:
+        """How many networks random search can try."""
+        return max(1, self.search_steps // self.trial)
+
+
+class Notes:
+    """What was found so far, in one JSON file: what is noted is not done again."""
+
+    def __init__(self, path: Path, setting: Mapping[str, Any]) -> None:
+        self.path, self.known = path, {"setting": dict(setting), "seconds": {}}
+        if path.exists():
+            found = json.loads(path.read_text())
+            if found["setting"] != self.known["setting"]:
+                raise SystemExit(f"{path} has results of other settings; remove it, or give another --out.")
+            self.known = found
+
+    def once(self, name: str, work: Callable[[], Any]) -> Any:
+        """Return what is noted under a name, else do the work and note it."""
+        if name not in self.known:
+            started = time.perf_counter()
+            self.known[name] = work()
+            self.known["seconds"][name] = round(time.perf_counter() - started, 1)
+            say(f"{self.path.stem}: {name} in {self.known['seconds'][name]} s")
+            draft = self.path.with_suffix(".draft")
+            draft.write_text(json.dumps(self.known, indent=1))
+            draft.replace(self.path)
+        return self.known[name]
+
+
+class Bench:
+    """Data and the few things that every comparison does."""
+
+    def __init__(self, setting: Setting, cache: Path) -> None:
+        self.setting, self.cache = setting, cache
+        self.device = torch.device(setting.device)
+        dataset = locate(setting.data)
+        halved = HalvedTrain(dataset=dataset)
+        self.task, self.halves = dataset.task, halved.halves()
+        fit, judge = (open_pixels(halved, half, cache) for half in (FIT, JUDGE))
+        train, val = (open_pixels(dataset, split, cache) for split in ("train", "val"))
+        self.searched = HalvedPixels(self.task, fit, judge)
+        self.unseen = HalvedPixels(self.task, train, val)
+
+    def problem(
+        self,
+        row: GradientRow,
+        cost: Any,
+        *,
+        seed: int,
+        image: tuple[int, int] = IMAGE,
+        budget: float = BUDGET,
+    ) -> Problem:
+        """Return the problem with a share of an average network's cost as its budget; 0 for none."""
+        open_end = Problem(
+            space=row.space,
+            cost=cost,
+            objective=Within(limit=float("inf")),
+            task=self.task,
+            image=Shape(3, *image),
+            data=self.halves,
+            device=self.setting.device,
+            seed=seed,
+            cache=self.cache,
+        )
+        if not budget:
+            return open_end
+        rng = Random(0)
+        limit = budget * statistics.mean(open_end.price(sample(row.space, rng)) for _ in range(30))
+        return replace(open_end, limit=limit, objective=Within(limit=limit))
+
+    def search(self, strategy: Gradient, problem: Problem) -> dict[str, Any]:
+        """Search by gradients; return the result without what only plots need."""
+        job = strategy.job(problem)
+        for _ in job.steps():
+            pass
+        result: dict[str, Any] = dict(job.result())
+        result["trajectory"] = result["trajectory"][-1:]
+        return result
+
+    def best(self, candidates: Iterable[Architecture], *, seed: int) -> tuple[Architecture, list[float]]:
+        """Train each for the steps of a trial on one half; return the best by the other, and all scores."""
+        tried = list(candidates)
+        if len(tried) == 1:
+            return tried[0], []
+        scores = [self.trained(arch, self.searched, seed=seed, steps=self.setting.trial) for arch in tried]
+        return tried[max(range(len(tried)), key=scores.__getitem__)], scores
+
+    def trained(
+        self, arch: Architecture, data: HalvedPixels, *, seed: int, steps: int | None = None
+    ) -> float:
+        """Train from scratch and score."""
+        return self.fitted(arch, data, seed=seed, steps=steps)[0]
+
+    def fitted(
+        self,
+        arch: Architecture,
+        data: HalvedPixels,
+        *,
+        seed: int,
+        steps: int | None = None,
+        teacher: nn.Module | None = None,
+    ) -> tuple[float, Network]:
+        """Train from scratch, with a teacher where one is given; return score and network."""
+        settings = FitSettings(
+            steps=steps or self.setting.training,
+            batch=self.setting.batch,
+            optimiser="adamw",
+            lr=0.01,
+            weight_decay=0.01,
+            schedule=Schedule(kind="cosine"),
+            clip=5.0,
+            validate_batch=16,
+            distill=None if teacher is None else DistillSettings(),
+            seed=seed,
+        )
+        network = build(arch, self.task.outputs, outputs="all")
+        initialise(network, seed)
+        fit = Fit(
+            network=network,
+            batches=lambda **shares: Batches(**self._source(data.fit), **shares),
+            settings=settings,
+            task=self.task,
+            device=self.device,
+            validation=data.judge,
+            teacher=teacher,
+        )
+        for _ in fit.steps():
+            pass
+        return (0.0 if fit.scores is None else fit.scores.miou), network
+
+    def _source(self, pixels: Pixels) -> dict[str, Any]:
+        images, labels = pixels.canvas()
+        return {
+            "images": images,
+            "labels": labels,
+            "sizes": pixels.sizes,
+            "augment": Augment(crop=IMAGE, scale=(0.75, 1.5)),
+            "preprocessing": Preprocessing(),
+            "device": self.device,
+        }
+
+
+def finalists(
+    result: Mapping[str, Any], *, limit: float | None, count: int
+) -> tuple[list[Architecture], list[float]]:
+    """Return what the supernet's weights liked best within the budget, and how much; the search's own choice first."""
+    first = result["architecture"]
+    trials = sorted(result["trials"], key=lambda trial: -trial["result"]["quality"])
+    rows = [({**first, "architecture": trial["architecture"]}, trial["result"]) for trial in trials]
+    rows = [(first, result), *(row for row in rows if limit is None or row[1]["cost"] <= limit)]
+    found: dict[str, tuple[Architecture, float]] = {}
+    for described, judged in rows:
+        arch = parse_architecture(described)
+        found.setdefault(identity(arch), (arch, judged["quality"]))
+    archs, qualities = zip(*list(found.values())[: max(1, count)], strict=True)
+    return list(archs), list(qualities)
+
+
+def at_cost(problem: Problem, cost: float, rng: Random) -> Architecture:
+    """Return a random network whose cost is at most `cost` and at least 90 % of it: random steps that come closer."""
+    space, middle = problem.space, (1 - BAND / 2) * cost
+    nearest: tuple[float, Architecture] | None = None
+    for _ in range(WALKS):
+        picks = sample_picks(space, rng)
+        here = problem.price(space.architecture(picks))
+        for _ in range(TRIES):
+            if (1 - BAND) * cost <= here <= cost:
+                return space.architecture(picks)
+            other = rng.choice(list(neighbours(space, picks)))
+            there = problem.price(space.architecture(other))
+            if abs(there - middle) < abs(here - middle):
+                picks, here = other, there
+        if nearest is None or abs(here - middle) < nearest[0]:
+            nearest = abs(here - middle), space.architecture(picks)
+    if nearest is None:
+        raise SystemExit("no random network was drawn")
+    return nearest[1]
+
+
+def document(arch: Architecture) -> dict[str, Any]:
+    """Return an architecture as it is noted."""
+    return dict(architecture_document(arch))
+
+
+def in_processes(script: str, pieces: list[str], *, options: argparse.Namespace) -> None:
+    """Do each piece in a process of its own, some at a time; one that fails does not stop the others."""
+    command = [sys.executable, script, *sys.argv[1:]]
+    waiting, running = list(pieces), []
+    while waiting or running:
+        while waiting and len(running) < options.jobs:
+            piece = waiting.pop(0)
+            running.append((piece, subprocess.Popen([*command, "--only", piece])))
+        time.sleep(0.2)
+        for piece, process in list(running):
+            if process.poll() is not None:
+                running.remove((piece, process))
+                if process.returncode:
+                    say(f"{piece} failed with status {process.returncode}")
+
+
+def common(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that all comparisons have."""
+    parser.add_argument("--data", default="synthetic:size=64x128,train=160,val=40")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, default=150, help="of a search")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument(
+        "--training", type=int, default=100, help="steps from scratch of every network compared"
+    )
+    parser.add_argument(
+        "--finalists", type=int, default=4, help="tried by a short training before one is chosen"
+    )
+    parser.add_argument("--trial", type=int, default=30, help="steps of a short training")
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "segtailor")
+    parser.add_argument("--out", type=Path, required=True, help="folder: one JSON file for each seed")
+    parser.add_argument("--only", help="do this piece here and now")
+
+
+def setting_of(options: argparse.Namespace) -> Setting:
+    """Return what decides the results."""
+    names = ("data", "device", "steps", "batch", "training", "finalists", "trial")
+    return Setting(**{name: getattr(options, name) for name in names}, ahead=getattr(options, "ahead", 0))
+
+
+def mean(rows: list[dict[str, Any]], key: str, scale: float) -> str:
+    """Write the mean of a column and, in brackets, its values."""
+    values = [scale * row[key] for row in rows]
+    each = " ".join(f"{value:.1f}" if scale == 100 else f"{value:.3g}" for value in values)
+    return f"**{statistics.mean(values):.2f}** ({each})"
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

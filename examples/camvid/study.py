@@ -1,0 +1,165 @@
+"""Train many variants on CamVid, several at once on one device, and print what pays.
+
+    python examples/camvid/study.py PATH --out runs/camvid --plan examples/camvid/plans/recipe.json --jobs 4 --minutes 9
+
+A plan is JSON: `common` settings (as after `segtailor train --set`), and `rows` with `name`, `network` (a name or a
+file beside the plan), `set`, `folds` (drives to leave out; "" is the official split), `seeds`, and `teachers`: names
+of other rows, whose networks of the same fold and seed 0 are distilled from. What has ended is not repeated, what was
+interrupted goes on. Each run's outcome is one small JSON file below `OUT/outcomes`, the table is printed last.
+Several processes share a GPU well when CUDA's multi-process service is on (`nvidia-cuda-mps-control -d`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LEAST_SECONDS = 45.0  # less is not worth starting a run for
+
+
+class Training(NamedTuple):
+    """One run of a plan."""
+
+    row: dict[str, Any]
+    common: list[str]
+    fold: str
+    seed: int
+    place: Path  # of the plan: networks lie beside it
+
+    @property
+    def name(self) -> str:
+        return run_name(self.row["name"], self.fold, self.seed)
+
+    def command(self, options: argparse.Namespace) -> list[str]:
+        """Return what a user would type."""
+        network = self.row["network"]
+        file = self.place / network
+        data = f"camvid:{options.path}" + (f"?fold={self.fold}" if self.fold else "")
+        words = ["train", str(file) if file.exists() else network, "--data", data, "--seed", str(self.seed)]
+        words += ["--out", str(options.out / self.name), "--no-check", "--json"]
+        if self.row.get("teachers"):
+            words += ["--teacher", str(self.teachers(options.out))]
+        return [*words, "--set", *self.common, *self.row.get("set", [])]
+
+    def teachers(self, out: Path) -> Path:
+        """Return a folder that holds nothing but the runs of the teachers, as links."""
+        folder = out / "teachers" / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (run_name(row, self.fold, 0) for row in self.row["teachers"]):
+            if not (folder / name).exists():
+                (folder / name).symlink_to((out / name).resolve(), target_is_directory=True)
+        return folder
+
+
+def run_name(row: str, fold: str, seed: int) -> str:
+    return f"{row}-{fold or 'official'}-{seed}"
+
+
+def trainings(plan: Path) -> list[Training]:
+    """Return the runs of a plan, one fold after the other, so that every row has a figure early."""
+    document = json.loads(plan.read_text())
+    found = [
+        Training(row, document["common"], fold, seed, plan.parent)
+        for row in document["rows"]
+        for fold in row["folds"]
+        for seed in row.get("seeds", [0])
+    ]
+    order = {fold: place for row in document["rows"] for place, fold in enumerate(row["folds"])}
+    return sorted(found, key=lambda run: (bool(run.row.get("teachers")), run.seed, order[run.fold]))
+
+
+def carry_out(run: Training, options: argparse.Namespace, *, ends: float) -> None:
+    """Train, or go on with it; leave the outcome as a file."""
+    outcome = options.out / "outcomes" / f"{run.name}.json"
+    left = ends - time.monotonic()
+    if outcome.exists() or left < LEAST_SECONDS:
+        return
+    folder = options.out / run.name
+    command = run.command(options)
+    words = ["resume", str(folder), "--json"] if (folder / "recipe.json").exists() else command
+    started = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "segtailor", *words],
+            capture_output=True,
+            text=True,
+            timeout=left,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        print(f"{run.name}: not done; call again to go on", flush=True)
+        return
+    if done.returncode:
+        print(f"{run.name}: failed: {done.stderr.strip()[-400:]}", flush=True)
+        return
+    result = json.loads(done.stdout)
+    record = {
+        "name": run.row["name"],
+        "network": run.row["network"],
+        "fold": run.fold,
+        "seed": run.seed,
+        "seconds": round(time.monotonic() - started, 1),
+        "command": shlex.join(["segtailor", *command])
+        .replace(str(options.path), "PATH")
+        .replace(str(options.out), "RUNS"),
+        "result": result,
+    }
+    outcome.parent.mkdir(parents=True, exist_ok=True)
+    outcome.write_text(json.dumps(record, indent=1))
+    print(f"{run.name}: {100 * result['miou']:.1f} in {record['seconds']} s", flush=True)
+
+
+def table(out: Path) -> str:
+    """Return a row for each name: mean IoU per fold (and spread over seeds), and the mean of the folds."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for file in sorted((out / "outcomes").glob("*.json")):
+        record = json.loads(file.read_text())
+        found[record["name"]][record["fold"]].append(100 * record["result"]["miou"])
+    folds = sorted({fold for row in found.values() for fold in row})
+    lines = ["| row | " + " | ".join(fold or "val" for fold in folds) + " | mean over drives |"]
+    lines.append("|---" * (len(folds) + 2) + "|")
+    for name, row in found.items():
+        cells = [_cell(row.get(fold, [])) for fold in folds]
+        drives = [statistics.mean(row[fold]) for fold in folds if fold and fold in row]
+        whole = len(drives) == len([fold for fold in folds if fold]) and drives
+        lines.append(f"| {name} | {' | '.join(cells)} | {statistics.mean(drives):.1f} |" if whole else
+                     f"| {name} | {' | '.join(cells)} | |")  # fmt: skip
+    return "\n".join(lines)
+
+
+def _cell(values: list[float]) -> str:
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("path", type=Path, help="folder of CamVid")
+    parser.add_argument("--plan", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    options = parser.parse_args()
+    ends = time.monotonic() + 60 * options.minutes
+    runs = trainings(options.plan)
+    for late in (False, True):  # students wait for their teachers
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for run in runs:
+                if bool(run.row.get("teachers")) is late:
+                    pool.submit(carry_out, run, options, ends=ends)
+    print(table(options.out))
+
+
+if __name__ == "__main__":
+    main()

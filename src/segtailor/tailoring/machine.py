@@ -1,0 +1,96 @@
+"""What a plan must know of the machine and the target: measured with networks of the system when a choice asks."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+
+from segtailor.api import searching
+from segtailor.api.networks import count
+from segtailor.api.timing import bench
+from segtailor.api.training import Surroundings
+from segtailor.core.sampling import sample
+from segtailor.core.space import SPACES, Architecture
+from segtailor.recipes.searching import SearchRecipe
+from segtailor.tailoring.choosing import Sizes, usual_system
+from segtailor.tailoring.context import timing
+from segtailor.tailoring.facts import on_accelerator
+from segtailor.tailoring.searches import by_gradients
+from segtailor.tailoring.settings import Request, Speed
+from segtailor.tailoring.speed import measure_speed, supernet_seconds
+
+SMALLEST, USUAL, LARGEST = (
+    "lpsnet-step0",
+    "lpsnet-s",
+    "lpsnet-l",
+)  # of the only family that is published in steps
+SAMPLES = 16  # random networks that tell what a space holds
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredMachine:
+    """This machine, for one request; see `choosing.Machine`."""
+
+    request: Request
+    data: str
+    around: Surroundings
+
+    @property
+    def accelerator(self) -> bool:
+        """Whether training happens on something faster than the processor."""
+        return on_accelerator(self.around.device)
+
+    @property
+    def workers(self) -> int:
+        """How many candidates are trained at once."""
+        return 1 if self.accelerator else min(os.cpu_count() or 1, 4)
+
+    @property
+    def precision(self) -> str:
+        """What training computes in."""
+        return "bf16" if self.accelerator else "fp32"
+
+    def speed(self, crop: tuple[int, int], batch: int) -> Speed:
+        """Train a small and a usual network of the system for a few steps."""
+        small, usual, _ = self._examples
+        return measure_speed(
+            (small, usual),
+            self.data,
+            crop=crop,
+            batch=batch,
+            precision=self.precision,
+            around=self.around,
+        )
+
+    def macs_per_ms(self, image: tuple[int, int]) -> float:
+        """Time a usual network of the system on the target."""
+        _, usual, _ = self._examples
+        (one,) = bench([usual], [self.request.target], image=image, settings=timing(1.0))
+        return count(usual, image=image).macs / one.median_ms
+
+    def sizes(self, crop: tuple[int, int]) -> Sizes:
+        """Count the smallest and the largest network that a search may come to."""
+        small, _, large = self._examples
+        return Sizes(count(small, image=crop).macs, count(large, image=crop).macs)
+
+    def supernet(self) -> float | None:
+        """Train the supernet of the system, if it has one, for a few steps."""
+        recipe = self._search
+        return supernet_seconds(recipe, self.around) if by_gradients(recipe) else None
+
+    @cached_property
+    def _search(self) -> SearchRecipe:
+        return searching.search_recipe(usual_system(self.request), self.data, surroundings=self.around)
+
+    @cached_property
+    def _examples(self) -> tuple[str | Architecture, str | Architecture, str | Architecture]:
+        """A small, a usual and a large network of the system: published ones, or random ones of its space."""
+        if usual_system(self.request) == "lpsnet":
+            return SMALLEST, USUAL, LARGEST
+        space, rng = self._search.space.build(SPACES), Random(0)
+        found = sorted(
+            (sample(space, rng) for _ in range(SAMPLES)), key=lambda arch: count(arch, image=(64, 128)).macs
+        )
+        return found[0], found[SAMPLES // 2], found[-1]

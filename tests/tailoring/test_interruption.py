@@ -1,0 +1,183 @@
+"""Stopped at every boundary and within every stage, and resumed each time, a tailoring ends with the same network."""
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+from segtailor.api.training import Surroundings
+from segtailor.core.codec import read_json
+from segtailor.core.errors import Interrupted
+from segtailor.runs import Quiet
+from segtailor.tailoring.job import STAGES
+from segtailor.tailoring.run import carry_out, go_on
+from segtailor.tailoring.settings import TailorRecipe
+from tests.tailoring.test_end_to_end import TINY, tiny
+
+NAMES = [name for name, _ in STAGES]
+RUNS = ("pack", "search", "teacher", "train", "baselines")  # stages that hold runs, which save as they go
+MOMENT = 0.05  # seconds of work below which a stage has no middle: int8, where the runtime has none
+TRIES = 6  # to hit a stage in its middle
+DELIVERED = ("export", "int8", "contract", "layers")
+LOOSE = 1000.0  # milliseconds
+VOLATILE = ("ms", "seconds", "cost")  # endings of names of what is measured
+
+
+class Watching(Quiet):
+    """Notes how much work (seconds of CPU time) each stage is; a display, because displays hear which stage begins."""
+
+    def __init__(self) -> None:
+        self.stage = ""
+        self.work: dict[str, float] = {}
+        self._since = time.process_time()
+
+    def message(self, text: str) -> None:
+        if text.startswith("stage "):
+            self.work[self.stage] = time.process_time() - self._since
+            self.stage, self._since = text.rpartition(" ")[2], time.process_time()
+
+
+class Stopping(Watching):
+    """Presses Ctrl-C in one stage: as it begins, after some of its work, or politely as a run in it begins."""
+
+    def __init__(self, stage: str, *, after: float | None = None, politely: bool = False) -> None:
+        super().__init__()
+        self._where, self._after, self._politely = stage, after, politely
+
+    def message(self, text: str) -> None:
+        if not text.startswith("stage "):
+            return
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        before = self.stage
+        super().message(text)
+        if before == self._where != self.stage:
+            raise KeyboardInterrupt  # too late: the stage is over
+        if self.stage == self._where and self._after is not None:
+            signal.setitimer(signal.ITIMER_VIRTUAL, self._after)
+        elif self.stage == self._where and not self._politely:
+            raise KeyboardInterrupt  # what a second Ctrl-C does: everything stops at once
+
+    def open(self, title: str) -> None:
+        if self.stage == self._where and self._politely and title.startswith("run "):
+            signal.raise_signal(signal.SIGINT)  # a first Ctrl-C: asks to stop after this step, and saves
+
+
+@pytest.fixture(autouse=True)
+def _alarms_are_a_second_ctrl_c() -> Iterator[None]:
+    """CPU time is what is waited for, because that does not depend on who else works on the machine."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(number, frame)
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    yield
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
+
+
+def interrupted(plan: TailorRecipe, folder: Path, around: Surroundings, display: Stopping) -> None:
+    """Go on until the interruption, which must come."""
+    with pytest.raises(Interrupted, match="segtailor resume"):
+        begin_or_go_on(plan, folder, replace(around, display=display))
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def stop_in(stage: str, plan: TailorRecipe, folder: Path, around: Surroundings, *, work: float) -> None:
+    """Stop as a stage begins, in its middle if it has one, and, where it holds a run, so that this run is saved."""
+    interrupted(plan, folder, around, Stopping(stage))
+    if work > MOMENT:
+        interrupted_within(plan, folder, around, stage=stage, work=work)
+    if stage in RUNS:
+        interrupted(plan, folder, around, Stopping(stage, politely=True))
+    assert not (folder / "stages" / f"{stage}.json").exists()
+
+
+def interrupted_within(
+    plan: TailorRecipe, folder: Path, around: Surroundings, *, stage: str, work: float
+) -> None:
+    """Interrupt a stage half-way; one that was quicker this time is undone and interrupted earlier."""
+    file = folder / "stages" / f"{stage}.json"
+    for part in range(1, TRIES):
+        interrupted(plan, folder, around, Stopping(stage, after=max(1e-3, work / 2**part)))
+        if not file.exists():
+            return
+        file.unlink()
+    raise AssertionError(f"stage '{stage}' could not be interrupted")
+
+
+def begin_or_go_on(plan: TailorRecipe, folder: Path, around: Surroundings) -> dict[str, Any]:
+    begun = (folder / "recipe.json").exists()
+    return dict(go_on(folder, around) if begun else carry_out(plan, folder, around))
+
+
+def stable(value: Any, folder: Path) -> Any:
+    """Return what must not depend on the moment: all but what was measured, and where it lies."""
+    if isinstance(value, dict):
+        return {key: stable(held, folder) for key, held in value.items() if not key.endswith(VOLATILE)}
+    if isinstance(value, list):
+        return [stable(held, folder) for held in value]
+    if isinstance(value, str):
+        return re.sub(r"[\d.]+ ms", "some ms", value.replace(str(folder), "RUN"))
+    return value
+
+
+def outcome(folder: Path, name: str) -> dict[str, Any]:
+    found = read_json(folder / "stages" / f"{name}.json", what=name, error=ValueError)
+    return dict(stable(found, folder))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_path: Path) -> None:
+    """Caches of their own let the second one make its own pack and judge candidates again; the budget is so loose that
+    nothing hangs on a measured latency, the runtime one that needs no export to measure."""
+    torch.set_num_threads(1)
+    places = [Surroundings(cache=tmp_path / f"cache{number}", device="cpu") for number in range(2)]
+    whole, parts, watch = tmp_path / "whole", tmp_path / "parts", Watching()
+    plan = tiny(places[0], whole, runtime="eager", budget_ms=LOOSE)
+    plan = replace(plan, effort=replace(TINY, pack_minutes=0.02, pack_networks=2), search_limit_ms=LOOSE)
+    first = dict(carry_out(plan, whole, replace(places[0], display=watch)))
+    watch.message("stage end")
+    for name in NAMES:
+        stop_in(name, plan, parts, places[1], work=watch.work[name])
+    last = begin_or_go_on(plan, parts, places[1])
+    assert stable(first, whole) == stable(last, parts)
+    for name in ("data", "choose", "teacher", "train", "baselines", "recommend", "export"):
+        assert outcome(whole, name) == outcome(parts, name)
+    assert outcome(whole, "search")["trials"] == outcome(parts, "search")["trials"]
+    assert outcome(whole, "layers")["layers"].keys() == outcome(parts, "layers")["layers"].keys()
+    files = sorted(path.relative_to(whole) for path in whole.rglob("model.safetensors"))
+    assert len(files) == 3  # teacher, winner, baseline
+    for file in files:
+        assert (whole / file).read_bytes() == (parts / file).read_bytes(), file
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_files_of_a_runtime_are_the_same_after_interruptions_of_their_making(tmp_path: Path) -> None:
+    """What is delivered is undone and made again, interrupted. Whether int8 pays is measured, so that may differ."""
+    torch.set_num_threads(1)
+    around, folder, watch = Surroundings(cache=tmp_path / "cache", device="cpu"), tmp_path / "run", Watching()
+    plan = tiny(around, folder, budget_ms=LOOSE)
+    first = dict(carry_out(plan, folder, replace(around, display=watch)))
+    watch.message("stage end")
+    before = {name: outcome(folder, name) for name in DELIVERED}
+    model = Path(first["model"])
+    exported = (model / "model.onnx").read_bytes()
+    made = [folder / "stages" / f"{name}.json" for name in DELIVERED]
+    for file in (folder / "result.json", *made, *model.glob("*.onnx"), *model.glob("verify*.json")):
+        file.unlink()
+    for name in DELIVERED:
+        stop_in(name, plan, folder, around, work=watch.work[name])
+    last = begin_or_go_on(plan, folder, around)
+    assert (model / "model.onnx").read_bytes() == exported
+    assert before["export"] == outcome(folder, "export")
+    assert before["int8"]["decided"] == outcome(folder, "int8")["decided"]
+    assert (first["network"], first["met"]) == (last["network"], last["met"])

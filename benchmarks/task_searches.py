@@ -40,7 +40,7 @@ DATA = {
 }
 SMALLER: dict[str, dict[str, Any]] = {  # what learns from few trials
     "random": {},
-    "evolution": {"population": 6},
+    "evolution": {"population": 8},
     "controller": {"batch": 4, "lr": 5e-3, "minibatch": 64},
 }
 
@@ -76,8 +76,8 @@ def main() -> None:
     )
     parser.add_argument("--tasks", nargs="+", default=["depth"], choices=list(DATA))
     parser.add_argument("--strategies", nargs="+", default=list(SMALLER), choices=list(SMALLER))
-    parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--trials", type=int, default=48)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--budget", default="20MMACs")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "segtailor")

@@ -103,4 +103,4 @@ def test_people_are_found_far_better_than_by_the_mean_pose(tmp_path: Path) -> No
         pass
     (mean_pose,) = trivial(data, tmp_path).values()
     assert fit.scores is not None
-    assert fit.scores.quality > mean_pose["pckh"] + 0.2
+    assert fit.scores.quality > mean_pose["pckh"] + 0.3

@@ -149,6 +149,8 @@ def test_pictures_legends_and_numbers_of_people() -> None:
     assert "100.0%" in kind.legend([np.concatenate([joints, joints[:1]])], TASK)[-1][1]
     assert kind.agree(joints, joints + 1.0).all()
     assert not kind.agree(joints, joints + 20.0).any()
+    tied = joints + np.array([20.0, 0.0, 0.0], np.float32)
+    assert kind.agree(joints, tied).all()  # another peak of the same height
 
 
 def test_nonsense_is_refused() -> None:

@@ -28,7 +28,7 @@ from segtailor.tasks.pose.targets import JointRows
 STRIDE = 4
 CROP = (256, 192)
 CLOSE = 2.0 * STRIDE  # pixels: two neighbours of an enlarged map can be equally high, rounding then chooses
-SURE = 0.1  # height of a peak below which there is none, and its place means nothing
+TIE = 1e-3  # peaks of one map that differ by less are equally high, and rounding chooses between them
 
 
 class Pose:
@@ -102,9 +102,9 @@ class Pose:
         return found
 
     def agree(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-        """Tell which joints are at the same place, or nowhere in both."""
+        """Tell which joints are at the same place, or peaks of the same height: flat maps have many."""
         apart = np.hypot(*np.moveaxis(one[..., :2] - other[..., :2], -1, 0))
-        return np.asarray((apart <= CLOSE) | ((one[..., 2] < SURE) & (other[..., 2] < SURE)))
+        return np.asarray((apart <= CLOSE) | (np.abs(one[..., 2] - other[..., 2]) <= TIE))
 
     def paint(self, image: NDArray[np.uint8], found: NDArray[Any], task: Task, look: Look) -> Image.Image:
         """Draw the skeleton over the picture, or alone on black (`ids`)."""

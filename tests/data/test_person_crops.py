@@ -91,4 +91,4 @@ def test_joints_are_counted_by_their_number() -> None:
 
 
 def test_a_contact_sheet_draws_people() -> None:
-    assert contact_sheet(locate(PEOPLE), "train", count=2).size[0] > 600
+    assert contact_sheet(locate(PEOPLE), "train", count=2).picture.size[0] > 600

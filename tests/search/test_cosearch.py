@@ -294,17 +294,21 @@ def share_of_zoomed(rows: list[list[float]]) -> float:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_operators_that_the_data_needs_are_found_against_the_price() -> None:
-    """Stripes as narrow as a pixel of the finest maps are lost at half resolution, which the device prefers."""
+    """Stripes as narrow as a pixel of the finest maps are lost at half resolution, which the device prefers.
+
+    Settings and criterion were found on seeds 0 to 9; these had not been seen.
+    """
     hits = 0
-    for seed in range(10):
+    for seed in range(10, 20):
         rows = finest_operators(8, seed=seed)
         assert len(rows) == ONE_WIDTH.layers
-        hits += all(row.index(max(row)) not in ZOOMED for row in rows) and share_of_zoomed(rows) < 0.2
+        sharp = sum(row.index(max(row)) not in ZOOMED for row in rows)
+        hits += share_of_zoomed(rows) < 0.25 and sharp >= 6
     assert hits >= 9
     plain = [
-        share_of_zoomed(finest_operators(64, seed=seed)) for seed in range(2)
+        share_of_zoomed(finest_operators(64, seed=seed)) for seed in (12, 13)
     ]  # one stripe: nothing to lose
-    assert min(plain) > 0.25
+    assert min(plain) > 0.4
 
 
 def test_bad_settings_are_refused_with_a_remedy() -> None:

@@ -133,12 +133,29 @@ def test_export_refuses_the_output_of_another_kind(trained: Any) -> None:
         segtailor.export(folder / "weights", output="labels")
 
 
-def test_what_needs_classes_says_so(trained: Any, tmp_path: Path) -> None:
-    kind, folder, _ = trained
-    with pytest.raises(Unsupported, match=f"this task is {kind}"):
-        look(folder)
-    with pytest.raises(Unsupported, match="tailor works by the classes of pixels"):
+def test_tailor_says_that_it_needs_classes(trained: Any) -> None:
+    kind, _, _ = trained
+    with pytest.raises(Unsupported, match=f"tailor works by the classes of pixels, and this task is {kind}"):
         usable(DATA[kind])
+
+
+def test_the_worst_and_best_pictures_are_on_the_page(trained: Any, tmp_path: Path, cache: Path) -> None:
+    kind, folder, _ = trained
+    quality = look(folder, surroundings=Surroundings(cache=cache, device="cpu"))
+    label = KIND_FACTS[kind].headline.label
+    assert (quality.classes, quality.figure) == ((), label)
+    facts = {fact.name: fact.value for fact in quality.facts}
+    scores = evaluate(folder / "weights", DATA[kind], surroundings=Surroundings(cache=cache, device="cpu"))
+    assert facts[label] == KIND_FACTS[kind].headline.told(scores[HEADLINE[kind]])
+    worst = [picture.quality for picture in quality.pictures if picture.kind == "worst"]
+    best = [picture.quality for picture in quality.pictures if picture.kind == "best"]
+    assert worst
+    assert best
+    assert max(worst) <= min(best)
+    report([folder], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "off in the error picture" in page
+    assert "What is taken for what" not in page
 
 
 @pytest.mark.slow

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from segtailor.core.atomic import write_text
 from segtailor.core.codec import Json
 from segtailor.core.errors import UserError
-from segtailor.core.figures import needs_classes
+from segtailor.core.figures import KIND_FACTS
 from segtailor.report.comparison import compare
 from segtailor.report.document import Quality, Report
 from segtailor.report.folder import open_run
 from segtailor.report.html import render, render_comparison
-from segtailor.report.inspecting import inspect
+from segtailor.report.inspecting import examine, inspect
 from segtailor.report.parts import kept_parts, save_parts
 from segtailor.report.reading import report_of
 from segtailor.report.views import sections
@@ -78,6 +78,7 @@ def look(run: str | Path, *, surroundings: Surroundings | None = None) -> Qualit
     from segtailor.data.cache import open_pixels
     from segtailor.data.locate import locate
     from segtailor.nets.bundle import load_bundle
+    from segtailor.tasks.examining import Examiner
     from segtailor.training.device import pick_device
 
     folder, around = Path(run), surroundings or Surroundings()
@@ -87,13 +88,14 @@ def look(run: str | Path, *, surroundings: Surroundings | None = None) -> Qualit
             f"{folder} is no training with a validation split, so there are no pictures to look at; leave them out."
         )
     model = load_bundle(Layout(folder).weights)
-    needs_classes(model.task, "a look at worst and best pictures")
     model.network.to(pick_device(around.device))
     split = str(recipe["val_split"])
     pixels = open_pixels(locate(str(recipe["data"])), split, around.cache)
-    quality = inspect(
-        model.predict, pixels, task=model.task, names=pixels.names, note=f"Split '{split}', whole images."
-    )
+    names, note = pixels.names, f"Split '{split}', whole images."
+    if KIND_FACTS[model.task.kind].labelled:
+        quality = inspect(model.predict, pixels, task=model.task, names=names, note=note)
+    else:
+        quality = examine(Examiner(model.predict, model.task), pixels, names=names, note=note)
     save_parts(folder, replace(kept_parts(folder), quality=quality))
     return quality
 

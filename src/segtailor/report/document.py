@@ -184,7 +184,10 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """How well a network predicts. Rows of `confusion` are the truth, columns the prediction, values pixels."""
+    """How well a network predicts. Rows of `confusion` are the truth, columns the prediction, values pixels.
+
+    `figure` names the quality of single pictures. Only a segmentation has classes.
+    """
 
     classes: tuple[ClassQuality, ...]
     miou: float | None = None
@@ -192,6 +195,7 @@ class Quality:
     confusion: tuple[tuple[int, ...], ...] = ()
     pictures: tuple[Picture, ...] = ()
     note: str = ""
+    figure: str = "mIoU"
 
     def __post_init__(self) -> None:
         size = len(self.classes)

@@ -7,16 +7,19 @@ from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import Task
 from segtailor.data.dataset import Pair
 from segtailor.report.document import ClassQuality, Fact, Picture, Quality
 from segtailor.report.numbers import percent
-from segtailor.report.pictures import extremes, image_quality, picture
+from segtailor.report.pictures import drawn, extremes, image_quality, picture
 
 Predict: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]  # one image to labels of its own size
+Extreme: TypeAlias = Literal["worst", "best"]
 EXAMPLES = 3  # worst pictures, and as many best ones
+NOTHING = "there is no picture to look at; choose a split that has some."
 
 
 class Pictures(Protocol):
@@ -39,7 +42,7 @@ def inspect(
 ) -> Quality:
     """Predict every picture and return all that can be said about quality; `names` are those of the samples."""
     if not len(pictures):
-        raise DataProblem("there is no picture to look at; choose a split that has some.")
+        raise DataProblem(NOTHING)
     matrix = np.zeros((task.outputs, task.outputs), dtype=np.int64)
     qualities = []
     for index in range(len(pictures)):
@@ -47,24 +50,73 @@ def inspect(
         predicted = predict(pair.image)
         matrix += confusion(pair.labels, predicted, classes=task.outputs)
         qualities.append(image_quality(pair.labels, predicted))
-    worst, best = extremes(qualities, examples)
-    chosen: list[Picture] = []
-    kinds: tuple[tuple[Literal["worst", "best"], list[int]], ...] = (("worst", worst), ("best", best))
-    for kind, indices in kinds:
-        for index in indices:
-            pair = pictures.pair(index)
-            chosen.append(
-                picture(
-                    names[index] if index < len(names) else f"picture {index}",
-                    kind,
-                    image=np.asarray(pair.image),
-                    labels=np.asarray(pair.labels),
-                    predicted=predict(pair.image),
-                    palette=task.palette,
-                    quality=qualities[index],
-                )
-            )
-    return quality_of(matrix, task=task, images=len(pictures), pictures=tuple(chosen), note=note)
+
+    def example(index: int, kind: Extreme) -> Picture:
+        pair = pictures.pair(index)
+        return picture(
+            _name(names, index),
+            kind,
+            image=np.asarray(pair.image),
+            labels=np.asarray(pair.labels),
+            predicted=predict(pair.image),
+            palette=task.palette,
+            quality=qualities[index],
+        )
+
+    chosen = _examples(qualities, examples, example)
+    return quality_of(matrix, task=task, images=len(pictures), pictures=chosen, note=note)
+
+
+class Examiner(Protocol):
+    """Judges and draws predictions of a task that has no classes (`segtailor.tasks.examining`)."""
+
+    figure: str
+
+    def judge(self, pair: Pair) -> float:
+        """Predict a sample, count it, and return its quality."""
+
+    def draw(self, pair: Pair) -> Sequence[Image.Image]:
+        """Return image, truth, prediction and error."""
+
+    def facts(self) -> Sequence[tuple[str, str]]:
+        """Return name and value of the figures of all that was judged."""
+
+
+def examine(
+    examiner: Examiner,
+    pictures: Pictures,
+    *,
+    names: Sequence[str] = (),
+    examples: int = EXAMPLES,
+    note: str = "",
+) -> Quality:
+    """Predict every picture of a task without classes, and return all that can be said about quality."""
+    if not len(pictures):
+        raise DataProblem(NOTHING)
+    qualities = [examiner.judge(pictures.pair(index)) for index in range(len(pictures))]
+
+    def example(index: int, kind: Extreme) -> Picture:
+        return drawn(_name(names, index), kind, examiner.draw(pictures.pair(index)), quality=qualities[index])
+
+    facts = [Fact(name=name, value=value) for name, value in examiner.facts()]
+    return Quality(
+        classes=(),
+        facts=(*facts, Fact(name="images", value=str(len(pictures)))),
+        pictures=_examples(qualities, examples, example),
+        note=note,
+        figure=examiner.figure,
+    )
+
+
+def _examples(
+    qualities: Sequence[float], count: int, example: Callable[[int, Extreme], Picture]
+) -> tuple[Picture, ...]:
+    worst, best = extremes(qualities, count)
+    return (*(example(index, "worst") for index in worst), *(example(index, "best") for index in best))
+
+
+def _name(names: Sequence[str], index: int) -> str:
+    return names[index] if index < len(names) else f"picture {index}"
 
 
 def confusion(labels: NDArray[np.uint8], predicted: NDArray[np.uint8], *, classes: int) -> NDArray[np.int64]:

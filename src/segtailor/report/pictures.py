@@ -49,6 +49,21 @@ def picture(
     )
 
 
+def drawn(
+    name: str, kind: Literal["worst", "best"], parts: Sequence[Image.Image], *, quality: float
+) -> Picture:
+    """Return one example from finished pictures: image, truth, prediction, error."""
+    uris = []
+    for part in parts:
+        small = part.convert("RGB")
+        small.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
+        uris.append(_uri(small, "jpeg"))
+    image, truth, prediction, error = uris
+    return Picture(
+        name=name, kind=kind, quality=quality, image=image, truth=truth, prediction=prediction, error=error
+    )
+
+
 def coloured(labels: Labels, palette: Sequence[Colour]) -> Image.Image:
     """Return labels in the colours of their classes; ignored pixels, and labels without a colour, are grey."""
     known = [tuple(colour) for colour in palette[:MOST_COLOURS]]

@@ -143,6 +143,11 @@ class TaskKind(Protocol):
     def paint(self, image: NDArray[np.uint8], found: NDArray[Any], task: Task, look: Look) -> Image.Image:
         """Draw the prediction of a picture."""
 
+    def mark(
+        self, image: NDArray[np.uint8], target: NDArray[Any], found: NDArray[Any], task: Task
+    ) -> Image.Image:
+        """Draw where the prediction of a picture errs, over the pale picture."""
+
     def legend(self, targets: Sequence[NDArray[Any]], task: Task) -> list[tuple[Colour, str]]:
         """Say what the colours in pictures of these targets mean, and how much of each there is."""
 

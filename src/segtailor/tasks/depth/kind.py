@@ -19,11 +19,12 @@ from segtailor.tasks.depth.metrics import DepthMeter, DepthScores
 from segtailor.tasks.depth.targets import DepthMaps
 from segtailor.tasks.enlarging import enlarge
 from segtailor.tasks.kind import TASK_KINDS, Forward, Head, View
-from segtailor.tasks.looks import Look
+from segtailor.tasks.looks import Look, marked
 from segtailor.tasks.loss_settings import LossSettings
 
 SPAN = (0.1, 100.0)  # metres that count where a task does not say
 CLOSE = 0.01  # predictions that differ by at most this share are the same but for rounding
+FAR_OFF = 0.5  # share of the true depth at which an error is drawn in full
 MILLIMETRES = 1000
 
 
@@ -101,6 +102,15 @@ class Depth:
         if look.form == "overlay":
             painted = (image * (1 - look.opacity) + painted * look.opacity + 0.5).astype(np.uint8)
         return with_scale(painted, span)
+
+    def mark(
+        self, image: NDArray[np.uint8], target: NDArray[Any], found: NDArray[Any], task: Task
+    ) -> Image.Image:
+        """Mark depths the stronger, the larger their share of the true one is that they are off."""
+        del task
+        known = target > 0
+        off = np.abs(found - target) / np.where(known, target, 1.0)
+        return marked(image, np.where(known, off / FAR_OFF, 0.0))
 
     def legend(self, targets: Sequence[NDArray[Any]], task: Task) -> list[tuple[Colour, str]]:
         """Return the range of the depths, and how much was not measured."""

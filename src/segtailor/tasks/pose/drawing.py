@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import Colour
+from segtailor.tasks.looks import WRONG
 from segtailor.tasks.pose.skeletons import Skeleton
 
 COLOURS: dict[str, Colour] = {"left": (0, 190, 255), "right": (255, 130, 0), "middle": (140, 255, 60)}
@@ -67,3 +68,20 @@ def _draw_person(
             if shown[joint]:
                 fill = colour or COLOURS[skeleton.side(joint)]
                 draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill)
+
+
+def draw_misses(
+    image: NDArray[np.uint8], truth: NDArray[np.floating], found: NDArray[np.floating]
+) -> NDArray[np.uint8]:
+    """Draw a dot on each labelled joint (x, y, visibility) and a line from it to where it was found."""
+    height, width = image.shape[:2]
+    picture = Image.fromarray(image).resize((width * FINE, height * FINE), Image.Resampling.BILINEAR)
+    draw = ImageDraw.Draw(picture)
+    thick = max(1.0, min(height, width) / 90) * FINE
+    for (x, y, seen), (other_x, other_y, _) in zip(truth, found, strict=True):
+        ends = [(float(value) + 0.5) * FINE for value in (x, y, other_x, other_y)]
+        if not seen > 0 or not np.isfinite(ends).all():
+            continue
+        draw.line(ends, fill=WRONG, width=max(1, round(thick)))
+        draw.ellipse([ends[0] - thick, ends[1] - thick, ends[0] + thick, ends[1] + thick], fill=OUTLINE)
+    return np.asarray(picture.resize((width, height), Image.Resampling.BOX))

@@ -14,10 +14,10 @@ from torch import Tensor
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Colour, Task
 from segtailor.tasks.kind import TASK_KINDS, Forward, Head, View
-from segtailor.tasks.looks import Look
+from segtailor.tasks.looks import Look, pale
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.pose.crops import crop_of
-from segtailor.tasks.pose.drawing import COLOURS, draw_skeleton
+from segtailor.tasks.pose.drawing import COLOURS, draw_misses, draw_skeleton
 from segtailor.tasks.pose.flip import flip_test
 from segtailor.tasks.pose.heatmaps import HeatMaps
 from segtailor.tasks.pose.loss import resized
@@ -110,6 +110,12 @@ class Pose:
         """Draw the skeleton over the picture, or alone on black (`ids`)."""
         below = np.zeros_like(image) if look.form == "ids" else image
         return Image.fromarray(draw_skeleton(below, [found[: task.outputs]], _skeleton(task)))
+
+    def mark(
+        self, image: NDArray[np.uint8], target: NDArray[Any], found: NDArray[Any], task: Task
+    ) -> Image.Image:
+        """Draw a line from where each labelled joint is to where it was seen."""
+        return Image.fromarray(draw_misses(pale(image), target[: task.outputs], found[: task.outputs]))
 
     def legend(self, targets: Sequence[NDArray[Any]], task: Task) -> list[tuple[Colour, str]]:
         """Return the sides of the body, and how many joints are labelled."""

@@ -16,7 +16,7 @@ from segtailor.core.errors import UserError
 from segtailor.core.task import Colour, Task
 from segtailor.tasks.enlarging import enlarge
 from segtailor.tasks.kind import TASK_KINDS, Forward, View
-from segtailor.tasks.looks import Look
+from segtailor.tasks.looks import Look, marked
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.segmentation.colour import UNLABELLED, overlay
 from segtailor.tasks.segmentation.head import Labels as LabelsHead
@@ -101,6 +101,12 @@ class Segmentation:
             flat = [value for colour in task.palette for value in colour]
             painted.putpalette(flat + [*UNLABELLED] * (256 - len(task.palette)))
         return painted
+
+    def mark(
+        self, image: NDArray[np.uint8], target: NDArray[Any], found: NDArray[Any], task: Task
+    ) -> Image.Image:
+        """Mark labels that are wrong."""
+        return marked(image, ((found != target) & (target < task.outputs)).astype(np.float32))
 
     def legend(self, targets: Sequence[NDArray[Any]], task: Task) -> list[tuple[Colour, str]]:
         """Return every class with its share of the labelled pixels, and what is not labelled."""

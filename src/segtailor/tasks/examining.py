@@ -1,0 +1,63 @@
+"""Looking at predictions one by one, whatever their kind: how good each is, and how it looks beside the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from segtailor.core.figures import KIND_FACTS
+from segtailor.core.task import Task
+from segtailor.tasks.kind import Meter, kind_of
+from segtailor.tasks.looks import Look
+
+
+class Sample(Protocol):
+    """A picture and its target (`data.dataset.Pair`)."""
+
+    @property
+    def image(self) -> NDArray[np.uint8]:
+        """Pixels (height, width, 3)."""
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """What is to be predicted."""
+
+
+class Examiner:
+    """Predicts samples with `predict`, from a picture to a prediction at its size, and adds up how good they are."""
+
+    def __init__(self, predict: Callable[[NDArray[np.uint8]], NDArray[Any]], task: Task) -> None:
+        self._predict, self._task, self._kind = predict, task, kind_of(task)
+        self._all = self._meter()
+        self.figure = KIND_FACTS[task.kind].headline.label
+
+    def judge(self, sample: Sample) -> float:
+        """Predict a sample, count it, and return its quality."""
+        found = torch.from_numpy(np.array(self._predict(sample.image)))[None]
+        target = torch.from_numpy(np.array(sample.labels))[None]
+        alone = self._meter()
+        for meter in (alone, self._all):
+            meter.add(found, target)
+            meter.images += 1
+        return alone.scores().quality
+
+    def draw(self, sample: Sample) -> tuple[Image.Image, Image.Image, Image.Image, Image.Image]:
+        """Return image, truth, prediction and error."""
+        image, target = np.asarray(sample.image), np.asarray(sample.labels)
+        found, colours = self._predict(image), Look(form="colour")
+        truth, guess = (self._kind.paint(image, each, self._task, colours) for each in (target, found))
+        return Image.fromarray(image), truth, guess, self._kind.mark(image, target, found, self._task)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return name and value of the figures of all that was judged."""
+        found = self._all.scores().figures()
+        known = KIND_FACTS[self._task.kind].figures
+        return [(figure.label, figure.told(found[figure.name])) for figure in known if figure.name in found]
+
+    def _meter(self) -> Meter:
+        return self._kind.meter(self._task, torch.device("cpu"))

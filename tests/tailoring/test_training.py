@@ -15,31 +15,31 @@ from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.settings import Speed
 from segtailor.tailoring.speed import step_seconds
-from segtailor.tailoring.training import larger
+from segtailor.tailoring.training import larger, teacher
 from tests.tailoring.test_job import recipe
 
 DATA = "synthetic:size=32x64,train=8,val=2,seed=0"
 
 
 def context(
-    folder: Path, student: Architecture, *, system: str, teacher: Architecture | None = None
+    folder: Path, student: Architecture, *, system: str, searched: Architecture | None = None
 ) -> Context:
     files = {}
-    for name, arch in (("student", student), ("teacher", teacher)):
+    for name, arch in (("student", student), ("teacher", searched)):
         files[name] = folder / f"{name}.json"
         if arch is not None:
             files[name].write_text(json.dumps(architecture_document(arch)))
     outcomes = {
         "choose": {"architecture": str(files["student"])},
-        "search": {"teacher": str(files["teacher"]) if teacher is not None else None},
+        "search": {"teacher": str(files["teacher"]) if searched is not None else None},
     }
     plan = replace(recipe(), data=DATA, system=system, crop=(32, 64))
     around = Surroundings(cache=folder / "cache", device="cpu")
     return Context(recipe=plan, folder=folder, around=around, outcomes=outcomes)
 
 
-def times(teacher: Architecture, student: Architecture) -> float:
-    return count(teacher, image=(32, 64)).macs / count(student, image=(32, 64)).macs
+def times(larger: Architecture, student: Architecture) -> float:
+    return count(larger, image=(32, 64)).macs / count(student, image=(32, 64)).macs
 
 
 def test_a_published_relative_of_about_four_times_the_work_teaches(tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ def test_a_published_relative_of_about_four_times_the_work_teaches(tmp_path: Pat
 
 
 def test_a_teacher_that_was_searched_beside_its_student_comes_first(tmp_path: Path) -> None:
-    student, teacher = published("fasterseg-student"), published("fasterseg-teacher")
-    found = larger(context(tmp_path, student, system="fasterseg", teacher=teacher))
-    assert found == ("searched teacher", teacher)
+    student, searched = published("fasterseg-student"), published("fasterseg-teacher")
+    found = larger(context(tmp_path, student, system="fasterseg", searched=searched))
+    assert found == ("searched teacher", searched)
 
 
 def test_where_nothing_published_fits_a_network_of_the_space_is_drawn(tmp_path: Path) -> None:
@@ -72,6 +72,16 @@ def test_where_nothing_published_fits_a_network_of_the_space_is_drawn(tmp_path: 
 
 def test_the_largest_network_of_all_has_no_teacher(tmp_path: Path) -> None:
     assert larger(context(tmp_path, published("squeezenas-mac-xlarge"), system="squeezenas")) is None
+
+
+def test_a_teacher_with_no_time_to_learn_leaves_it_to_its_student(tmp_path: Path) -> None:
+    place = context(tmp_path, published("lpsnet-s"), system="lpsnet")
+    request = replace(place.recipe.request, seconds=200.0)
+    hurried = replace(place, recipe=replace(place.recipe, request=request), pace=1e-6)
+    found = teacher(hurried)
+    assert found["model"] is None
+    assert "would learn for 2 steps only" in found["reason"]
+    assert not hurried.begun("teacher")
 
 
 def test_a_speed_says_both_how_long_work_takes_and_how_much_fits() -> None:

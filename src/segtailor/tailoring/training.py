@@ -27,6 +27,7 @@ LARGER, LARGEST = 1.5, 12.0  # multiply-accumulates of a teacher, in those of it
 WANTED = 4.0
 DRAWN = 64  # random networks among which a teacher is looked for where none is published
 FEWEST = 2  # steps of any training
+LESSON = 150  # steps below which a teacher knows less than its student will, and only holds it up
 SHORT = 400  # steps below which an average over many of them would still hold the beginning
 
 
@@ -37,7 +38,12 @@ def teacher(context: Context) -> dict[str, Any]:
         return {"network": None, "model": None, "reason": "the family has no network of a fitting size"}
     name, arch = found
     job = Lesson(stage="teacher", folder="teacher", model=arch, planned=context.recipe.effort.teacher_steps)
-    return {"network": name, **_trained(context, job)}
+    recipe = _recipe(context, job)
+    steps = recipe.fit.steps or 0
+    if context.seconds("teacher") is not None and steps < LESSON and not context.begun("teacher"):
+        reason = f"{name} would learn for {steps} steps only in the time; that goes to its student"
+        return {"network": None, "model": None, "reason": reason}
+    return {"network": name, **_trained(context, job, recipe)}
 
 
 def train(context: Context) -> dict[str, Any]:
@@ -49,7 +55,7 @@ def train(context: Context) -> dict[str, Any]:
         planned=context.recipe.effort.train_steps,
         teacher=context.outcomes["teacher"]["model"],
     )
-    return _trained(context, job)
+    return _trained(context, job, _recipe(context, job))
 
 
 def baselines(context: Context) -> dict[str, Any]:
@@ -64,7 +70,7 @@ def baselines(context: Context) -> dict[str, Any]:
             teacher=context.outcomes["teacher"]["model"],
             share=1 / len(chosen),
         )
-        rows.append({"network": name, **latency, **_trained(context, job)})
+        rows.append({"network": name, **latency, **_trained(context, job, _recipe(context, job))})
     return {"networks": rows}
 
 
@@ -178,9 +184,9 @@ def _of_length(context: Context, job: Lesson, steps: int) -> TrainRecipe:
     )
 
 
-def _trained(context: Context, job: Lesson) -> dict[str, Any]:
+def _trained(context: Context, job: Lesson, recipe: TrainRecipe) -> dict[str, Any]:
     """Train in a folder of its own, and score."""
-    found = context.carry_out(_recipe(context, job), job.folder)
+    found = context.carry_out(recipe, job.folder)
     model = str(found["model"])
     scores = evaluate(model, context.recipe.data, split="val", surroundings=context.around)
     return {

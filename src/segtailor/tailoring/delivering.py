@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from segtailor.api.networks import plan
 from segtailor.api.quantising import Int8Settings, quantise
 from segtailor.api.timing import bench
 from segtailor.core.codec import to_json
-from segtailor.core.errors import Unsupported, UserError
+from segtailor.core.errors import Unsupported
 from segtailor.core.target import parse_target
 from segtailor.costs.timers import timer_for
 from segtailor.nets.bundle import load_bundle
@@ -19,7 +21,9 @@ from segtailor.tailoring.context import Context
 from segtailor.targets.contract import check_contract
 from segtailor.targets.timing import Measurement
 
-TRIES = 3  # measurements of the final network: a busy moment is no reason to miss a budget
+TRIES = 6  # measurements of the final network: a busy moment is no reason to miss a budget,
+PAUSE = 1.0  # and as such moments may last, each waits so many seconds longer than the one before it
+HOPELESS = 3.0  # times the budget: no busy moment explains that
 LAYER_SECONDS, MOST_LAYERS = 0.05, 32
 OWN = "searched"
 
@@ -85,23 +89,33 @@ def contract(context: Context) -> dict[str, Any]:
     target = parse_target(recipe.request.target)
     runs_files = target.runtime in ("onnxruntime", "openvino", "tensorrt")
     place = replace(target, precision="int8") if kept else target
-    best = None
-    for _ in range(TRIES):
-        one = _measured(context, file if runs_files else model, place=str(place), whole=runs_files)
-        best = one if best is None or one.p95_ms < best.p95_ms else best
-        if check_contract(best, recipe.request.budget_ms).met:
+    tried: list[Measurement] = []
+    while len(tried) < TRIES:
+        time.sleep(PAUSE * len(tried))
+        tried.append(_measured(context, file if runs_files else model, place=str(place), whole=runs_files))
+        if check_contract(tried[-1], recipe.request.budget_ms).met:
             break
-    if best is None:
-        raise UserError("the exported network was not measured; run this stage again.")
+        if min(one.median_ms for one in tried) > HOPELESS * recipe.request.budget_ms:
+            break
+    best = min(tried, key=lambda one: one.p95_ms)
     verdict = check_contract(best, recipe.request.budget_ms)
     return {
         **to_json(best),
+        "tries_p95_ms": [one.p95_ms for one in tried],
         "file": str(file),
         "target": str(place),
         "met": verdict.met,
-        "sentence": str(verdict),
+        "sentence": f"{verdict}{_others(tried)}",
         "budget_ms": recipe.request.budget_ms,
     }
+
+
+def _others(tried: Sequence[Measurement]) -> str:
+    """Say what the other measurements were, where one was not enough."""
+    if len(tried) == 1:
+        return ""
+    told = ", ".join(f"{one.p95_ms:.2f}" for one in tried)
+    return f" It was measured {len(tried)} times, as the machine may have been busy: 95 % of runs within {told} ms."
 
 
 def layers(context: Context) -> dict[str, Any]:

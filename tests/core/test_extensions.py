@@ -116,6 +116,7 @@ class Gated:
 """
 
 
+@pytest.mark.slow
 def test_the_command_line_knows_what_an_installed_package_adds(tmp_path: Path) -> None:
     install(tmp_path, "garden", EXTENSION, group="segtailor.extensions")
     install(tmp_path, "weeds", "import nothing_of_that_name", group="segtailor.extensions")

@@ -55,6 +55,7 @@ def test_a_study_times_its_cases_on_the_target() -> None:
     assert all(row.ms > 0 and row.gmacs_per_ms > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_study_writes_figures_and_a_chart(tmp_path: Path) -> None:
     document = study("lpsnet-figure-4", EAGER, out=tmp_path, seconds=0.02)
     assert json.loads((tmp_path / "lpsnet-figure-4.json").read_text()) == document

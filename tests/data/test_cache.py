@@ -234,6 +234,7 @@ def builder(root: Path, pause: float) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_two_processes_build_one_cache_once(tmp_path: Path) -> None:
     folder(tmp_path)
     both = [builder(tmp_path, 0.05) for _ in range(2)]

@@ -92,7 +92,7 @@ def test_depth_logits_stay_frozen_for_a_third_and_then_move(mode: Any) -> None:
 
 def test_a_large_gamma_makes_the_expected_depths_fall() -> None:
     strategy = autortnet("small", cost_weight=5.0, mode="path").strategy
-    pressed = short(strategy, steps=8, logits=LogitOptimiser(lr=0.3), groups={})
+    pressed = short(strategy, steps=8, logits=LogitOptimiser(lr=0.3), groups={}, learn=Learning())
     found = rows(finished(pressed, problem(CELLS)))
     for name, start in (("expected_depth1", 1.5), ("expected_depth2", 2.0), ("expected_depth3", 2.0)):
         assert found[0][name] == pytest.approx(start, abs=0.05)
@@ -152,6 +152,7 @@ def test_searches_on_both_spaces_repeat_and_resume(tmp_path: Path) -> None:
     check_strategy(short(autortnet("paper").strategy, steps=2), problem(CELLS), tmp_path / "cells")
 
 
+@pytest.mark.slow
 def test_a_search_of_blocks_samples_within_the_budget() -> None:
     limit = 6_500_000.0
     strategy = short(squeezenas("small", budget=True).strategy, steps=2)

@@ -31,7 +31,11 @@ def true_quality(result: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize(
-    "strategy", [Evolution(trials=TRIALS), Expansion(steps=40)], ids=["evolution", "expansion"]
+    "strategy",
+    [
+        pytest.param(Evolution(trials=TRIALS), id="evolution", marks=pytest.mark.slow),
+        pytest.param(Expansion(steps=40), id="expansion"),
+    ],
 )
 def test_a_strategy_finds_the_planted_best_and_beats_random_at_equal_trials(strategy: Any) -> None:
     best = best_within(LIMIT, Planted())

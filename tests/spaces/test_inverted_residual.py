@@ -100,7 +100,7 @@ def test_published_choices_are_those_of_the_released_networks() -> None:
 
 
 @pytest.mark.parametrize("size", ["half", "full"])
-@pytest.mark.parametrize("name", ["mac_small", "mac_large"])
+@pytest.mark.parametrize("name", ["mac_small", pytest.param("mac_large", marks=pytest.mark.slow)])
 def test_published_weights_reproduce_the_reference_on_a_street_scene(name: str, size: str) -> None:
     folder = shared("fixtures/squeezenas")
     network = segtailor.create("squeezenas-" + name.replace("_", "-"))

@@ -74,6 +74,7 @@ def test_the_largest_network_of_all_has_no_teacher(tmp_path: Path) -> None:
     assert larger(context(tmp_path, published("squeezenas-mac-xlarge"), system="squeezenas")) is None
 
 
+@pytest.mark.slow
 def test_a_teacher_with_no_time_to_learn_leaves_it_to_its_student(tmp_path: Path) -> None:
     place = context(tmp_path, published("lpsnet-s"), system="lpsnet")
     request = replace(place.recipe.request, seconds=200.0)

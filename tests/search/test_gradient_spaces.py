@@ -78,7 +78,7 @@ def rows(job: GradientSearch) -> list[Any]:
         pytest.param("soft", marks=pytest.mark.slow),
         "pair",
         pytest.param("path", marks=pytest.mark.slow),
-        "prune",
+        pytest.param("prune", marks=pytest.mark.slow),
     ],
 )
 def test_depth_logits_stay_frozen_for_a_third_and_then_move(mode: Any) -> None:

@@ -73,6 +73,16 @@ class Census:
         """Whether only some samples were looked at."""
         return len(self.records) + len(self.faults) < self.total
 
+    @property
+    def blank(self) -> tuple[Record, ...]:
+        """Samples of whose target nothing is known."""
+        return tuple(record for record in self.records if record.ignored == 1)
+
+    @property
+    def all_blank(self) -> bool:
+        """Whether that is so for every sample, and there are some."""
+        return bool(self.records) and len(self.blank) == len(self.records)
+
     def shares(self, classes: int) -> NDArray[np.float64]:
         """Share of each class among the pixels that count."""
         counted = self.counts[:classes]

@@ -129,18 +129,17 @@ def ignored_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """Masks without a single labelled pixel, and splits made of such masks."""
     del task
     for split in census:
-        blank = [record for record in split.records if record.ignored == 1]
-        if blank and len(blank) == len(split.records):
+        if split.all_blank:
             yield Finding(
                 severity="error",
                 kind="all-ignored",
-                file=blank[0].mask,
+                file=split.blank[0].mask,
                 message=f"every pixel of every mask in split '{split.split}' is ignored (255): nothing can "
                 "be learned or scored",
                 fix=FIXES["all-ignored"],
             )
             continue
-        for record in blank:
+        for record in split.blank:
             yield Finding(
                 severity="warning",
                 kind="all-ignored",

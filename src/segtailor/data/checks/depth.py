@@ -44,9 +44,8 @@ def gaps(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """Maps without a single depth, splits made of such maps, and splits with few depths."""
     del task
     for split in census:
-        blank = [record for record in split.records if record.ignored == 1]
-        whole = bool(blank) and len(blank) == len(split.records)
-        for record in blank[: 1 if whole else None]:
+        whole = split.all_blank
+        for record in split.blank[: 1 if whole else None]:
             every = f"every depth map in split '{split.split}' is" if whole else "this depth map is"
             yield Finding(
                 severity="error" if whole else "warning",

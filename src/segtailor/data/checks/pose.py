@@ -25,9 +25,8 @@ def people_without_joints(census: Sequence[Census], task: Task) -> Iterator[Find
     """People of whom no joint is labelled inside their crop."""
     del task
     for split in census:
-        blank = [record for record in split.records if record.ignored == 1]
-        whole = bool(blank) and len(blank) == len(split.records)
-        for record in blank[: 1 if whole else None]:
+        whole = split.all_blank
+        for record in split.blank[: 1 if whole else None]:
             who = f"nobody in split '{split.split}'" if whole else "this person"
             yield Finding(
                 severity="error" if whole else "warning",

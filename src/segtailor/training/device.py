@@ -88,11 +88,6 @@ def release_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def free_memory(device: torch.device) -> int:
-    """Return the bytes that are free on an accelerator; 0 on the CPU, where files are mapped as they are."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-
-
 def collective_backend(device: torch.device) -> str:
     """Return the name of the communication library for several processes."""
     return "nccl" if device.type == "cuda" else "gloo"

@@ -19,6 +19,7 @@ from segtailor.core.errors import Diverged
 from segtailor.core.plan import MAIN
 from segtailor.core.strategy import Trial
 from segtailor.core.task import Task
+from segtailor.data.batches import free_memory
 from segtailor.nets.inference import inference
 from segtailor.nets.network import Network
 from segtailor.nets.parts import Part
@@ -49,9 +50,14 @@ class Maps(NamedTuple):
     logits: Kept | None = None
 
     def on(self, device: torch.device) -> Maps:
-        """Keep what is trained on where it is used, if there is room: reading it again costs more than the decoder."""
+        """Keep what is trained on where it is used, if there is room: reading it again costs more than the decoder.
+
+        On a CPU it stays mapped: the files are in memory as soon as they were read.
+        """
+        if device.type == "cpu":
+            return self
         size = sum(array.nbytes for array in self._trained_on().values())
-        return self.kept(device) if size <= RESIDENT * devices.free_memory(device) else self
+        return self.kept(device) if size <= RESIDENT * free_memory(device) else self
 
     def kept(self, device: torch.device) -> Maps:
         """Move what is trained on to a device."""

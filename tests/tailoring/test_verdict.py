@@ -14,9 +14,12 @@ from tests.tailoring.test_job import recipe
 
 
 def context(
-    int8: dict[str, Any], *, network: str = "searched", best_ready: str | None = "lpsnet-s"
+    int8: dict[str, Any], *, network: str = "searched", best_ready: str | None = "lpsnet-s", steps: int = 60
 ) -> Context:
-    rows = [{"network": "searched", "miou": 0.4}, {"network": "lpsnet-s", "miou": 0.3}]
+    rows = [
+        {"network": "searched", "miou": 0.4, "steps": 100},
+        {"network": "lpsnet-s", "miou": 0.3, "steps": steps},
+    ]
     chosen = next(row for row in rows if row["network"] == network)
     outcomes = {
         "recommend": {**chosen, "worth": network == "searched", "networks": rows, "best_ready": best_ready},
@@ -44,3 +47,8 @@ def test_without_a_ready_network_in_the_budget_that_is_said() -> None:
     assert verdict(context({"kept": False}, best_ready=None)).endswith(
         "no ready network that was tried kept the budget."
     )
+
+
+def test_networks_that_were_not_trained_alike_are_not_compared_in_silence() -> None:
+    told = verdict(context({"kept": False}, steps=10))
+    assert "reached 30.0 % after 10 steps of training against 100, which is no fair comparison." in told

@@ -25,6 +25,8 @@ from segtailor.tailoring.context import Context
 from segtailor.tailoring.delivering import OWN
 from segtailor.tailoring.settings import TailorRecipe
 
+MUCH = 2  # times as many steps of training are no longer the same
+
 
 def deliver(context: Context, *, seconds: Mapping[str, float]) -> dict[str, Json]:
     """Write the report and return what the command prints."""
@@ -78,14 +80,21 @@ def verdict(context: Context) -> str:
     keeps = "keeps" if kept["met"] else "MISSES"
     sentence = (
         f"Use {whose}: {100 * delivered_miou(context):.1f} % mIoU on unseen pictures, {kept['p95_ms']:.2f} ms (95 % of "
-        f"runs) on {kept['target']}, which {keeps} the budget of {kept['budget_ms']:g} ms"
+        f"runs) on {kept['target']}, which {keeps} the budget of {kept['budget_ms']:.4g} ms"
     )
     rows = {row["network"]: row for row in chosen["networks"]}
     rival = chosen["best_ready"] if chosen["worth"] else OWN
     if rival is None:
         return f"{sentence}; no ready network that was tried kept the budget."
     who = f"the best ready network ({rival})" if chosen["worth"] else "the searched network"
-    return f"{sentence}; {who} reached {100 * rows[rival]['miou']:.1f} %."
+    unequal = _unequal(rows[chosen["network"]]["steps"], rows[rival]["steps"])
+    return f"{sentence}; {who} reached {100 * rows[rival]['miou']:.1f} %{unequal}."
+
+
+def _unequal(own: int, other: int) -> str:
+    """Say that a comparison is none, where one side was trained much longer than the other."""
+    fair = max(own, other) <= MUCH * min(own, other)
+    return "" if fair else f" after {other} steps of training against {own}, which is no fair comparison"
 
 
 def _impossible(context: Context) -> dict[str, Json]:
@@ -114,7 +123,7 @@ def _parts(context: Context, figures: Mapping[str, Any], seconds: Mapping[str, f
         page.Fact(name="mIoU", value=f"{100 * delivered_miou(context):.1f} %"),
         page.Fact(name="95 % within", value=f"{kept['p95_ms']:.2f} ms"),
         page.Fact(name="median", value=f"{kept['median_ms']:.2f} ms"),
-        page.Fact(name="budget", value=f"{kept['budget_ms']:g} ms"),
+        page.Fact(name="budget", value=f"{kept['budget_ms']:.4g} ms"),
     )
     return page.Parts(
         verdict=page.Verdict(sentence=str(figures["verdict"]), met=kept["met"], facts=facts),

@@ -11,7 +11,14 @@ from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.space import SPACES
 from segtailor.search.remaining import Remaining
 
-FAMILIES = ("multi_resolution", "hyper_cell", "decoder_cell", "inverted_residual", "scalable_path")
+FAMILIES = (
+    "multi_resolution",
+    "hyper_cell",
+    "decoder_cell",
+    "inverted_residual",
+    "scalable_path",
+    "dilated_residual",
+)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

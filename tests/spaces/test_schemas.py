@@ -13,6 +13,7 @@ from segtailor.spaces import architectures, baselines, published_record
 
 FAMILIES = (
     "decoder_cell",
+    "dilated_residual",
     "handmade",
     "hyper_cell",
     "inverted_residual",

@@ -1,7 +1,8 @@
-"""The five families as data, and the hand-made baselines. Importing this registers them, without torch."""
+"""The families as data, and the hand-made baselines. Importing this registers them, without torch."""
 
 from segtailor.spaces import (
     decoder_cell,
+    dilated_residual,
     handmade,
     hyper_cell,
     inverted_residual,
@@ -14,6 +15,7 @@ __all__ = [
     "architectures",
     "baselines",
     "decoder_cell",
+    "dilated_residual",
     "handmade",
     "hyper_cell",
     "inverted_residual",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from segtailor.nets.onnx_model import OnnxModel
 
 SHIPPED = Path(__file__).parents[1] / "weights"  # bundles that come with the package, one folder each
+ANYWHERE = "PATH"  # stands for the folder of the data in what shipped bundles say of their training
 
 
 def load(model: str | Path) -> Model | OnnxModel:

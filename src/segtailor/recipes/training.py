@@ -184,6 +184,7 @@ class Training:
             preprocessing=self.recipe.preprocessing,
             provenance={
                 "data": self.recipe.data,
+                "train_split": self.recipe.train_split,
                 "fingerprint": identity(self.network.architecture),
                 **self.data,
                 "seed": self.recipe.fit.seed,

@@ -12,10 +12,11 @@ import torch
 import segtailor.recipes.calibrating
 import segtailor.recipes.searching  # so that resume knows them
 import segtailor.spaces  # noqa: F401 - registers the families that recipes and bundles may name
-from segtailor.api.models import ANYWHERE, open_model
+from segtailor.api.models import open_model
 from segtailor.api.networks import resolve
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, UserError, unknown
+from segtailor.core.shipped import ANYWHERE
 from segtailor.core.space import Architecture, architecture_document
 from segtailor.core.task import Kind, Task
 from segtailor.data import doctor

@@ -18,6 +18,7 @@ from torch import Tensor
 from segtailor.core.atomic import write_bytes, write_json
 from segtailor.core.codec import Json, from_json, read_json, to_json
 from segtailor.core.errors import UserError
+from segtailor.core.shipped import DESCRIPTION
 from segtailor.core.space import Architecture, architecture_document, parse_architecture
 from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.build import build
@@ -25,7 +26,7 @@ from segtailor.nets.inference import pixels_of, predict_picture
 from segtailor.nets.network import Network
 
 FORMAT = 1
-WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
+WEIGHTS = "model.safetensors"
 Precision: TypeAlias = Literal["fp32", "fp16"]
 
 

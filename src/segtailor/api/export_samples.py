@@ -20,9 +20,9 @@ SCENES, NOISE = 3, 1  # and without a data set
 
 def known_size(model: Model) -> tuple[int, int] | None:
     """Return the image size that a bundle tells, or that of the data it was trained on, if that data is here."""
-    told = model.provenance.get("image")
-    if isinstance(told, list) and len(told) == 2 and all(isinstance(side, int) for side in told):
-        return told[0], told[1]
+    match model.provenance.get("image"):
+        case [int(height), int(width)]:
+            return height, width
     data = model.provenance.get("data")
     if not isinstance(data, str):
         return None

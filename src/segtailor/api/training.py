@@ -175,10 +175,8 @@ def evaluate(
             f"the model knows {trained.task.outputs} classes, the data has {dataset.task.outputs}; "
             "score it on data with the same classes."
         )
-    warnings = [
-        *_other_names(trained.task, dataset.task),
-        *_seen(getattr(trained, "provenance", {}), data, split),
-    ]
+    seen = _seen(getattr(trained, "provenance", {}), data, split)
+    warnings = _other_names(trained.task, dataset.task) + seen
     if around.display is not None:
         for warning in warnings:
             around.display.message(warning)

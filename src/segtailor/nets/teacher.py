@@ -21,7 +21,10 @@ from segtailor.nets.inference import enlarge
 from segtailor.nets.onnx_graph import onnx_session
 
 PROBE = 64  # side of the noise that a teacher is tried on
-FORMS = "a bundle folder, the name of shipped weights, a file ending in .onnx, or package.module:function that returns a torch module"
+FORMS = (
+    "a bundle folder, the name of shipped weights, a file ending in .onnx, or package.module:function that returns a "
+    "torch module"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

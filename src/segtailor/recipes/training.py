@@ -45,8 +45,8 @@ class TrainRecipe:
 
     `reparameterise` trains the blocks that have one in their branched form and folds them at the end; the bundle is
     the same kind either way. `teacher` is the folder of a bundle to distil from (or shipped weights, by name), or of
-    several, whose mean is followed. `start` is one to take weights from. `encoder_weights` names pre-trained weights of the encoder
-    (`spaces.decoder_cell.encoder_weights.fill_encoder`).
+    several, whose mean is followed. `start` is one to take weights from. `encoder_weights` names pre-trained weights
+    of the encoder (`spaces.decoder_cell.encoder_weights.fill_encoder`).
     """
 
     architecture: dict[str, Any]

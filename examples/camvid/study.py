@@ -3,8 +3,9 @@
     python examples/camvid/study.py PATH --out runs/camvid --plan examples/camvid/plans/recipe.json --jobs 4 --minutes 9
 
 A plan is JSON: `common` settings (as after `segtailor train --set`), and `rows` with `name`, `network` (a name or a
-file beside the plan), `set`, `folds` (drives to leave out; "" is the official split), `seeds`, and `teachers`: names
-of other rows, whose networks of the same fold and seed 0 are distilled from. What has ended is not repeated, what was
+file beside the plan), `set`, `folds` (drives to leave out; "" is the official split, "train+val" trains on both and
+scores on nothing), `seeds`, and `teachers`: names of other rows, whose networks of the same fold and seed 0 are
+distilled from. What has ended is not repeated, what was
 interrupted goes on. Each run's outcome is one small JSON file below `OUT/outcomes`, the table is printed last.
 Several processes share a GPU well when CUDA's multi-process service is on (`nvidia-cuda-mps-control -d`).
 """
@@ -43,12 +44,14 @@ class Training(NamedTuple):
         """Return what a user would type."""
         network = self.row["network"]
         file = self.place / network
-        data = f"camvid:{options.path}" + (f"?fold={self.fold}" if self.fold else "")
+        joined = "+" in self.fold
+        data = f"camvid:{options.path}" + (f"?fold={self.fold}" if self.fold and not joined else "")
         words = ["train", str(file) if file.exists() else network, "--data", data, "--seed", str(self.seed)]
         words += ["--out", str(options.out / self.name), "--no-check", "--json"]
         if self.row.get("teachers"):
             words += ["--teacher", str(self.teachers(options.out))]
-        return [*words, "--set", *self.common, *self.row.get("set", [])]
+        whole = [f"train_split={self.fold}", "val_split=null"] if joined else []
+        return [*words, "--set", *self.common, *self.row.get("set", []), *whole]
 
     def teachers(self, out: Path) -> Path:
         """Return a folder that holds nothing but the runs of the teachers, as links."""
@@ -115,7 +118,8 @@ def carry_out(run: Training, options: argparse.Namespace, *, ends: float) -> Non
     }
     outcome.parent.mkdir(parents=True, exist_ok=True)
     outcome.write_text(json.dumps(record, indent=1))
-    print(f"{run.name}: {100 * result['miou']:.1f} in {record['seconds']} s", flush=True)
+    score = f"{100 * result['miou']:.1f} in " if "miou" in result else ""
+    print(f"{run.name}: {score}{record['seconds']} s", flush=True)
 
 
 def table(out: Path) -> str:
@@ -123,7 +127,8 @@ def table(out: Path) -> str:
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for file in sorted((out / "outcomes").glob("*.json")):
         record = json.loads(file.read_text())
-        found[record["name"]][record["fold"]].append(100 * record["result"]["miou"])
+        if "miou" in record["result"]:  # final trainings have nothing left to score on
+            found[record["name"]][record["fold"]].append(100 * record["result"]["miou"])
     folds = sorted({fold for row in found.values() for fold in row})
     lines = ["| row | " + " | ".join(fold or "val" for fold in folds) + " | mean over drives |"]
     lines.append("|---" * (len(folds) + 2) + "|")

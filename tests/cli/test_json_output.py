@@ -51,7 +51,7 @@ def test_a_document_that_breaks_the_contract_is_refused() -> None:
 KINDS = SURFACE["list"]["--what"].split(" ")[0].split("|")
 
 
-@pytest.mark.parametrize("what", [kind for kind in KINDS if kind not in ("runtimes", "targets")])
+@pytest.mark.parametrize("what", [kind for kind in KINDS if kind not in ("runtimes", "targets", "weights")])
 def test_list(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     names = conforming("list", printed(capsys, "list", what))
     assert len(names) == len(set(names)) > 0

@@ -60,6 +60,8 @@ def test_the_table_has_means_over_seeds_and_drives(tmp_path: Path) -> None:
     ):
         record = {"name": name, "fold": fold, "seed": seed, "result": {"miou": miou}}
         (tmp_path / "outcomes" / f"{name}-{fold}-{seed}.json").write_text(json.dumps(record))
+    final = {"name": "a", "fold": "train+val", "seed": 0, "result": {"steps": 2}}
+    (tmp_path / "outcomes" / "a-final.json").write_text(json.dumps(final))
     rows = study.table(tmp_path).splitlines()[2:]
     assert rows == ["| a | 45.0 ± 7.1 | 30.0 | 37.5 |", "| b | 20.0 |  | |"]
 
@@ -74,6 +76,7 @@ def test_students_follow_their_teachers_and_what_has_ended_is_not_repeated(
         "rows": [
             {**row, "name": "student", "teachers": ["one", "two"], "set": ["fit.distill.kind=kl"]},
             {**row, "name": "one"},
+            {**row, "name": "one", "folds": ["train+val"]},
             {**row, "name": "two", "set": ["fit.lr=0.1"]},
         ],
     }
@@ -82,8 +85,11 @@ def test_students_follow_their_teachers_and_what_has_ended_is_not_repeated(
     command += ["--out", str(tmp_path / "out"), "--minutes", "5"]
     first = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     outcomes = sorted(file.name for file in (tmp_path / "out" / "outcomes").iterdir())
-    assert outcomes == [f"{name}-0006R0-0.json" for name in ("one", "student", "two")], first
-    record = json.loads((tmp_path / "out" / "outcomes" / outcomes[1]).read_text())
+    names = ["one-0006R0-0", "one-train+val-0", "student-0006R0-0", "two-0006R0-0"]
+    assert outcomes == [f"{name}.json" for name in names], first
+    final = json.loads((tmp_path / "out" / names[1] / "weights" / "model.json").read_text())
+    assert final["provenance"]["train_images"] == len(DRIVES) + 1
+    record = json.loads((tmp_path / "out" / "outcomes" / outcomes[2]).read_text())
     assert "--teacher RUNS/teachers/student-0006R0-0" in record["command"]
     again = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert again.splitlines() == first.splitlines()[-5:]

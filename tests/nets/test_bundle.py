@@ -111,3 +111,36 @@ def test_a_description_that_would_fill_the_memory_is_refused_before_allocating(t
     change(tmp_path, architecture=document)
     with pytest.raises(InvalidArchitecture, match="at most"):
         load_bundle(tmp_path)
+
+
+def test_half_precision_halves_the_file_and_keeps_vectors_whole(tmp_path: Path) -> None:
+    model = saved(tmp_path / "whole", "lpsnet-s")
+    with torch.no_grad():
+        for name, value in model.network.named_buffers():
+            if name.endswith("running_var"):
+                value.fill_(1e6)  # beyond half precision
+    save_bundle(tmp_path / "half", model, precision="fp16")
+    whole, half = ((tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "half"))
+    assert half < 0.52 * whole
+    again = segtailor.load(tmp_path / "half").network.state_dict()
+    for name, value in model.network.state_dict().items():
+        assert again[name].dtype == value.dtype
+        limit = {"rtol": 2**-11, "atol": 2**-24} if value.ndim > 1 else {"rtol": 0, "atol": 0}
+        torch.testing.assert_close(again[name], value, **limit)
+
+
+def test_half_precision_hardly_changes_labels(tmp_path: Path) -> None:
+    model = saved(tmp_path / "whole", "squeezenas-lat-small")
+    save_bundle(tmp_path / "half", model, precision="fp16")
+    pixels = np.random.default_rng(0).integers(0, 256, (65, 97, 3), dtype=np.uint8)
+    same = segtailor.load(tmp_path / "half").predict(pixels) == model.predict(pixels)
+    assert same.mean() > 0.99
+
+
+def test_weights_beyond_half_precision_are_refused(tmp_path: Path) -> None:
+    model = saved(tmp_path / "whole")
+    with torch.no_grad():
+        next(value for value in model.network.parameters() if value.ndim > 1).fill_(1e6)
+    with pytest.raises(BundleProblem, match=r"beyond 65504.*fp32"):
+        save_bundle(tmp_path / "half", model, precision="fp16")
+    assert not (tmp_path / "half" / "model.json").exists()

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 import segtailor
-from segtailor.api.training import Surroundings, evaluate, resume, run, train, train_recipe, usual_crop
+from segtailor.api.training import (
+    Surroundings,
+    _seen,
+    evaluate,
+    resume,
+    run,
+    train,
+    train_recipe,
+    usual_crop,
+)
 from segtailor.core.errors import DataProblem, RunProblem, UserError
 from segtailor.core.task import Task
 from segtailor.data.cache import open_pixels
@@ -155,6 +164,35 @@ def test_scoring_on_images_that_also_train_is_refused(
     with pytest.raises(DataProblem, match=r"share the images of 'val'.*val_split=null"):
         recipe(around, f"train_split={split}").job(place)
     recipe(around, f"train_split={split}", "val_split=null").job(place)
+
+
+def test_a_final_training_uses_every_image_and_its_scores_on_them_are_told_as_seen(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    made = recipe(around, "train_split=train+val", "val_split=null")
+    result = train(made, tmp_path / "run", surroundings=around)
+    assert "miou" not in result
+    model = segtailor.load(str(result["model"]))
+    facts = {name: model.provenance[name] for name in ("train_split", "train_images", "val_images")}
+    assert facts == {"train_split": "train+val", "train_images": 12, "val_images": 0}
+    (warning,) = evaluate(model, DATA, surroundings=around)["warnings"]
+    assert "trained on split 'train+val'" in warning
+    other = "synthetic:size=32x64,train=8,val=4,seed=1"
+    assert evaluate(model, other, surroundings=around)["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("data", "split", "seen"),
+    [
+        ("camvid:/somewhere", "val", True),
+        ("camvid:/somewhere", "train", True),
+        ("camvid:/somewhere", "test", False),
+        ("camvid:/somewhere?fold=0006R0", "val", False),
+        ("cityscapes:/somewhere", "val", False),
+    ],
+)
+def test_what_is_shipped_knows_its_data_wherever_they_are(data: str, split: str, seen: bool) -> None:
+    assert bool(_seen({"data": "camvid:PATH", "train_split": "trainval"}, data, split)) is seen
 
 
 def test_overrides_reach_into_optional_parts() -> None:

@@ -10,6 +10,7 @@ from segtailor import spaces
 from segtailor.core.figures import KIND_FACTS
 from segtailor.core.plan import OPERATORS
 from segtailor.core.registry import Registry
+from segtailor.core.shipped import shipped
 from segtailor.core.space import SPACES
 
 
@@ -23,6 +24,19 @@ def _published(names: Sequence[str]) -> list[tuple[str, str]]:
     for name in names:
         record = spaces.published_record(name)
         found.append((name, f"{record['family']}; {record['origin'].get('where', '')}"))
+    return found
+
+
+def _weights() -> list[tuple[str, str]]:
+    from segtailor.api.networks import describe, shipped_record
+
+    found = []
+    for name in shipped():
+        facts, origin = describe(name), shipped_record(name)["provenance"]
+        data = f"{origin.get('data', 'unknown data')} ({origin.get('train_split', 'train')})"
+        found.append(
+            (name, f"{facts['family']}, {facts['params'] / 1e6:.2f} M parameters; trained on {data}")
+        )
     return found
 
 
@@ -74,6 +88,7 @@ def _studies() -> list[tuple[str, str]]:
 _KINDS: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "architectures": lambda: _published(spaces.architectures()),
     "baselines": lambda: _published(spaces.baselines()),
+    "weights": _weights,
     "spaces": lambda: _summaries(SPACES),
     "operators": lambda: _summaries(OPERATORS),
     "recipes": _recipes,

@@ -19,7 +19,10 @@ SCENES, NOISE = 3, 1  # and without a data set
 
 
 def known_size(model: Model) -> tuple[int, int] | None:
-    """Return the image size of the data that a bundle says it was trained on, if that data is here."""
+    """Return the image size that a bundle tells, or that of the data it was trained on, if that data is here."""
+    match model.provenance.get("image"):
+        case [int(height), int(width)]:
+            return height, width
     data = model.provenance.get("data")
     if not isinstance(data, str):
         return None

@@ -21,6 +21,7 @@ from segtailor.core.atomic import sync_folder, sync_tree, write_json, writing
 from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.figures import KIND_FACTS, Figure
+from segtailor.core.shipped import is_shipped
 from segtailor.core.version import VERSION
 from segtailor.data.dataset import Pair
 from segtailor.deploy.export import Graph, Precision
@@ -204,6 +205,8 @@ def planned(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Expo
     to, out, image = options.get("to", "onnx"), options.get("out"), options.get("image")
     if out is None and isinstance(model, Model):
         raise UserError("export: a loaded model has no folder of its own; say where to with out=FOLDER.")
+    if out is None and isinstance(model, str | Path) and is_shipped(model):
+        raise UserError(f"export: {model} comes with the package, which stays as it is; give --out FOLDER.")
     output, finished = options.get("output", "logits"), KIND_FACTS[loaded.task.kind].finished
     if output not in ("logits", finished):
         raise Unsupported(

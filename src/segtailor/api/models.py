@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from segtailor.api.networks import create, load_published, published_classes
 from segtailor.core.errors import UserError, unknown
+from segtailor.core.shipped import bundle_place, shipped
 from segtailor.core.task import Preprocessing, Task
 
 if TYPE_CHECKING:
     from segtailor.nets.bundle import Model
     from segtailor.nets.onnx_model import OnnxModel
-
-SHIPPED = Path(__file__).parents[1] / "weights"  # bundles that come with the package, one folder each
 
 
 def load(model: str | Path) -> Model | OnnxModel:
@@ -36,21 +35,14 @@ def open_model(model: str | Path) -> Model | OnnxModel:
 
 def model_place(model: str | Path) -> Path:
     """Return where MODEL is stored: an ONNX file or a bundle folder, which a shipped name stands for as well."""
-    path = Path(model)
+    path = bundle_place(model)
     if path.suffix.lower() == ".onnx" or path.is_dir():
         return path
-    if str(model) in shipped():
-        return SHIPPED / str(model)
     if isinstance(model, Path) or len(path.parts) > 1 or path.exists():
         raise UserError(
             f"model {path} is neither the folder of a bundle nor an ONNX file; give what `train` or `export` wrote."
         )
     raise unknown("bundle folder, ONNX file or shipped model", str(model), shipped())
-
-
-def shipped() -> tuple[str, ...]:
-    """Return the names of the trained models that come with the package."""
-    return tuple(sorted(file.parent.name for file in SHIPPED.glob("*/model.json")))
 
 
 def import_published(file: str | Path, name: str, out: str | Path, *, classes: int | None = None) -> Model:

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtailor.core.atomic import write_text
-from segtailor.core.codec import short, to_json
+from segtailor.core.codec import read_json, short, to_json
 from segtailor.core.errors import InvalidArchitecture, Unsupported
 from segtailor.core.plan import MAIN, Count, Plan, Shape
 from segtailor.core.plan import count as count_plan
 from segtailor.core.receptive import receptive_field
+from segtailor.core.shipped import DESCRIPTION, bundle_place, is_shipped
 from segtailor.core.space import (
     Architecture,
     family,
     family_of,
     identity,
     is_integer,
+    parse_architecture,
     plan_of,
     read_architecture,
 )
@@ -40,15 +42,23 @@ CLASSES = 19  # Cityscapes
 
 
 def resolve(source: str | Path | Architecture) -> Architecture:
-    """Return an architecture from a published or baseline name, a path to its JSON, or an architecture itself."""
+    """Return an architecture from a published, baseline or shipped name, a path to its JSON, or one itself."""
     if isinstance(source, str) and is_published(source):
         return published(source)
+    if isinstance(source, str) and is_shipped(source):
+        return parse_architecture(shipped_record(source)["architecture"], what=f"shipped network {source}")
     if isinstance(source, str | Path):
         if isinstance(source, Path) or source.endswith(".json") or isfile(source):  # noqa: PTH113 - bears any text
             return read_architecture(Path(source))
         return published(source)  # raises with near matches
     family_of(source)  # raises for anything else
     return source
+
+
+def shipped_record(name: str) -> dict[str, Any]:
+    """Return the description of shipped weights: architecture, task, provenance, numbers."""
+    record: dict[str, Any] = read_json(bundle_place(name) / DESCRIPTION, what="bundle")
+    return record
 
 
 def plan(source: str | Path | Architecture, *, image: tuple[int, int], classes: int = CLASSES) -> Plan:
@@ -75,7 +85,6 @@ def describe(
     arch, outputs = resolve(source), published_classes(source) if classes is None else classes
     expanded = plan(arch, image=image, classes=outputs)
     size, field = count_plan(expanded), receptive_field(expanded)
-    origin = published_record(str(source))["origin"] if is_published(str(source)) else {}
     return {
         "name": str(source) if isinstance(source, str | Path) else family_of(arch),
         "family": family_of(arch),
@@ -90,14 +99,23 @@ def describe(
         "layers": len(expanded.calls),
         "outputs": list(expanded.outputs),
         "architecture": to_json(arch),
-        "published": origin.get("results", {}),
+        "published": _results(str(source)),
     }
 
 
+def _results(name: str) -> dict[str, Any]:
+    """Return what is known of a network beside its size: results of its paper, or figures of shipped weights."""
+    if is_published(name):
+        return dict(published_record(name)["origin"].get("results", {}))
+    return dict(shipped_record(name)["numbers"]) if is_shipped(name) else {}
+
+
 def published_classes(source: str | Path | Architecture) -> int:
-    """Return the number of classes a published network was made for; 19 (Cityscapes) for anything else."""
+    """Return the number of classes a published or shipped network is for; 19 (Cityscapes) for anything else."""
     if isinstance(source, str) and is_published(source):
         return int(published_record(source)["origin"].get("classes", CLASSES))
+    if isinstance(source, str) and is_shipped(source):
+        return len(shipped_record(source)["task"]["classes"])
     return CLASSES
 
 

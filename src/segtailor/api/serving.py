@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from segtailor.api.models import model_place, open_model
+from segtailor.core.shipped import is_shipped
 from segtailor.serving.demo import Demo
 from segtailor.serving.server import Server, open_server
 
@@ -22,7 +23,8 @@ def demonstrate(model: str | Path) -> Demo:
         return Demo(
             predictor=predictor, name=name, runtime="ONNX Runtime", note=getattr(predictor, "note", None)
         )
-    note = f"the bundle has no {EXPORTED}; `segtailor export {model}` makes it faster"
+    whereto = " --out FOLDER" if is_shipped(model) else ""
+    note = f"the bundle has no {EXPORTED}; `segtailor export {model}{whereto}` makes it faster"
     return Demo(predictor=predictor, name=name, runtime="PyTorch, not exported", note=note)
 
 

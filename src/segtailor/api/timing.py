@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from segtailor.api.models import model_place, shipped
+from segtailor.api.models import model_place
 from segtailor.api.networks import create, plan, published_classes
 from segtailor.core.plan import MAIN, Shape
+from segtailor.core.shipped import is_shipped
 from segtailor.core.space import Architecture, family_of
 from segtailor.core.target import Includes, Target, parse_target
 from segtailor.core.task import Preprocessing
@@ -70,4 +71,4 @@ def _subject(
 
 
 def _is_bundle(model: str | Path) -> bool:
-    return str(model) in shipped() or Path(model).is_dir()
+    return is_shipped(model) or Path(model).is_dir()

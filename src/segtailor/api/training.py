@@ -16,12 +16,14 @@ from segtailor.api.models import open_model
 from segtailor.api.networks import resolve
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, UserError, unknown
+from segtailor.core.shipped import ANYWHERE
 from segtailor.core.space import Architecture, architecture_document
 from segtailor.core.task import Kind, Task
 from segtailor.data import doctor
 from segtailor.data.augment import Augment
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
+from segtailor.data.splits import named_parts
 from segtailor.nets.bundle import Model
 from segtailor.nets.onnx_model import OnnxModel
 from segtailor.recipes.auxcells_training import auxcells_training
@@ -173,7 +175,8 @@ def evaluate(
             f"the model knows {trained.task.outputs} classes, the data has {dataset.task.outputs}; "
             "score it on data with the same classes."
         )
-    warnings = _other_names(trained.task, dataset.task)
+    seen = _seen(getattr(trained, "provenance", {}), data, split)
+    warnings = _other_names(trained.task, dataset.task) + seen
     if around.display is not None:
         for warning in warnings:
             around.display.message(warning)
@@ -210,6 +213,25 @@ def _other_names(model: Task, data: Task) -> list[str]:
     shown = "; ".join(f"'{ours}' of the model is '{theirs}' in the data" for ours, theirs in pairs[:3])
     more = f"; and {len(pairs) - 3} more" if len(pairs) > 3 else ""
     return [f"class names differ, compared by position ({shown}{more}): is this the data it was trained for?"]
+
+
+def _seen(provenance: Mapping[str, Json], data: str, split: str) -> list[str]:
+    """Say where a model was trained on the images that it is scored on, as far as names of splits tell."""
+    trained, used = str(provenance.get("data", "")), str(provenance.get("train_split", ""))
+    shared = set(named_parts(used)) & set(named_parts(split))
+    if not used or not shared or not _same_data(trained, data):
+        return []
+    return [
+        f"the model was trained on split '{used}' of {trained}: these figures are of images that it has seen and say "
+        "nothing about new ones; score it on a split that it has not seen."
+    ]
+
+
+def _same_data(trained: str, data: str) -> bool:
+    """Tell whether two texts name one dataset; what is shipped says PATH instead of the folder it was trained from."""
+    (name, _, rest), (other, _, others) = trained.partition(":"), data.partition(":")
+    (place, _, options), (_, _, asked) = rest.partition("?"), others.partition("?")
+    return trained == data or (place == ANYWHERE and (name, options) == (other, asked))
 
 
 def usual_crop(pixels: Pixels) -> tuple[int, int]:

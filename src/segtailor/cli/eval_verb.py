@@ -17,7 +17,6 @@ COLUMNS = {"iou": "IoU"}  # how figures per class are called for people, where n
 
 def eval_(
     model: str,
-    /,
     *,
     data: str,
     split: str = "val",

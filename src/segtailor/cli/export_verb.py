@@ -40,7 +40,6 @@ class ExportFlags:
 
 def export_(
     model: str,
-    /,
     *,
     to: Literal["onnx", "openvino", "torchscript", "exported-program", "tensorrt"] = "onnx",
     flags: Annotated[ExportFlags, Parameter(name="*")] = ExportFlags(),

@@ -13,6 +13,7 @@ def list_(
     what: Literal[
         "architectures",
         "baselines",
+        "weights",
         "spaces",
         "recipes",
         "strategies",

@@ -13,7 +13,10 @@ from segtailor.core.errors import Interrupted, UserError
 
 VERBS: tuple[tuple[str, str], ...] = (
     ("tailor", "Make a network for your data, your device and your budget: the whole way."),
-    ("list", "Name what there is: architectures, spaces, recipes, strategies, operators, datasets, tasks."),
+    (
+        "list",
+        "Name what there is: architectures, trained weights, spaces, recipes, strategies, operators, datasets, tasks.",
+    ),
     ("show", "Describe a network: layers, multiply-accumulates, parameters, receptive field, drawing."),
     ("bench", "Measure how long networks take on targets."),
     ("import", "Turn a published checkpoint into a bundle."),

@@ -33,7 +33,6 @@ class PredictFlags:
 
 def predict_(
     model: str,
-    /,
     *inputs: str,
     out: Path = Path("predictions"),
     flags: Annotated[PredictFlags, Parameter(name="*")] = PredictFlags(),

@@ -11,7 +11,6 @@ from segtailor.cli.output import emit, note
 
 def serve_(
     model: str,
-    /,
     *,
     port: int = 8000,
     host: str = "127.0.0.1",

@@ -29,7 +29,8 @@ def show_(
     Parameters
     ----------
     name:
-        A published name (see `segtailor list architectures` and `list baselines`) or the path of an architecture file.
+        A published or shipped name (see `segtailor list architectures`, `baselines` and `weights`), or the path of an
+        architecture file.
     image:
         Size HEIGHTxWIDTH at which to count.
     classes:
@@ -66,4 +67,4 @@ def _print(console: Console, facts: dict[str, Any], plan: Plan) -> None:
         f"receptive field {'the whole image' if field is None else f'{math.ceil(field)} pixels'}"
     )
     for key, value in facts["published"].items():
-        console.print(f"  {key}: {value}")
+        console.print(f"  {key}: {value}", markup=False)

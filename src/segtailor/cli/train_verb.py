@@ -37,7 +37,7 @@ class TrainFlags:
     crop: Size | None = None
     """Size HEIGHTxWIDTH of training crops; follows from the images when left out."""
     teacher: Path | None = None
-    """Bundle to distil from, or a folder of several, whose mean is followed."""
+    """Bundle or shipped weights to distil from, or a folder of several, whose mean is followed."""
     recipe: str | None = None
     """A published training: auxcells (stages, two optimisers, auxiliary coefficients); it fixes the other settings."""
     scale: Literal["small", "paper"] = "small"
@@ -57,7 +57,6 @@ FIT = ("epochs", "batch", "lr", "optimiser", "precision", "seed")
 
 def train_(
     model: str,
-    /,
     *,
     data: str,
     out: Path,

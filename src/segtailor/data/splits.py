@@ -31,13 +31,18 @@ def parts_of(split: str, known: Sequence[str]) -> tuple[str, ...]:
     """Return the known splits that a name stands for: one, several joined by `+`, or `trainval`."""
     if split in known:
         return (split,)
-    parts = ("train", "val") if split == "trainval" else tuple(split.split("+"))
+    parts = named_parts(split)
     for part in parts:
         if part not in known:
             raise unknown("split", part, known)
     if len(set(parts)) != len(parts):
         raise UnknownName(f"split '{split}' names one split twice; write each once.")
     return parts
+
+
+def named_parts(split: str) -> tuple[str, ...]:
+    """Return the splits that a name joins, known or not."""
+    return ("train", "val") if split == "trainval" else tuple(split.split("+"))
 
 
 def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int = 0) -> dict[str, list[str]]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import safetensors.torch
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import SafetensorError
+from torch import Tensor
 
 from segtailor.core.atomic import write_bytes, write_json
 from segtailor.core.codec import Json, from_json, read_json, to_json
 from segtailor.core.errors import UserError
+from segtailor.core.shipped import DESCRIPTION
 from segtailor.core.space import Architecture, architecture_document, parse_architecture
 from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.build import build
@@ -23,7 +26,8 @@ from segtailor.nets.inference import pixels_of, predict_picture
 from segtailor.nets.network import Network
 
 FORMAT = 1
-WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
+WEIGHTS = "model.safetensors"
+Precision: TypeAlias = Literal["fp32", "fp16"]
 
 
 class BundleProblem(UserError):
@@ -58,17 +62,22 @@ class Model:
         )
 
 
-def save_bundle(folder: Path, model: Model) -> None:
-    """Write a bundle; weights first, so that a description never stands without them."""
+def save_bundle(folder: Path, model: Model, *, precision: Precision = "fp32") -> None:
+    """Write a bundle; weights first, so that a description never stands without them.
+
+    `fp16` halves the file: kernels are rounded to half precision, and read as single precision again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     state = {
-        name: tensor.detach().to("cpu").contiguous() for name, tensor in model.network.state_dict().items()
+        name: _stored(name, tensor.detach().to("cpu"), precision).contiguous()
+        for name, tensor in model.network.state_dict().items()
     }
     write_bytes(folder / WEIGHTS, safetensors.torch.save(state), what="weights of the model")
     description = {
         "format": FORMAT,
         "architecture": architecture_document(model.architecture),
         "outputs": list(model.network.plan.outputs),
+        "precision": precision,
         "task": to_json(model.task),
         "preprocessing": to_json(model.preprocessing),
         "provenance": dict(model.provenance),
@@ -103,6 +112,19 @@ def load_bundle(folder: Path) -> Model:
         provenance=facts.get("provenance", {}),
         numbers=facts.get("numbers", {}),
     )
+
+
+def _stored(name: str, tensor: Tensor, precision: Precision) -> Tensor:
+    """Return a tensor as it is kept; vectors stay whole: variances span more than half precision can hold."""
+    if precision == "fp32" or tensor.ndim < 2 or not tensor.is_floating_point():
+        return tensor
+    half = tensor.half()
+    if not torch.equal(half.isfinite(), tensor.isfinite()):
+        raise BundleProblem(
+            f"weight '{name}' is beyond {torch.finfo(torch.half).max:g}, the largest number of half precision; "
+            "keep this network in fp32."
+        )
+    return half
 
 
 def _load_weights(network: Network, file: Path) -> None:

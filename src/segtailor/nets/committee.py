@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from segtailor.nets.bundle import DESCRIPTION, Model, load_bundle
+from segtailor.core.shipped import DESCRIPTION, bundle_place
+from segtailor.nets.bundle import Model, load_bundle
 from segtailor.nets.inference import aligned, enlarge
 
 MOST_MEMBERS = 16
@@ -33,7 +34,11 @@ class Committee(nn.Module):
 
 
 def load_members(path: Path) -> dict[Path, Model]:
-    """Load a bundle, or all bundles right below a folder that is none itself (`NAME` or `NAME/weights`), by folder."""
+    """Load a bundle, or all bundles right below a folder that is none itself (`NAME` or `NAME/weights`), by folder.
+
+    The name of shipped weights stands for their folder.
+    """
+    path = bundle_place(path)
     found = [path]
     if path.is_dir() and not (path / DESCRIPTION).exists():
         below = sorted(entry for entry in path.iterdir() if entry.is_dir())

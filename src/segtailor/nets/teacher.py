@@ -14,13 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported, UserError
+from segtailor.core.shipped import bundle_place
 from segtailor.core.task import Preprocessing
 from segtailor.nets.bundle import WEIGHTS, load_bundle
 from segtailor.nets.inference import enlarge
 from segtailor.nets.onnx_graph import onnx_session
 
 PROBE = 64  # side of the noise that a teacher is tried on
-FORMS = "a bundle folder, a file ending in .onnx, or package.module:function that returns a torch module"
+FORMS = (
+    "a bundle folder, the name of shipped weights, a file ending in .onnx, or package.module:function that returns a "
+    "torch module"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,7 +43,7 @@ class Teacher:
 
 def open_teacher(name: str, classes: int, *, device: torch.device) -> Teacher:
     """Find a teacher by name and try it; one with other classes, or labels instead of logits, is refused."""
-    path = Path(name)
+    path = bundle_place(name)
     if path.suffix == ".onnx":
         teacher = _from_onnx(path)
     elif path.is_dir():

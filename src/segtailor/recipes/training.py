@@ -15,6 +15,7 @@ from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import DataProblem, RunProblem, UserError, unknown
 from segtailor.core.job import Step
 from segtailor.core.plan import MAIN
+from segtailor.core.shipped import bundle_place
 from segtailor.core.space import identity, parse_architecture
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.augment import Augment
@@ -43,9 +44,9 @@ class TrainRecipe:
     """Train an architecture (its document) on a dataset (as typed on the command line).
 
     `reparameterise` trains the blocks that have one in their branched form and folds them at the end; the bundle is
-    the same kind either way. `teacher` is the folder of a bundle to distil from, or of several, whose mean is followed.
-    `start` is one to take weights from. `encoder_weights` names pre-trained weights of the encoder
-    (`spaces.decoder_cell.encoder_weights.fill_encoder`).
+    the same kind either way. `teacher` is the folder of a bundle to distil from (or shipped weights, by name), or of
+    several, whose mean is followed. `start` is one to take weights from. `encoder_weights` names pre-trained weights
+    of the encoder (`spaces.decoder_cell.encoder_weights.fill_encoder`).
     """
 
     architecture: dict[str, Any]
@@ -104,7 +105,7 @@ class TrainRecipe:
         if self.encoder_weights is not None:
             fill_encoder(network, self.encoder_weights)
         if self.start is not None:
-            _copy_state(load_bundle(Path(self.start)).network.state_dict(), network)
+            _copy_state(load_bundle(bundle_place(self.start)).network.state_dict(), network)
         return with_branches(network, seed=self.fit.seed) if self.reparameterise else network
 
     def _check_splits(self, known: Sequence[str]) -> None:
@@ -184,6 +185,7 @@ class Training:
             preprocessing=self.recipe.preprocessing,
             provenance={
                 "data": self.recipe.data,
+                "train_split": self.recipe.train_split,
                 "fingerprint": identity(self.network.architecture),
                 **self.data,
                 "seed": self.recipe.fit.seed,

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup quickstart test test-all test-device check fix docs reference wheel bench clean
+.PHONY: setup quickstart test test-all test-device check fix docs reference results wheel bench clean
 
 setup: $(STAMP)
 
@@ -43,6 +43,9 @@ docs: $(STAMP)
 
 reference: $(STAMP)
 	$(BIN)/python tools/write_reference.py
+
+results: $(STAMP)
+	$(BIN)/python -m tools.write_results
 
 wheel: $(STAMP)
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .

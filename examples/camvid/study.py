@@ -104,22 +104,29 @@ def carry_out(run: Training, options: argparse.Namespace, *, ends: float) -> Non
     if done.returncode:
         print(f"{run.name}: failed: {done.stderr.strip()[-400:]}", flush=True)
         return
-    result = json.loads(done.stdout)
+    result = json.loads(_anywhere(done.stdout, options))
     record = {
         "name": run.row["name"],
         "network": run.row["network"],
         "fold": run.fold,
         "seed": run.seed,
         "seconds": round(time.monotonic() - started, 1),
-        "command": shlex.join(["segtailor", *command])
-        .replace(str(options.path), "PATH")
-        .replace(str(options.out), "RUNS"),
+        "command": _anywhere(shlex.join(["segtailor", *command]), options),
         "result": result,
     }
     outcome.parent.mkdir(parents=True, exist_ok=True)
     outcome.write_text(json.dumps(record, indent=1))
     score = f"{100 * result['miou']:.1f} in " if "miou" in result else ""
     print(f"{run.name}: {score}{record['seconds']} s", flush=True)
+
+
+def _anywhere(text: str, options: argparse.Namespace) -> str:
+    """Leave out where this machine keeps its files."""
+    here = Path(__file__).parent
+    for place, name in ((options.out, "RUNS"), (options.path, "PATH"), (here, "examples/camvid")):
+        for spelling in (str(place.resolve()), str(place)):
+            text = text.replace(spelling, name)
+    return text
 
 
 def table(out: Path) -> str:

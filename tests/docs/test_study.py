@@ -91,5 +91,6 @@ def test_students_follow_their_teachers_and_what_has_ended_is_not_repeated(
     assert final["provenance"]["train_images"] == len(DRIVES) + 1
     record = json.loads((tmp_path / "out" / "outcomes" / outcomes[2]).read_text())
     assert "--teacher RUNS/teachers/student-0006R0-0" in record["command"]
+    assert str(tmp_path) not in json.dumps(record)
     again = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert again.splitlines() == first.splitlines()[-5:]

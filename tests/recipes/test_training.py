@@ -181,6 +181,20 @@ def test_a_final_training_uses_every_image_and_its_scores_on_them_are_told_as_se
     assert evaluate(model, other, surroundings=around)["warnings"] == []
 
 
+@pytest.mark.slow
+def test_half_precision_hardly_changes_the_scores_of_a_trained_network(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    data = "synthetic:size=64x128,train=32,val=16,seed=0"
+    changes = ["fit.steps=60", "fit.batch=8", "fit.optimiser=adamw", "fit.lr=0.004"]
+    made = train_recipe("lpsnet-step3", data, crop=(64, 128), changes=changes, surroundings=around)
+    model = segtailor.load(str(train(made, tmp_path / "run", check=False, surroundings=around)["model"]))
+    save_bundle(tmp_path / "half", model, precision="fp16")
+    whole, half = (evaluate(one, data, surroundings=around)["miou"] for one in (model, tmp_path / "half"))
+    assert whole > 0.1
+    assert half == pytest.approx(whole, abs=0.001)
+
+
 @pytest.mark.parametrize(
     ("data", "split", "seen"),
     [

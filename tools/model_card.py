@@ -1,0 +1,151 @@
+"""What a shipped network says of itself: figures and card, made from its description and the result files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tools.camvid_results import DRIVES, IMAGE, OFFICIAL, Latency, Results, size
+
+CARD = """\
+# {name}
+
+<!-- written by tools/write_results.py: do not edit -->
+
+A {family} network for road scenes: {params:,} parameters, {macs:.3f} G multiply-accumulates at {height}x{width},
+{count} classes ({classes}). Use it by name: `segtailor predict --model {name} PICTURES`. Weights are kept in
+{precision}.
+
+## Data and licence
+
+CamVid (Brostow et al., 2008) at {height}x{width} with the 11 classes of SegNet, split `{split}`: {images} images, from
+random weights, no other data. The data is licensed CC BY-NC 4.0; these weights were learnt from it and are for
+research, not for commercial use.
+
+## Figures
+
+All are of trainings with the same recipe that did **not** see the images they are scored on; the shipped weights were
+trained on `{split}`, so scores on these images say nothing. mIoU in %, whole images, single scale, no flip.
+
+{scores}
+
+The mean over drives is what the recipe was chosen by: val shows the same drive as train and flatters.
+
+## Latency
+
+One image at a time, the network alone, median.
+
+{latency}
+
+## Recipe
+
+Seed {seed}, {steps} steps. Every setting (the architecture is in `model.json`):
+
+```json
+{recipe}
+```
+
+## Commands
+
+```
+{commands}
+```
+"""
+
+
+def numbers(name: str, record: Mapping[str, Any], results: Results) -> dict[str, Any]:
+    """Return the figures of a shipped network as plain data; what is not known is left out."""
+    row, counted = record["provenance"]["row"], size(name)
+    left_out = {drive: figure.mean for drive in DRIVES if (figure := results.score(row, drive))}
+    mean, val = results.left_out(row), results.score(row, OFFICIAL)
+    found: dict[str, Any] = {"params": counted.params, "macs": counted.macs, "image": list(IMAGE)}
+    if left_out:
+        found["left_out_miou"] = left_out
+    if mean is not None:
+        found["left_out_mean_miou"] = mean
+    if val is not None:
+        found["val_miou"] = {"mean": val.mean, "spread": val.spread, "seeds": list(val.seeds)}
+    found["latency_ms"] = {_place(one): one.document["median_ms"] for one in _measured(name, row, results)}
+    return found
+
+
+def card(name: str, record: Mapping[str, Any], results: Results) -> str:
+    """Return the card of a shipped network."""
+    origin, counted = record["provenance"], size(name)
+    classes, (height, width) = record["task"]["classes"], IMAGE
+    return CARD.format(
+        name=name,
+        family=record["architecture"]["family"],
+        params=counted.params,
+        macs=counted.macs / 1e9,
+        height=height,
+        width=width,
+        count=len(classes),
+        classes=", ".join(classes),
+        precision={"fp16": "half precision and computed in single", "fp32": "single precision"}[
+            record["precision"]
+        ],
+        split=origin["train_split"],
+        images=origin["train_images"],
+        scores=_scores(origin["row"], results),
+        latency=_latency(name, origin["row"], results),
+        seed=origin["seed"],
+        steps=origin["steps"],
+        recipe=json.dumps(origin["recipe"], indent=1),
+        commands="\n".join(_commands(name, origin["row"], results)),
+    )
+
+
+def _scores(row: str, results: Results) -> str:
+    lines = ["| scored on | mIoU | seeds |", "|---|---|---|"]
+    folds = [
+        *((drive, f"drive {drive}, left out of train and val") for drive in DRIVES),
+        (OFFICIAL, "val, trained on train"),
+    ]
+    for fold, what in folds:
+        figure = results.score(row, fold)
+        seeds = ", ".join(map(str, figure.seeds)) if figure else ""
+        lines.append(f"| {what} | {figure.told() if figure else ''} | {seeds} |")
+    mean = results.left_out(row)
+    lines.append(f"| mean over the drives | {'' if mean is None else f'{100 * mean:.1f}'} | |")
+    return "\n".join(lines)
+
+
+def _latency(name: str, row: str, results: Results) -> str:
+    lines = [
+        "| target | image | ms | 95th percentile | images | on | versions |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in _measured(name, row, results):
+        document, (height, width) = one.document, one.image
+        wanted = ("torch",) if str(document["target"]).startswith("cuda") else ("onnxruntime",)
+        versions = [
+            f"{key} {value}" for key, value in document["machine"]["versions"].items() if key in wanted
+        ]
+        lines.append(
+            f"| `{document['target']}` | {height}x{width} | {document['median_ms']:.3g} | {document['p95_ms']:.3g} | "
+            f"{document['runs']} | {one.hardware} | {', '.join(versions)} |"
+        )
+    return "\n".join(lines)
+
+
+def _commands(name: str, row: str, results: Results) -> list[str]:
+    trained = [str(record["command"]) for record in results.outcomes.get(row, ())]
+    timed = [
+        f"segtailor bench {name} --target '{one.document['target']}' --image {one.image[0]}x{one.image[1]}"
+        for one in _measured(name, row, results)
+    ]
+    return [*trained, f"segtailor eval {name} --data camvid:PATH --split test", *dict.fromkeys(timed)]
+
+
+def _measured(name: str, row: str, results: Results) -> list[Latency]:
+    names = {name, row, row.rpartition("/")[2]}
+    return [
+        one for one in results.latencies if one.network in names and one.document["includes"] == "network"
+    ]
+
+
+def _place(one: Latency) -> str:
+    height, width = one.image
+    return f"{one.document['target']} at {height}x{width} on {one.hardware}"

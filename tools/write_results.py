@@ -1,0 +1,189 @@
+"""Write the tables of `docs/results-camvid.md` and the cards of the shipped networks from `results/camvid/`.
+
+python -m tools.write_results
+
+Tables stand between `<!-- begin: NAME -->` and `<!-- end -->`; what is around them is written by people. A figure that
+no file holds is an empty cell. A test keeps the committed pages in step.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tools.camvid_results import DRIVES, IMAGE, OFFICIAL, RESULTS, ROOT, Results, size
+from tools.model_card import card, numbers
+
+from segtailor.core import shipped as home
+
+PAGE = ROOT / "docs" / "results-camvid.md"
+LARGE = (720, 960)
+GPU, CPU, CORES = "cuda/graph/fp16", "cpu/onnxruntime/fp32", 2
+BLOCK = re.compile(r"(<!-- begin: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+MAIN = (
+    "network", "parameters", "MACs", "drives left out, mean", "val", "test", "H200 ms", "H200 ms at 720x960", "CPU ms",
+    "search, GPU minutes", "search in the paper",
+)  # fmt: skip
+
+
+def main() -> None:
+    for path, text in pages(Results(folder=RESULTS)).items():
+        path.write_text(text, encoding="utf-8")
+
+
+def pages(results: Results, page: Path = PAGE) -> dict[Path, str]:
+    """Return every generated file with its text."""
+    made = {page: filled(page.read_text(encoding="utf-8"), results)}
+    for name in home.shipped():
+        file = home.SHIPPED / name / home.DESCRIPTION
+        record = json.loads(file.read_text(encoding="utf-8"))
+        record["numbers"] = numbers(name, record, results)
+        made[file] = json.dumps(record, indent=2) + "\n"
+        made[file.with_name(home.CARD)] = card(name, record, results)
+    return made
+
+
+def filled(text: str, results: Results) -> str:
+    """Return a page with every table made anew; one that nobody knows raises `KeyError`."""
+    return BLOCK.sub(lambda found: f"{found[1]}{TABLES[found[2]](results)}\n{found[4]}", text)
+
+
+def main_table(results: Results) -> str:
+    """All networks: shipped, of the five systems, baselines, literature."""
+    rows = [_main_row(entry, results) for entry in [*_shipped_rows(), *results.rows["main"]]]
+    rows += [_paper_row(entry) for entry in results.literature["networks"]]
+    return table(MAIN, rows)
+
+
+def ablation_table(results: Results) -> str:
+    """One row per change of the recipe: every drive, their mean, and the difference to the base."""
+    told = results.rows["ablation"]
+    base = results.left_out(f"{told['folder']}/{told['base']}")
+    names = sorted(results.study(told["folder"]), key=lambda name: (name != told["base"], name))
+    rows = []
+    for name in names:
+        row = f"{told['folder']}/{name}"
+        mean = results.left_out(row)
+        known = mean is not None and base is not None and name != told["base"]
+        rows.append([
+            told["labels"].get(name, name), *_drives(row, results), _percent(mean),
+            f"{100 * (mean - base):+.1f}" if known else "",
+        ])  # fmt: skip
+    return table(["recipe", *DRIVES, "mean", "difference"], rows)
+
+
+def networks_table(results: Results) -> str:
+    """Every network that was trained alike."""
+    told = results.rows["networks"]
+    rows = []
+    for name in sorted(
+        results.study(told["folder"]), key=lambda name: _rank(f"{told['folder']}/{name}", results)
+    ):
+        row = f"{told['folder']}/{name}"
+        cells = [*_size(results.network(row)), *_drives(row, results), _percent(results.left_out(row))]
+        rows.append([told["labels"].get(name, name), *cells])
+    return table(["network", "parameters", "MACs", *DRIVES, "mean"], rows)
+
+
+def searches_table(results: Results) -> str:
+    """Every search: time, device, command."""
+    rows = []
+    for file in sorted((results.folder / "searches").glob("*.json")):
+        record = results.search(file.stem) or {}
+        minutes = f"{record['seconds'] / 60:.1f}"
+        rows.append(
+            [file.stem, minutes, str(record["device"]), str(record["seed"]), f"`{record['command']}`"]
+        )
+    return table(["search", "GPU minutes", "device", "seed", "command"], rows)
+
+
+def papers_table(results: Results) -> str:
+    """Where the figures of others come from."""
+    rows = [[entry["name"], entry["paper"]] for entry in results.literature["networks"]]
+    rows += [[f"search of {name}", entry["source"]] for name, entry in results.literature["searches"].items()]
+    return table(["what", "source"], rows)
+
+
+TABLES: dict[str, Callable[[Results], str]] = {
+    "main": main_table,
+    "ablation": ablation_table,
+    "networks": networks_table,
+    "searches": searches_table,
+    "papers": papers_table,
+}
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [list(columns), ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _shipped_rows() -> list[dict[str, str]]:
+    found = []
+    for name in home.shipped():
+        record = json.loads((home.SHIPPED / name / home.DESCRIPTION).read_text(encoding="utf-8"))
+        origin = {
+            key: record["provenance"][key]
+            for key in ("row", "search", "system")
+            if key in record["provenance"]
+        }
+        found.append({"label": f"**{name}**", "network": name, **origin})
+    return found
+
+
+def _main_row(entry: dict[str, str], results: Results) -> list[str]:
+    row = entry["row"]
+    network = results.found(entry["network"]) if "network" in entry else results.network(row)
+    names = tuple({row, row.rpartition("/")[2], Path(network or row).stem, entry.get("network", row)})
+    val = results.score(row, OFFICIAL)
+    searched = results.search(entry["search"]) if "search" in entry else None
+    paper = results.literature["searches"].get(entry.get("system", ""), {})
+    return [
+        entry["label"],
+        *_size(network),
+        _percent(results.left_out(row)),
+        val.told() if val else "",
+        "",
+        _ms(results.milliseconds(names, GPU, IMAGE)),
+        _ms(results.milliseconds(names, GPU, LARGE)),
+        _ms(results.milliseconds(names, CPU, IMAGE, threads=CORES)),
+        f"{searched['seconds'] / 60:.1f}" if searched else "",
+        paper.get("told", ""),
+    ]
+
+
+def _paper_row(entry: dict[str, Any]) -> list[str]:
+    params = f"{entry['params'] / 1e6:.2f} M" if "params" in entry else ""
+    return [entry["name"], params, "", "", "", _percent(entry["test_miou"]), *[""] * (len(MAIN) - 6)]
+
+
+def _size(network: str | None) -> list[str]:
+    if network is None:
+        return ["", ""]
+    counted = size(network)
+    return [f"{counted.params / 1e6:.2f} M", f"{counted.macs / 1e9:.2f} G"]
+
+
+def _drives(row: str, results: Results) -> list[str]:
+    figures = [results.score(row, drive) for drive in DRIVES]
+    return [figure.told() if figure else "" for figure in figures]
+
+
+def _rank(row: str, results: Results) -> float:
+    return -(results.left_out(row) or 0.0)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    main()

@@ -40,7 +40,8 @@ class Augment:
     that of each image: both keep the whole chain one 3x4 matrix per image. The scale is raised where the shorter
     side would have fewer than `shorter` pixels. `rotate` x turns crops by up to x degrees either way about their
     centre. With `rescale_depth` depths are divided by the scale of their image. `mix` is the share of images that get
-    classes of another one pasted in (`data.mixing`).
+    classes of another one pasted in (`data.mixing`). `restyle` x moves mean and spread of each colour channel by up to
+    the share x towards those of another training image (`data.restyling`).
     """
 
     crop: tuple[int, int]
@@ -54,6 +55,7 @@ class Augment:
     mix: float = 0.0
     rescale_depth: bool = True
     rotate: float = 0.0
+    restyle: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.crop) < 1:
@@ -65,6 +67,7 @@ class Augment:
         for name, most in (
             ("flip", 1.0),
             ("mix", 1.0),
+            ("restyle", 1.0),
             ("brightness", 1.0),
             ("contrast", 1.0),
             ("saturation", 1.0),

@@ -18,13 +18,16 @@ from torch import Tensor
 
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Preprocessing
-from segtailor.data.augment import LABELS, LUMA, Augment, draw, resample
+from segtailor.data.augment import LABELS, LUMA, Augment, Drawn, draw, resample
 from segtailor.data.mixing import draw_classes, paste
+from segtailor.data.restyling import Styles, restyled, styles
 from segtailor.tasks.segmentation.targets import Labels
 from segtailor.tasks.targets import Targets
 
 BLOCK = 64  # images converted at a time, so that filling a device needs little memory beside it
-ORDER, LOOKS, MIX = 0, 1, 2  # separate the random streams of which image, how it looks, and what is pasted
+ORDER, LOOKS, MIX, STYLE = range(
+    4
+)  # separate random streams: which image, how it looks, what is pasted, whose style
 
 
 class Batch(NamedTuple):
@@ -59,6 +62,7 @@ class Batches:
     world: int = 1
     memory: float = 0.5
     _source: _Source = field(init=False, repr=False)
+    _styles: Styles | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if len(self.images) == 0:
@@ -75,6 +79,8 @@ class Batches:
                 f"augment.mix exchanges pixels between pairs of images, and {self.batch // self.world} images per "
                 f"process are odd; use a batch that is a multiple of {2 * self.world}."
             )
+        if self.augment.restyle:
+            self._styles = styles(self.images, self.sizes)
         need = self.images.nbytes + self.labels.nbytes
         fits = need <= self.memory * free_memory(self.device)
         self._source = _Resident(self) if fits else _Streamed(self)
@@ -91,9 +97,7 @@ class Batches:
 
     def at(self, step: int) -> Batch:
         """Return this process's share of the batch of `step`."""
-        rng = np.random.default_rng([LOOKS, self.seed, step])
-        grey = float(LUMA @ self.preprocessing.mean)
-        drawn = draw(self.augment, self.sizes[self.chosen(step)], rng=rng, grey=grey).part(self._mine)
+        drawn = self._drawn(step).part(self._mine)
         images, labels, index = self._source.pixels(step)
         found = resample(
             images,
@@ -108,6 +112,19 @@ class Batches:
         rng = np.random.default_rng([MIX, self.seed, step])
         classes = draw_classes(self.batch, share=self.augment.mix, rng=rng)[self._mine]
         return Batch(*paste(*found, classes=classes))
+
+    def _drawn(self, step: int) -> Drawn:
+        """Draw how the whole batch looks."""
+        chosen = self.chosen(step)
+        rng = np.random.default_rng([LOOKS, self.seed, step])
+        drawn = draw(self.augment, self.sizes[chosen], rng=rng, grey=float(LUMA @ self.preprocessing.mean))
+        if self._styles is None:
+            return drawn
+        rng = np.random.default_rng([STYLE, self.seed, step])
+        others = rng.integers(len(self.images), size=self.batch)
+        strength = self.augment.restyle * rng.random(self.batch)
+        colour = restyled(drawn.colour, self._styles.of(chosen), self._styles.of(others), strength=strength)
+        return drawn._replace(colour=colour)
 
     def share(self, step: int) -> NDArray[np.int64]:
         """Return the indices of the images that this process gets at `step`."""

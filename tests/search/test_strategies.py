@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -49,6 +50,29 @@ def test_a_strategy_finds_the_planted_best_and_beats_random_at_equal_trials(stra
         better += true_quality(found) > luck
     assert close >= 9
     assert better >= 9
+
+
+def test_few_children_at_a_time_make_the_most_of_few_trials() -> None:
+    def found(strategy: Any) -> float:
+        asked = (problem(limit=LIMIT, seed=seed, noise=NOISE) for seed in range(12))
+        return mean(true_quality(outcome(strategy, one)) for one in asked) / best_within(LIMIT, Planted())
+
+    chance = found(RandomSearch(trials=48))
+    whole = found(Evolution(trials=48, population=12, focus=1.0))
+    assert found(Evolution(trials=48, population=12, focus=1.0, children=4)) > max(whole, chance + 0.02)
+
+
+@pytest.mark.parametrize(("children", "sizes"), [(None, [6, 6, 3]), (4, [6, 4, 4, 1]), (20, [6, 9])])
+def test_a_first_generation_fills_the_population_and_later_ones_have_children(
+    children: int | None, sizes: list[int]
+) -> None:
+    asked = problem()
+    state = Evolution(trials=15, population=6, children=children).begin(asked, Prices(asked))
+    seen = []
+    while batch := state.ask():
+        seen.append(len(batch))
+        state.tell([judged(quality_of(item.architecture.picks), item.cost, item=item) for item in batch])
+    assert seen == sizes
 
 
 @pytest.mark.parametrize(
@@ -115,6 +139,7 @@ def test_a_problem_without_evaluator_is_refused_before_any_work() -> None:
     [
         (lambda: RandomSearch(trials=0), "trials: 0 is too small"),
         (lambda: Evolution(population=1), "population: 1 is too small"),
+        (lambda: Evolution(children=0), "children: 0 is too small"),
         (lambda: Evolution(mutation=1.5), "mutation: 1.5 is no probability"),
         (lambda: Expansion(steps=0), "steps: 0 is too small"),
         (lambda: Halving(rungs=(0.5, 0.25)), "ascending"),
@@ -135,10 +160,10 @@ def test_settings_of_every_strategy_survive_json(name: str) -> None:
     assert adapter(kind).json_schema()
 
 
-def judged(quality: float | None, cost: float, number: int = 0) -> Judged:
+def judged(quality: float | None, cost: float, number: int = 0, *, item: Candidate | None = None) -> Judged:
     status = "failed" if quality is None else "done"
     result = TrialResult(id=number, status=status, quality=quality, cost=cost)
-    return Judged(candidate=Candidate(architecture=None, cost=cost), result=result)
+    return Judged(candidate=item or Candidate(architecture=None, cost=cost), result=result)
 
 
 POINTS = [

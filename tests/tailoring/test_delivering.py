@@ -49,3 +49,5 @@ def test_a_close_miss_is_measured_again_and_told(tmp_path: Path, monkeypatch: py
     assert found["p95_ms"] == min(found["tries_p95_ms"])
     assert len(found["tries_p95_ms"]) == delivering.TRIES
     assert f"measured {delivering.TRIES} times" in found["sentence"]
+    late = contract(replace(context(tmp_path, 0.6 * usual), left=-1.0))
+    assert late["tries_p95_ms"] == [late["p95_ms"]]

@@ -25,7 +25,7 @@ from segtailor.tailoring.context import Context
 from segtailor.tailoring.delivering import OWN
 from segtailor.tailoring.settings import TailorRecipe
 
-MUCH = 2  # times as many steps of training are no longer the same
+MUCH = 1.1  # times as many steps of training are no longer the same
 
 
 def deliver(context: Context, *, seconds: Mapping[str, float]) -> dict[str, Json]:
@@ -92,7 +92,7 @@ def verdict(context: Context) -> str:
 
 
 def _unequal(own: int, other: int) -> str:
-    """Say that a comparison is none, where one side was trained much longer than the other."""
+    """Say that a comparison is none, where one side was trained longer than the other."""
     fair = max(own, other) <= MUCH * min(own, other)
     return "" if fair else f" after {other} steps of training against {own}, which is no fair comparison"
 
@@ -167,7 +167,7 @@ def _front(context: Context) -> page.Front:
                 p95=times["p95_ms"],
                 params=counted.params,
                 macs=counted.macs,
-                note="recommended" if best else "",
+                note=f"{'recommended; ' if best else ''}{row['steps']} steps of training",
             )
         )
     for row in context.outcomes["choose"]["measured"]:

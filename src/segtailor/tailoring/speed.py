@@ -17,7 +17,9 @@ from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.training import TrainRecipe
 from segtailor.tailoring.settings import GIGA, Speed
 
-WARM, TIMED = 2, 5  # steps
+WARM = 3  # steps before a probe counts
+TIMED, TIMED_SECONDS = 5, 1.5  # steps and seconds that count, at least
+ENDLESS = 1_000_000  # steps
 AHEAD = 0.5  # a step ahead of a search trains weights alone: about half of one that learns choices, too
 ALIKE = 1.5  # two networks whose work differs by less than this tell nothing about a slope
 
@@ -50,11 +52,19 @@ def measure_speed(
 
 
 def step_seconds(recipe: TrainRecipe, around: Surroundings) -> float:
-    """Return how long a step of a training takes; nothing is written but the cache of decoded images."""
-    short = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=WARM))
-    long = replace(short, fit=replace(recipe.fit, steps=WARM + TIMED))
-    seconds = [_seconds(one, around) for one in (short, long)]
-    return max(seconds[1] - seconds[0], 1e-4) / TIMED
+    """Return how long a step of a training takes; nothing is written but the cache of decoded images.
+
+    A training tells its progress about twice a second, and only when its device has done what it tells of.
+    """
+    endless = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=ENDLESS))
+    first, last, begin, end = 0, 0, 0.0, 0.0
+    for step in _steps(endless, around):
+        last, end = step.done, time.perf_counter()
+        if first and last >= first + TIMED and end >= begin + TIMED_SECONDS:
+            break
+        if not first and last >= WARM:
+            first, begin = last, end
+    return (end - begin) / (last - first)
 
 
 def supernet_seconds(recipe: SearchRecipe, around: Surroundings) -> float:
@@ -72,13 +82,6 @@ def supernet_seconds(recipe: SearchRecipe, around: Surroundings) -> float:
             break  # choosing is not waited for
         begin = time.perf_counter()
     return (1 + AHEAD * share) * (time.perf_counter() - begin)
-
-
-def _seconds(recipe: TrainRecipe, around: Surroundings) -> float:
-    begin = time.perf_counter()
-    for _ in _steps(recipe, around):
-        pass
-    return time.perf_counter() - begin
 
 
 def _steps(recipe: Recipe, around: Surroundings) -> Iterator[Step]:

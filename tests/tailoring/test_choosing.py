@@ -16,7 +16,7 @@ from segtailor.tailoring.choosing import (
     usual_effort,
 )
 from segtailor.tailoring.facts import DataFacts
-from segtailor.tailoring.pacing import SHARES, stage_seconds
+from segtailor.tailoring.pacing import ENOUGH_STEPS, SHARES, stage_seconds
 from segtailor.tailoring.run import parse_seconds, requested
 from segtailor.tailoring.settings import Request, Speed, TailorRecipe
 
@@ -145,7 +145,7 @@ def test_a_network_that_cannot_be_trained_in_the_time_is_not_searched_for() -> N
     assert any("--time" in choice.reason for choice in hurried.choices if choice.setting == "largest")
     speed = Speed(base=0.05, per_gmac=0.02)
     most = largest_trainable(600.0, speed)
-    assert SHARES["train"] * 600 / (2 * 7 / 3 * speed.step(most)) == pytest.approx(250)
+    assert SHARES["train"] * 600 / (2 * speed.step(most)) == pytest.approx(ENOUGH_STEPS)
 
 
 def test_the_search_keeps_slack_for_what_comes_after_the_network() -> None:

@@ -169,8 +169,11 @@ def usual_system(request: Request) -> str:
 
 
 def largest_trainable(seconds: float, speed: Speed) -> float:
-    """Return the most work of a batch with which a network, and a ready one of its size, still get enough steps."""
-    return speed.macs(SHARES["train"] * seconds / 2 / (DISTILLED * ENOUGH_STEPS))
+    """Return the most work of a batch with which a network, and a ready one of its size, still get enough steps.
+
+    Where that is just enough there is no time for a teacher.
+    """
+    return speed.macs(SHARES["train"] * seconds / (2 * ENOUGH_STEPS))
 
 
 def typical_macs(limit: float, sizes: Sizes) -> float:

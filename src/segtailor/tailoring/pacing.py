@@ -19,7 +19,9 @@ PACK_SHARE, PACK_MINUTES = 0.12, (2.0, 10.0)  # of the whole time; at least and 
 PACK_WORTH = 900.0  # seconds in all below which a search goes by work, not by a table of operators
 PACK_NETWORK_SECONDS = 2.5  # each of the networks that the pack is checked on
 FEWEST = 2  # steps of any training
-ENOUGH_STEPS = 250  # steps that are worth a training: fewer are no reason for another ready network
+ENOUGH_STEPS = (
+    400  # networks that cannot be trained so long are not searched for, nor is another ready one added
+)
 LATEST = 1.05  # of the time asked for: a training that would end later is left out, or shortened
 CLOSING_FIXED, CLOSING_MAKINGS = (
     11.5,

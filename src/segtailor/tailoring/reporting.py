@@ -25,8 +25,6 @@ from segtailor.tailoring.context import Context
 from segtailor.tailoring.delivering import OWN
 from segtailor.tailoring.settings import TailorRecipe
 
-MUCH = 1.1  # times as many steps of training are no longer the same
-
 
 def deliver(context: Context, *, seconds: Mapping[str, float]) -> dict[str, Json]:
     """Write the report and return what the command prints."""
@@ -93,8 +91,9 @@ def verdict(context: Context) -> str:
 
 def _unequal(own: int, other: int) -> str:
     """Say that a comparison is none, where one side was trained longer than the other."""
-    fair = max(own, other) <= MUCH * min(own, other)
-    return "" if fair else f" after {other} steps of training against {own}, which is no fair comparison"
+    if own == other:
+        return ""
+    return f" after {other} steps of training against {own}, which is no fair comparison"
 
 
 def _impossible(context: Context) -> dict[str, Json]:

@@ -22,7 +22,7 @@ FEWEST = 2  # steps of any training
 ENOUGH_STEPS = (
     400  # networks that cannot be trained so long are not searched for, nor is another ready one added
 )
-LATEST = 1.05  # of the time asked for: a training that would end later is left out, or shortened
+LATEST = 1.08  # of the time asked for: a training that would end later is left out, or shortened
 CLOSING_FIXED, CLOSING_MAKINGS = (
     11.5,
     5.0,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from segtailor.api.networks import count
 from segtailor.api.training import Surroundings, train_recipe
@@ -18,7 +20,7 @@ from segtailor.recipes.training import TrainRecipe
 from segtailor.tailoring.settings import GIGA, Speed
 
 WARM = 3  # steps before a probe counts
-TIMED, TIMED_SECONDS = 5, 1.5  # steps and seconds that count, at least
+TIMED, TIMED_SECONDS = 5, 2.0  # steps and seconds that count, at least
 ENDLESS = 1_000_000  # steps
 AHEAD = 0.5  # a step ahead of a search trains weights alone: about half of one that learns choices, too
 ALIKE = 1.5  # two networks whose work differs by less than this tell nothing about a slope
@@ -54,17 +56,21 @@ def measure_speed(
 def step_seconds(recipe: TrainRecipe, around: Surroundings) -> float:
     """Return how long a step of a training takes; nothing is written but the cache of decoded images.
 
-    A training tells its progress about twice a second, and only when its device has done what it tells of.
+    A training tells its progress about twice a second, and only when its device has done what it tells of. The middle
+    of these counts, so that a moment in which the machine is busy does not.
     """
     endless = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=ENDLESS))
-    first, last, begin, end = 0, 0, 0.0, 0.0
+    moments: list[tuple[int, float]] = []
     for step in _steps(endless, around):
-        last, end = step.done, time.perf_counter()
-        if first and last >= first + TIMED and end >= begin + TIMED_SECONDS:
+        if step.done >= WARM:
+            moments.append((step.done, time.perf_counter()))
+        if moments and _long_enough(moments[0], moments[-1]):
             break
-        if not first and last >= WARM:
-            first, begin = last, end
-    return (end - begin) / (last - first)
+    return median((end - begin) / (done - before) for (before, begin), (done, end) in pairwise(moments))
+
+
+def _long_enough(first: tuple[int, float], last: tuple[int, float]) -> bool:
+    return last[0] >= first[0] + TIMED and last[1] >= first[1] + TIMED_SECONDS
 
 
 def supernet_seconds(recipe: SearchRecipe, around: Surroundings) -> float:

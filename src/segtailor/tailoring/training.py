@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from statistics import mean
 from typing import Any
 
 from segtailor.api.networks import architectures, count, resolve
@@ -59,7 +60,7 @@ def lengths(context: Context) -> dict[str, Any]:
         return {"steps": context.recipe.effort.train_steps, "networks": names}
     winner = _rival(context, _winner(context), context.outcomes["choose"])
     others = [_rival(context, _ready(context, row["network"]), row) for row in found]
-    making = max(row["making_seconds"] for row in (context.outcomes["choose"], *found))
+    making = mean(row["making_seconds"] for row in (context.outcomes["choose"], *found))  # any may win
     left = (context.remaining() or 0.0) - closing_seconds(making)
     length = common_length(winner, others, seconds=left)
     return {

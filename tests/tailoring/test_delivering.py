@@ -13,7 +13,7 @@ from segtailor.core.task import Task
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.tailoring import delivering
 from segtailor.tailoring.context import Context
-from segtailor.tailoring.delivering import contract
+from segtailor.tailoring.delivering import contract, recommend
 from tests.tailoring.test_job import recipe
 
 CLASSES = 3
@@ -39,6 +39,20 @@ def test_what_is_clear_is_measured_once(tmp_path: Path, budget_ms: float, met: b
     assert "times" not in found["sentence"]
 
 
+@pytest.mark.parametrize(("searched", "winner"), [(0.4, "searched"), (0.2, "lpsnet-step0")])
+def test_the_best_network_within_the_budget_is_recommended_whoever_made_it(
+    tmp_path: Path, searched: float, winner: str
+) -> None:
+    place = context(tmp_path, 10_000.0)
+    model = place.outcomes["recommend"]["model"]
+    ready = {"network": "lpsnet-step0", "model": model, "miou": 0.3}
+    trained = {"train": {"model": model, "miou": searched}, "baselines": {"networks": [ready]}}
+    found = recommend(replace(place, outcomes=trained))
+    assert (found["network"], found["best_ready"]) == (winner, "lpsnet-step0")
+    assert found["worth"] is (winner == "searched")
+    assert all(0 < row["median_ms"] <= row["p95_ms"] for row in found["networks"])
+
+
 @pytest.mark.slow
 def test_a_close_miss_is_measured_again_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivering, "PAUSE", 0.0)
@@ -49,3 +63,5 @@ def test_a_close_miss_is_measured_again_and_told(tmp_path: Path, monkeypatch: py
     assert found["p95_ms"] == min(found["tries_p95_ms"])
     assert len(found["tries_p95_ms"]) == delivering.TRIES
     assert f"measured {delivering.TRIES} times" in found["sentence"]
+    late = contract(replace(context(tmp_path, 0.6 * usual), left=-1.0))
+    assert late["tries_p95_ms"] == [late["p95_ms"]]

@@ -25,7 +25,6 @@ TINY = Effort(
     teacher_steps=2,
     train_steps=4,
     baselines=1,
-    baseline_steps=2,
     pack_minutes=0.0,
     pack_networks=0,
     training_seconds=10.0,

@@ -153,7 +153,17 @@ def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_p
         stop_in(name, plan, parts, places[1], work=watch.work[name])
     last = begin_or_go_on(plan, parts, places[1])
     assert stable(first, whole) == stable(last, parts)
-    for name in ("data", "choose", "teacher", "train", "baselines", "recommend", "export"):
+    for name in (
+        "data",
+        "choose",
+        "ready",
+        "teacher",
+        "lengths",
+        "train",
+        "baselines",
+        "recommend",
+        "export",
+    ):
         assert outcome(whole, name) == outcome(parts, name)
     assert outcome(whole, "search")["trials"] == outcome(parts, "search")["trials"]
     assert outcome(whole, "layers")["layers"].keys() == outcome(parts, "layers")["layers"].keys()

@@ -1,4 +1,4 @@
-"""A teacher is a larger relative of its student, and trainings are as long as time allows."""
+"""A teacher is a larger relative of its student; trainings are as long as time allows, and all rivals' as long."""
 
 import json
 from dataclasses import replace
@@ -15,10 +15,11 @@ from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.settings import Speed
 from segtailor.tailoring.speed import step_seconds
-from segtailor.tailoring.training import larger, teacher
+from segtailor.tailoring.training import baselines, larger, lengths, teacher, train
 from tests.tailoring.test_job import recipe
 
 DATA = "synthetic:size=32x64,train=8,val=2,seed=0"
+READY = ("lpsnet-step0", "lpsnet-step1")
 
 
 def context(
@@ -30,7 +31,9 @@ def context(
         if arch is not None:
             files[name].write_text(json.dumps(architecture_document(arch)))
     outcomes = {
-        "choose": {"architecture": str(files["student"])},
+        "choose": {"architecture": str(files["student"]), "making_seconds": 1.0},
+        "ready": {"networks": [{"network": name, "making_seconds": 1.0} for name in READY]},
+        "teacher": {"model": None},
         "search": {"teacher": str(files["teacher"]) if searched is not None else None},
     }
     plan = replace(recipe(), data=DATA, system=system, crop=(32, 64))
@@ -83,6 +86,52 @@ def test_a_teacher_with_no_time_to_learn_leaves_it_to_its_student(tmp_path: Path
     assert found["model"] is None
     assert "would learn for 2 steps only" in found["reason"]
     assert not hurried.begun("teacher")
+
+
+def rivals(folder: Path, *, left: float | None = None, **decided: object) -> Context:
+    place = context(folder, published("lpsnet-step0"), system="lpsnet")
+    request = replace(place.recipe.request, seconds=None if left is None else 200.0)
+    plan = replace(place.recipe, request=request, image=(32, 64), batch=2)
+    return replace(place, recipe=plan, left=left, outcomes={**place.outcomes, "lengths": decided})
+
+
+def test_without_a_time_all_rivals_are_trained_as_planned(tmp_path: Path) -> None:
+    place = rivals(tmp_path)
+    assert lengths(place) == {"steps": place.recipe.effort.train_steps, "networks": list(READY)}
+
+
+@pytest.mark.slow
+def test_with_a_time_probes_of_all_rivals_decide_on_one_length(tmp_path: Path) -> None:
+    hurried, patient = (lengths(rivals(tmp_path, left=left)) for left in (30.0, 3000.0))
+    assert hurried["networks"] == [READY[0]]
+    assert patient["networks"] == list(READY)
+    assert 2 <= hurried["steps"] < patient["steps"]
+    spent = sum(cost["step"] * patient["steps"] + cost["rest"] for cost in patient["costs_seconds"])
+    assert 2900 < spent < 3000
+
+
+def test_the_winner_and_the_ready_networks_are_trained_for_as_many_steps(tmp_path: Path) -> None:
+    place = rivals(tmp_path, steps=3, networks=list(READY))
+    found = baselines(place)
+    assert [row["network"] for row in found["networks"]] == list(READY)
+    assert {row["steps"] for row in found["networks"]} == {3} == {train(place)["steps"]}
+    assert found["left_out"] == []
+
+
+@pytest.mark.parametrize(("left", "steps"), [(1000.0, [4, 4]), (170.0, [4]), (65.0, [2])])
+def test_on_a_machine_that_became_slow_the_second_ready_network_goes_before_the_length(
+    tmp_path: Path, left: float, steps: list[int]
+) -> None:
+    """Steps are said to cost 20 s, or 60 s: two ready networks, one, or not even one fit what is left."""
+    costs = [{"step": step, "rest": 0.0} for step in (20.0, 20.0, 60.0)]
+    place = rivals(
+        tmp_path, left=left, steps=4, networks=list(READY), making_seconds=1.0, costs_seconds=costs
+    )
+    found = baselines(place)
+    assert [row["steps"] for row in found["networks"]] == steps
+    assert found["left_out"] == list(READY[len(steps) :])
+    again = baselines(replace(place, left=-100.0))  # resumed, with no time left: what began counts
+    assert [row["steps"] for row in again["networks"]] == steps
 
 
 def test_a_speed_says_both_how_long_work_takes_and_how_much_fits() -> None:

@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 from segtailor.core.errors import unknown
 from segtailor.report.document import Choice
 from segtailor.tailoring.facts import DataFacts
-from segtailor.tailoring.settings import SHARES, Effort, Request, Speed, TailorRecipe
+from segtailor.tailoring.pacing import CLOSING_SECONDS, ENOUGH_STEPS, PACK_WORTH, SHARES, training_time
+from segtailor.tailoring.settings import Effort, Request, Speed, TailorRecipe
 
 SYSTEMS = ("lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
 MULTIPLE = 32  # the deepest stride of the families
@@ -20,11 +21,6 @@ BATCH = {False: 8, True: 32}
 LR, LR_BATCH = 0.003, 16  # AdamW's rate is right at this batch, and grows with the root of it
 SEARCHED = 0.75  # of the budget: the rest is for enlarging labels and for slow runs
 USUAL_SECONDS = 30 * 60.0
-FIXED_SECONDS = 20.0  # doctor, the fastest network, choosing
-CLOSING_SECONDS = 60.0  # timing, export, proof, int8, layers, report
-PACK_SHARE, PACK_MINUTES = 0.12, (2.0, 10.0)  # of the whole time; at least and at most
-PACK_WORTH = 900.0  # seconds in all below which a search goes by work, not by a table of operators
-PACK_NETWORK_SECONDS = 2.5  # each of the networks that the pack is checked on
 TRIAL_SECONDS = 1.5  # per candidate besides its training: starting, judging
 CANDIDATE_STEPS = (30, 4000)
 DIRECTIONS, EXPANSIONS = (
@@ -36,7 +32,6 @@ TEACHER = 4.0  # work of a teacher, in that of its student
 DISTILLED = 1 + TEACHER / 3  # a step with a teacher, who only looks: a third of what learning costs
 STARTING_SECONDS = 10.0  # until the workers of a search are there
 FEWEST_STEPS = 20
-ENOUGH_STEPS = 250  # a network that cannot be trained so long in the time is not searched for
 LEAST = 0.25  # of what the budget allows: in a hurry, too, networks are not made smaller than this
 
 
@@ -142,8 +137,8 @@ def _told(recipe: TailorRecipe, facts: DataFacts, machine: Machine) -> list[Choi
         ),
         Choice(
             setting="baselines",
-            value=str(effort.baselines),
-            reason="ready networks that keep the budget, trained the same way",
+            value=f"at most {effort.baselines}",
+            reason="ready networks that keep the budget, trained the same way for as many steps",
         ),
     ]
 
@@ -173,45 +168,12 @@ def usual_system(request: Request) -> str:
     return request.recipe
 
 
-class TrainingTime(NamedTuple):
-    """How the time is divided: minutes and networks of the device pack, seconds for training."""
-
-    pack_minutes: float
-    pack_networks: int
-    rest: float
-
-
-def training_time(seconds: float, *, packless: bool) -> TrainingTime:
-    """Return what is left for training when everything else is done."""
-    left = seconds - FIXED_SECONDS - CLOSING_SECONDS
-    if packless:
-        return TrainingTime(0.0, 0, max(left, 0.3 * seconds))
-    pack = min(max(PACK_SHARE * seconds / 60, PACK_MINUTES[0]), PACK_MINUTES[1])
-    networks = 6 if seconds < PACK_WORTH else 30
-    left -= pack_seconds(pack, networks)
-    return TrainingTime(pack, networks, max(left, 0.3 * seconds))
-
-
-def pack_seconds(minutes: float, networks: int) -> float:
-    """Return how long a device pack takes: operators, then the networks that it is fitted to and checked on."""
-    return 60 * minutes + PACK_NETWORK_SECONDS * (networks + 4) if minutes else 0.0
-
-
-def expected_seconds(recipe: TailorRecipe, *, slowest: float) -> float:
-    """Return how long a plan takes: the time asked for, unless even `slowest`, the least share of it, takes longer."""
-    effort, asked = recipe.effort, recipe.request.seconds
-    pack = pack_seconds(effort.pack_minutes, effort.pack_networks)
-    rest = recipe.planning_seconds + FIXED_SECONDS + pack + effort.closing_seconds
-    return (
-        rest + effort.training_seconds
-        if asked is None
-        else max(asked, rest + slowest * effort.training_seconds)
-    )
-
-
 def largest_trainable(seconds: float, speed: Speed) -> float:
-    """Return the most work of a batch with which a network still gets enough steps."""
-    return speed.macs(SHARES["train"] * seconds / (DISTILLED * ENOUGH_STEPS))
+    """Return the most work of a batch with which a network, and a ready one of its size, still get enough steps.
+
+    Where that is just enough there is no time for a teacher.
+    """
+    return speed.macs(SHARES["train"] * seconds / (2 * ENOUGH_STEPS))
 
 
 def typical_macs(limit: float, sizes: Sizes) -> float:
@@ -222,7 +184,7 @@ def typical_macs(limit: float, sizes: Sizes) -> float:
 def usual_effort(
     seconds: float, step: float, *, packless: bool = False, supernet: float | None = None
 ) -> Effort:
-    """Divide the time: pack, search, teacher, training, baselines; at least a little of each.
+    """Fill the time: pack, search, teacher, the winner and ready networks beside it; at least a little of each.
 
     `step` is how long a step of a typical network takes, `supernet` one of a supernet where that is what is searched
     with. `packless` leaves the device pack out.
@@ -235,9 +197,8 @@ def usual_effort(
         candidates=candidates,
         candidate_steps=steps,
         teacher_steps=_steps(SHARES["teacher"] * rest, TEACHER * step),
-        train_steps=_steps(SHARES["train"] * rest, DISTILLED * step),
+        train_steps=_steps(SHARES["train"] * rest / (1 + baselines), DISTILLED * step),
         baselines=baselines,
-        baseline_steps=_steps(SHARES["baselines"] * rest / baselines, DISTILLED * step),
         pack_minutes=round(pack, 2),
         pack_networks=networks,
         training_seconds=round(rest, 1),

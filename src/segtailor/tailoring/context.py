@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from segtailor.core.target import Includes
 from segtailor.data.locate import locate
 from segtailor.recipes.recipe import Recipe
 from segtailor.runs import Layout
+from segtailor.tailoring.pacing import stage_seconds
 from segtailor.tailoring.settings import TailorRecipe
 from segtailor.targets.timing import Measurement, TimingSettings
 
@@ -26,12 +28,17 @@ def timing(seconds: float) -> TimingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """The surroundings of one stage; `outcomes` are those of the stages before it."""
+    """The surroundings of one stage; `outcomes` are those of the stages before it.
+
+    `left` is how much of the time asked for was left as the stage began.
+    """
 
     recipe: TailorRecipe
     folder: Path
     around: Surroundings
     pace: float = 1.0
+    left: float | None = None
+    began: float = field(default_factory=time.monotonic)
     outcomes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def run_folder(self, name: str) -> Path:
@@ -46,7 +53,16 @@ class Context:
         """Return how long a stage that trains may take, where a time was asked for."""
         if self.recipe.request.seconds is None:
             return None
-        return self.pace * self.recipe.effort.stage_seconds(stage)
+        return self.pace * stage_seconds(self.recipe.effort, stage)
+
+    def remaining(self) -> float | None:
+        """Return how much of the time asked for is left now."""
+        return None if self.left is None else self.left - (time.monotonic() - self.began)
+
+    def overdue(self) -> bool:
+        """Tell whether the time asked for is over."""
+        remaining = self.remaining()
+        return remaining is not None and remaining < 0
 
     def begun(self, name: str) -> bool:
         """Tell whether a run of a stage began before."""
@@ -68,6 +84,17 @@ class Context:
             classes=locate(self.recipe.data).task.outputs,
             settings=self.timing(final=final),
         )
+
+    def look(self, model: Any) -> dict[str, float]:
+        """Measure one network, and how long it took to make it ready for that."""
+        begin = time.monotonic()
+        (one,) = self.time([model])
+        making = time.monotonic() - begin - one.warm_up_seconds - one.seconds
+        return {
+            "median_ms": one.median_ms,
+            "p95_ms": one.p95_ms,
+            "making_seconds": round(max(making, 0.0), 2),
+        }
 
     def timing(self, *, final: bool) -> TimingSettings:
         """Return how networks are timed."""

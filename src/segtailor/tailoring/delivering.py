@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,8 +22,9 @@ from segtailor.tailoring.context import Context
 from segtailor.targets.contract import check_contract
 from segtailor.targets.timing import Measurement
 
-TRIES = 6  # measurements of the final network: a busy moment is no reason to miss a budget,
+TRIES = 6  # measurements of the final network, if there is time: a busy moment is no reason to miss a budget,
 PAUSE = 1.0  # and as such moments may last, each waits so many seconds longer than the one before it
+LOOKS = 3  # at a trained network that misses the budget
 HOPELESS = 3.0  # times the budget: no busy moment explains that
 LAYER_SECONDS, MOST_LAYERS = 0.05, 32
 OWN = "searched"
@@ -39,8 +41,7 @@ def recommend(context: Context) -> dict[str, Any]:
     ]
     budget = context.recipe.request.budget_ms
     for row in rows:
-        (one,) = context.time([row["model"]], final=True)
-        row |= {"median_ms": one.median_ms, "p95_ms": one.p95_ms}
+        row |= _quietest(context, row["model"])
     keeping = [row for row in rows if row["p95_ms"] <= budget] or [min(rows, key=lambda row: row["p95_ms"])]
     best = max(keeping, key=lambda row: row["miou"])
     others = [row for row in keeping if row["network"] != OWN]
@@ -52,6 +53,19 @@ def recommend(context: Context) -> dict[str, Any]:
         "worth": best["network"] == OWN,
         "best_ready": max(others, key=lambda row: row["miou"])["network"] if others else None,
     }
+
+
+def _quietest(context: Context, model: str) -> dict[str, float]:
+    """Measure a network, again if it misses a budget that it kept before its training: then the machine was busy."""
+    budget, best = context.recipe.request.budget_ms, math.inf
+    found: dict[str, float] = {}
+    for _ in range(LOOKS):
+        (one,) = context.time([model], final=True)
+        if one.p95_ms < best:
+            best, found = one.p95_ms, {"median_ms": one.median_ms, "p95_ms": one.p95_ms}
+        if best <= budget or one.median_ms > HOPELESS * budget or context.overdue():
+            break
+    return found
 
 
 def export(context: Context) -> dict[str, Any]:
@@ -95,7 +109,7 @@ def contract(context: Context) -> dict[str, Any]:
         tried.append(_measured(context, file if runs_files else model, place=str(place), whole=runs_files))
         if check_contract(tried[-1], recipe.request.budget_ms).met:
             break
-        if min(one.median_ms for one in tried) > HOPELESS * recipe.request.budget_ms:
+        if context.overdue() or min(one.median_ms for one in tried) > HOPELESS * recipe.request.budget_ms:
             break
     best = min(tried, key=lambda one: one.p95_ms)
     verdict = check_contract(best, recipe.request.budget_ms)

@@ -18,7 +18,8 @@ from segtailor.recipes.recipe import Place
 from segtailor.runs import Layout
 from segtailor.tailoring import delivering, finding, reporting, training
 from segtailor.tailoring.context import Context
-from segtailor.tailoring.settings import SHARES, TailorRecipe
+from segtailor.tailoring.pacing import pace
+from segtailor.tailoring.settings import TailorRecipe
 
 StageWork = Callable[[Context], dict[str, Any]]
 STAGES: tuple[tuple[str, StageWork], ...] = (
@@ -27,7 +28,9 @@ STAGES: tuple[tuple[str, StageWork], ...] = (
     ("pack", finding.pack),
     ("search", finding.search),
     ("choose", finding.choose),
+    ("ready", finding.ready),
     ("teacher", training.teacher),
+    ("lengths", training.lengths),
     ("train", training.train),
     ("baselines", training.baselines),
     ("recommend", delivering.recommend),
@@ -37,9 +40,7 @@ STAGES: tuple[tuple[str, StageWork], ...] = (
     ("layers", delivering.layers),
 )
 ALWAYS = ("data", "fastest")  # done even if no network can keep the budget
-PACED = tuple(SHARES)  # stages whose length follows the time that is left
 CLOCK = "clock.json"
-PACES = (0.25, 10.0)  # the least and the most of what was planned
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -96,23 +97,20 @@ class Tailoring:
             write_json(Layout(self.place.folder).stages / CLOCK, clock, what="clock of the stages")
 
     def _context(self, name: str) -> Context:
+        left = self._left()
         return Context(
             recipe=self.recipe,
             folder=self.place.folder,
             around=self.around,
-            pace=self._pace(name),
+            pace=pace(self.recipe.effort, name, left=left),
+            left=left,
             outcomes=self.outcomes,
         )
 
-    def _pace(self, name: str) -> float:
-        """Return how much more (or less) of a stage fits into the time asked for than was planned."""
-        if self.recipe.request.seconds is None or name not in PACED:
-            return 1.0
-        ahead = PACED[PACED.index(name) :]
-        planned = sum(self.recipe.effort.stage_seconds(stage) for stage in ahead)
-        effort, spent = self.recipe.effort, self.recipe.planning_seconds + sum(self._clock().values())
-        left = self.recipe.request.seconds - spent - effort.closing_seconds
-        return min(max(left / planned, PACES[0]), PACES[1])
+    def _left(self) -> float | None:
+        """Return what is left of the time asked for; what was worked before an interruption counts."""
+        asked = self.recipe.request.seconds
+        return None if asked is None else asked - self.recipe.planning_seconds - sum(self._clock().values())
 
     def _clock(self) -> dict[str, float]:
         file = Layout(self.place.folder).stages / CLOCK

@@ -25,8 +25,6 @@ from segtailor.tailoring.context import Context
 from segtailor.tailoring.delivering import OWN
 from segtailor.tailoring.settings import TailorRecipe
 
-MUCH = 2  # times as many steps of training are no longer the same
-
 
 def deliver(context: Context, *, seconds: Mapping[str, float]) -> dict[str, Json]:
     """Write the report and return what the command prints."""
@@ -92,9 +90,10 @@ def verdict(context: Context) -> str:
 
 
 def _unequal(own: int, other: int) -> str:
-    """Say that a comparison is none, where one side was trained much longer than the other."""
-    fair = max(own, other) <= MUCH * min(own, other)
-    return "" if fair else f" after {other} steps of training against {own}, which is no fair comparison"
+    """Say that a comparison is none, where one side was trained longer than the other."""
+    if own == other:
+        return ""
+    return f" after {other} steps of training against {own}, which is no fair comparison"
 
 
 def _impossible(context: Context) -> dict[str, Json]:
@@ -167,7 +166,7 @@ def _front(context: Context) -> page.Front:
                 p95=times["p95_ms"],
                 params=counted.params,
                 macs=counted.macs,
-                note="recommended" if best else "",
+                note=f"{'recommended; ' if best else ''}{row['steps']} steps of training",
             )
         )
     for row in context.outcomes["choose"]["measured"]:

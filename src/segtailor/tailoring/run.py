@@ -18,10 +18,11 @@ from segtailor.core.job import Step
 from segtailor.core.target import parse_budget_ms, parse_target
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.runs import Display, Layout, Quiet, execute, read_recipe
-from segtailor.tailoring.choosing import choose, expected_seconds
+from segtailor.tailoring.choosing import choose
 from segtailor.tailoring.facts import data_facts, usable
-from segtailor.tailoring.job import PACES, Tailoring
+from segtailor.tailoring.job import Tailoring
 from segtailor.tailoring.machine import MeasuredMachine
+from segtailor.tailoring.pacing import expected_seconds
 from segtailor.tailoring.settings import Request, TailorRecipe
 from segtailor.targets.runtime import runtime_for
 
@@ -142,7 +143,7 @@ def described(recipe: TailorRecipe) -> dict[str, Any]:
     return {
         "request": to_json(recipe.request),
         "choices": [to_json(choice) for choice in recipe.choices],
-        "estimate_seconds": round(expected_seconds(recipe, slowest=PACES[0]), 1),
+        "estimate_seconds": round(expected_seconds(recipe), 1),
     }
 
 

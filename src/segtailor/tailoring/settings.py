@@ -13,12 +13,6 @@ from segtailor.report.document import Choice
 if TYPE_CHECKING:
     from segtailor.tailoring.job import Tailoring
 
-SHARES = {
-    "search": 0.36,
-    "teacher": 0.14,
-    "train": 0.30,
-    "baselines": 0.20,
-}  # of the time that is for training
 FEWEST_SECONDS = 180.0
 GIGA = 1e9
 LABELS: Includes = "network+resize+argmax"  # what a user waits for: from a picture to labels of its size
@@ -67,6 +61,7 @@ class Speed:
 class Effort:
     """How much is done: steps of each training, and candidates of the search. Zero leaves a stage out.
 
+    `train_steps` is the length of the winner's training and of those of at most `baselines` ready networks beside it.
     `supernet_steps` is the length of a search by gradients, which has no candidates.
     """
 
@@ -75,16 +70,11 @@ class Effort:
     teacher_steps: int
     train_steps: int
     baselines: int
-    baseline_steps: int
     pack_minutes: float
     pack_networks: int
     training_seconds: float
     closing_seconds: float
     supernet_steps: int = 0
-
-    def stage_seconds(self, stage: str) -> float:
-        """Return the time planned for a stage that trains."""
-        return SHARES[stage] * self.training_seconds
 
 
 @RECIPES.register("tailor")

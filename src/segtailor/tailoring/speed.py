@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from segtailor.api.networks import count
 from segtailor.api.training import Surroundings, train_recipe
@@ -17,7 +19,9 @@ from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.training import TrainRecipe
 from segtailor.tailoring.settings import GIGA, Speed
 
-WARM, TIMED = 2, 5  # steps
+WARM = 3  # steps before a probe counts
+TIMED, TIMED_SECONDS = 5, 2.0  # steps and seconds that count, at least
+ENDLESS = 1_000_000  # steps
 AHEAD = 0.5  # a step ahead of a search trains weights alone: about half of one that learns choices, too
 ALIKE = 1.5  # two networks whose work differs by less than this tell nothing about a slope
 
@@ -50,11 +54,23 @@ def measure_speed(
 
 
 def step_seconds(recipe: TrainRecipe, around: Surroundings) -> float:
-    """Return how long a step of a training takes; nothing is written but the cache of decoded images."""
-    short = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=WARM))
-    long = replace(short, fit=replace(recipe.fit, steps=WARM + TIMED))
-    seconds = [_seconds(one, around) for one in (short, long)]
-    return max(seconds[1] - seconds[0], 1e-4) / TIMED
+    """Return how long a step of a training takes; nothing is written but the cache of decoded images.
+
+    A training tells its progress about twice a second, and only when its device has done what it tells of. The middle
+    of these counts, so that a moment in which the machine is busy does not.
+    """
+    endless = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=ENDLESS))
+    moments: list[tuple[int, float]] = []
+    for step in _steps(endless, around):
+        if step.done >= WARM:
+            moments.append((step.done, time.perf_counter()))
+        if moments and _long_enough(moments[0], moments[-1]):
+            break
+    return median((end - begin) / (done - before) for (before, begin), (done, end) in pairwise(moments))
+
+
+def _long_enough(first: tuple[int, float], last: tuple[int, float]) -> bool:
+    return last[0] >= first[0] + TIMED and last[1] >= first[1] + TIMED_SECONDS
 
 
 def supernet_seconds(recipe: SearchRecipe, around: Surroundings) -> float:
@@ -72,13 +88,6 @@ def supernet_seconds(recipe: SearchRecipe, around: Surroundings) -> float:
             break  # choosing is not waited for
         begin = time.perf_counter()
     return (1 + AHEAD * share) * (time.perf_counter() - begin)
-
-
-def _seconds(recipe: TrainRecipe, around: Surroundings) -> float:
-    begin = time.perf_counter()
-    for _ in _steps(recipe, around):
-        pass
-    return time.perf_counter() - begin
 
 
 def _steps(recipe: Recipe, around: Surroundings) -> Iterator[Step]:

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from statistics import mean
 from typing import Any
 
 from segtailor.api.networks import architectures, count, resolve
 from segtailor.api.training import evaluate, train_recipe
 from segtailor.core.sampling import sample
 from segtailor.core.space import SPACES, Architecture, family_of
-from segtailor.costs import Macs
+from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
-from segtailor.recipes.candidates import ready_networks
 from segtailor.recipes.training import TrainRecipe
-from segtailor.spaces import baselines as handmade
 from segtailor.tailoring.context import Context
+from segtailor.tailoring.pacing import LATEST, Rival, closing_seconds, common_length, lesson_seconds
 from segtailor.tailoring.searches import search_recipe
 from segtailor.tailoring.speed import step_seconds
 
 LARGER, LARGEST = 1.5, 12.0  # multiply-accumulates of a teacher, in those of its student
 WANTED = 4.0
 DRAWN = 64  # random networks among which a teacher is looked for where none is published
-FEWEST = 2  # steps of any training
 LESSON = 150  # steps below which a teacher knows less than its student will, and only holds it up
 SHORT = 400  # steps below which an average over many of them would still hold the beginning
 
@@ -37,41 +37,72 @@ def teacher(context: Context) -> dict[str, Any]:
     if found is None:
         return {"network": None, "model": None, "reason": "the family has no network of a fitting size"}
     name, arch = found
-    job = Lesson(stage="teacher", folder="teacher", model=arch, planned=context.recipe.effort.teacher_steps)
-    recipe = _recipe(context, job)
-    steps = recipe.fit.steps or 0
-    if context.seconds("teacher") is not None and steps < LESSON and not context.begun("teacher"):
-        reason = f"{name} would learn for {steps} steps only in the time; that goes to its student"
-        return {"network": None, "model": None, "reason": reason}
-    return {"network": name, **_trained(context, job, recipe)}
+    job, steps = Lesson(folder="teacher", model=arch), context.recipe.effort.teacher_steps
+    seconds = context.seconds("teacher")
+    if seconds is not None and not context.begun("teacher"):
+        begin = time.monotonic()
+        step = step_seconds(_of_length(context, job, steps), context.around)
+        steps = Rival(step=step).steps(seconds - (time.monotonic() - begin))
+        if steps < LESSON:
+            reason = f"{name} would learn for {steps} steps only in the time; that goes to its student"
+            return {"network": None, "model": None, "reason": reason}
+    return {"network": name, **_trained(context, job, _of_length(context, job, steps))}
+
+
+def lengths(context: Context) -> dict[str, Any]:
+    """Decide, once, for how many steps the winner and which ready networks are trained: each for as many.
+
+    Where a time was asked for, a probe of each training tells what its steps cost.
+    """
+    found = context.outcomes["ready"]["networks"]
+    names = [row["network"] for row in found]
+    if context.left is None:
+        return {"steps": context.recipe.effort.train_steps, "networks": names}
+    winner = _rival(context, _winner(context), context.outcomes["choose"])
+    others = [_rival(context, _ready(context, row["network"]), row) for row in found]
+    making = mean(row["making_seconds"] for row in (context.outcomes["choose"], *found))  # any may win
+    left = (context.remaining() or 0.0) - closing_seconds(making)
+    length = common_length(winner, others, seconds=left)
+    return {
+        "steps": length.steps,
+        "networks": names[: length.ready],
+        "making_seconds": making,
+        "costs_seconds": [one._asdict() for one in (winner, *others)],
+    }
 
 
 def train(context: Context) -> dict[str, Any]:
     """Train the network that was found, with the teacher's help."""
-    job = Lesson(
-        stage="train",
-        folder="train",
-        model=resolve(context.outcomes["choose"]["architecture"]),
-        planned=context.recipe.effort.train_steps,
-        teacher=context.outcomes["teacher"]["model"],
-    )
-    return _trained(context, job, _recipe(context, job))
+    job = _winner(context)
+    return _trained(context, job, _of_length(context, job, context.outcomes["lengths"]["steps"]))
 
 
 def baselines(context: Context) -> dict[str, Any]:
-    """Train ready networks that keep the budget in the same way: is the search worth it?"""
-    rows, chosen = [], ready(context)
-    for name, latency in chosen:
-        job = Lesson(
-            stage="baselines",
-            folder=f"baseline-{name}",
-            model=resolve(name),
-            planned=context.recipe.effort.baseline_steps,
-            teacher=context.outcomes["teacher"]["model"],
-            share=1 / len(chosen),
-        )
-        rows.append({"network": name, **latency, **_trained(context, job, _recipe(context, job))})
-    return {"networks": rows}
+    """Train ready networks in the same way and for as many steps: is the search worth it?
+
+    Where less time is left than was thought, all but the first are left out; that one is shortened only if it must be,
+    which the verdict tells.
+    """
+    rows: list[dict[str, Any]] = []
+    names, wanted = context.outcomes["lengths"]["networks"], context.outcomes["lengths"]["steps"]
+    for number, name in enumerate(names):
+        job = _ready(context, name)
+        steps = wanted if context.begun(job.folder) else min(wanted, _affordable(context, number))
+        if number and steps < wanted:
+            break
+        rows.append({"network": name, **_trained(context, job, _of_length(context, job, steps))})
+    return {"networks": rows, "left_out": names[len(rows) :]}
+
+
+def _affordable(context: Context, number: int) -> int:
+    """Return how many steps of a ready network end early enough."""
+    remaining, asked = context.remaining(), context.recipe.request.seconds
+    decided = context.outcomes["lengths"]
+    if remaining is None or asked is None:
+        return int(decided["steps"])
+    rival = Rival(**decided["costs_seconds"][1 + number])
+    closing = closing_seconds(decided["making_seconds"], untimed=1 + number)
+    return rival.steps(remaining + (LATEST - 1) * asked - closing)
 
 
 def larger(context: Context) -> tuple[str, Architecture] | None:
@@ -101,67 +132,33 @@ def _relatives(context: Context, family: str) -> Iterator[dict[str, Architecture
     yield {f"drawn network {number}": sample(space, rng) for number in range(DRAWN)}
 
 
-def ready(context: Context) -> list[tuple[str, dict[str, float]]]:
-    """Return the ready networks that are worth training: within the budget as measured, the best expected first.
-
-    At least one is hand-made where any keeps the budget.
-    """
-    recipe, wanted = context.recipe, context.recipe.effort.baselines
-    if not wanted:
-        return []
-    classes = locate(recipe.data).task.outputs
-    chosen = context.outcomes["choose"]
-    most = (
-        3
-        * count(chosen["architecture"], image=recipe.image).macs
-        * max(1.0, recipe.request.budget_ms / chosen["p95_ms"])
-    )
-    rows = [row.name for row in ready_networks(Macs(), most, image=recipe.image, classes=classes) if row.fits]
-    found: list[tuple[str, dict[str, float]]] = []
-    for group in (
-        [name for name in rows if name in handmade()],
-        [name for name in rows if name not in handmade()],
-    ):
-        found += _fitting(context, group, wanted - len(found) if found else max(1, wanted // 2))
-    return found
-
-
-def _fitting(context: Context, names: list[str], wanted: int) -> list[tuple[str, dict[str, float]]]:
-    """Measure networks one by one until enough keep the budget, or half of the stage's time is gone."""
-    found: list[tuple[str, dict[str, float]]] = []
-    seconds, begin = context.seconds("baselines"), time.monotonic()
-    for name in names[: 4 * wanted + 2]:
-        late = seconds is not None and time.monotonic() - begin > seconds / 2
-        if late or len(found) >= wanted:
-            break
-        (one,) = context.time([name])
-        if one.p95_ms <= context.recipe.request.budget_ms:
-            found.append((name, {"median_ms": one.median_ms, "p95_ms": one.p95_ms}))
-    return found
-
-
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """One training of a stage: which network, in which folder, with how much of the stage's time."""
+    """One training: which network, in which folder, taught by whom."""
 
-    stage: str
     folder: str
     model: Architecture
-    planned: int
     teacher: str | None = None
-    share: float = 1.0
 
 
-def _recipe(context: Context, job: Lesson) -> TrainRecipe:
-    """Describe a training that fits the time, if one was asked for: a probe of it tells how long its steps take."""
-    recipe = _of_length(context, job, job.planned)
-    seconds = context.seconds(job.stage)
-    if seconds is None or context.begun(job.folder):
-        return recipe
-    begin = time.monotonic()
-    step = step_seconds(recipe, context.around)
-    left = job.share * seconds - (time.monotonic() - begin)
-    return _of_length(context, job, max(FEWEST, round(left / step)))
+def _winner(context: Context) -> Lesson:
+    arch = resolve(context.outcomes["choose"]["architecture"])
+    return Lesson(folder="train", model=arch, teacher=context.outcomes["teacher"]["model"])
+
+
+def _ready(context: Context, name: str) -> Lesson:
+    return Lesson(
+        folder=f"baseline-{name}", model=resolve(name), teacher=context.outcomes["teacher"]["model"]
+    )
+
+
+def _rival(context: Context, job: Lesson, measured: Mapping[str, Any]) -> Rival:
+    """Probe a training."""
+    recipe, around = context.recipe, context.around
+    step = step_seconds(_of_length(context, job, recipe.effort.train_steps), around)
+    pictures = len(open_pixels(locate(recipe.data), "val", around.cache))
+    batches = pictures * math.prod(recipe.image) / (recipe.batch * math.prod(recipe.crop))
+    return Rival(step=step, rest=lesson_seconds(measured["making_seconds"], step=step, batches=batches))
 
 
 def _of_length(context: Context, job: Lesson, steps: int) -> TrainRecipe:

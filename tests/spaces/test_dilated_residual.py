@@ -81,7 +81,7 @@ def test_impossible_networks_are_refused_by_field(change: dict[str, Any], messag
 
 
 def test_networks_outside_the_options_have_no_picks() -> None:
-    with pytest.raises(InvalidArchitecture, match="rhythm: .*this space allows"):
+    with pytest.raises(InvalidArchitecture, match=r"rhythm: .*this space allows"):
         SPACE.picks(
             DilatedResidualArchitecture(
                 stem=16, quarter=32, quarter_blocks=1, eighth=48, dilations=(3, 1, 1, 1), decoder=24

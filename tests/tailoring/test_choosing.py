@@ -44,8 +44,8 @@ class Described:
         assert min(*crop, batch) >= 1
         return Speed(base=self.base, per_gmac=self.per_gmac)
 
-    def macs_per_ms(self, image: tuple[int, int]) -> float:
-        assert min(image) >= 1
+    def macs_per_ms(self, image: tuple[int, int], milliseconds: float) -> float:
+        assert min(*image, milliseconds) > 0
         return 5e7
 
     def sizes(self, crop: tuple[int, int]) -> Sizes:

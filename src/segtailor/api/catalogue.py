@@ -60,6 +60,7 @@ def _strategies() -> list[tuple[str, str]]:
 
 def _recipes() -> list[tuple[str, str]]:
     import segtailor.recipes.auxcells_studies
+    import segtailor.recipes.dilated
     import segtailor.recipes.gradient_systems
     import segtailor.recipes.lpsnet  # noqa: F401 - registers its systems
     from segtailor.recipes.systems import SYSTEMS

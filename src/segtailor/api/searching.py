@@ -9,6 +9,7 @@ from typing import Any
 
 import segtailor.recipes.auxcells
 import segtailor.recipes.auxcells_studies
+import segtailor.recipes.dilated
 import segtailor.recipes.gradient_systems
 import segtailor.recipes.lpsnet
 import segtailor.spaces  # noqa: F401 - registers the families

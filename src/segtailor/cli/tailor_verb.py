@@ -12,7 +12,7 @@ from segtailor.cli.options import DryRun, Json, Size
 from segtailor.cli.output import emit, note
 from segtailor.cli.surroundings import Where
 
-System = Literal["auto", "fasterseg", "squeezenas", "autortnet", "auxcells", "lpsnet"]
+System = Literal["auto", "fasterseg", "squeezenas", "autortnet", "auxcells", "lpsnet", "dilated"]
 
 
 def tailor_(

@@ -11,7 +11,7 @@ from segtailor.tailoring.facts import DataFacts
 from segtailor.tailoring.pacing import CLOSING_SECONDS, ENOUGH_STEPS, PACK_WORTH, SHARES, training_time
 from segtailor.tailoring.settings import Effort, Request, Speed, TailorRecipe
 
-SYSTEMS = ("lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
+SYSTEMS = ("dilated", "lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
 MULTIPLE = 32  # the deepest stride of the families
 CROP_PIXELS = {
     False: 128 * 256,
@@ -60,8 +60,8 @@ class Machine(Protocol):
     def speed(self, crop: tuple[int, int], batch: int) -> Speed:
         """Return how fast networks are trained at a crop and batch."""
 
-    def macs_per_ms(self, image: tuple[int, int]) -> float:
-        """Return what a usual network does in a millisecond on the target, at an image size."""
+    def macs_per_ms(self, image: tuple[int, int], milliseconds: float) -> float:
+        """Return what a network that takes so long on the target does in a millisecond, at an image size."""
 
     def sizes(self, crop: tuple[int, int]) -> Sizes:
         """Return how small and large networks are."""
@@ -78,10 +78,10 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
     system = usual_system(request)
     seconds = request.seconds or USUAL_SECONDS
     packless = seconds < PACK_WORTH
-    rate = machine.macs_per_ms(image)
+    allowed = SEARCHED * request.budget_ms
+    rate = machine.macs_per_ms(image, allowed)
     share = crop[0] * crop[1] / (image[0] * image[1])
     trainable = largest_trainable(training_time(seconds, packless=packless).rest, speed) / (batch * share)
-    allowed = SEARCHED * request.budget_ms
     limit = round(max(min(allowed, trainable / rate), LEAST * allowed), 4)
     step = speed.step(batch * typical_macs(limit * rate * share, machine.sizes(crop)))
     effort = usual_effort(seconds, step, packless=packless, supernet=machine.supernet())
@@ -129,7 +129,7 @@ def _told(recipe: TailorRecipe, facts: DataFacts, machine: Machine) -> list[Choi
         Choice(setting="time", value=f"{seconds / 60:.0f} min", reason=_why_time(request)),
         Choice(setting="largest", value=f"{recipe.search_limit_ms:g} ms", reason=_why_largest(recipe)),
         Choice(setting="latency", value=_priced(effort), reason=_why_priced(effort)),
-        Choice(setting="search", value=_search(effort), reason=_why_search(effort)),
+        Choice(setting="search", value=_search(effort), reason=_why_search(system, effort)),
         Choice(
             setting="training",
             value=f"{effort.train_steps} steps",
@@ -160,9 +160,9 @@ def usual_batch(facts: DataFacts, machine: Machine) -> int:
 
 
 def usual_system(request: Request) -> str:
-    """Return the system asked for; `auto` is the one that measures whole networks and needs no supernet."""
+    """Return the system asked for; `auto` is the one whose networks learn most from little."""
     if request.recipe == "auto":
-        return "lpsnet"
+        return "dilated"
     if request.recipe not in SYSTEMS:
         raise unknown("recipe", request.recipe, (*SYSTEMS, "auto"))
     return request.recipe
@@ -230,7 +230,7 @@ def _where(machine: Machine) -> str:
 def _why_system(request: Request) -> str:
     if request.recipe != "auto":
         return "asked for"
-    return "grows or evolves networks of ordinary convolutions, the fastest kind on most devices"
+    return "evolves networks of ordinary convolutions that keep detail and learn from few images"
 
 
 def _why_image(request: Request, facts: DataFacts) -> str:
@@ -277,14 +277,15 @@ def _why_priced(effort: Effort) -> str:
 def _search(effort: Effort) -> str:
     if effort.supernet_steps:
         return f"one supernet, {effort.supernet_steps} steps"
-    way = "expansion" if expands(effort) else "a few"
-    return f"{effort.candidates} candidates, {effort.candidate_steps} steps each ({way})"
+    return f"{effort.candidates} candidates, {effort.candidate_steps} steps each"
 
 
-def _why_search(effort: Effort) -> str:
+def _why_search(system: str, effort: Effort) -> str:
     share = f"{SHARES['search']:.0%} of the training time"
     if effort.supernet_steps:
         return f"{share}, at the speed of a short probe"
+    if system != "lpsnet":
+        return f"about {share}"
     if expands(effort):
         return f"{share}, enough for {EXPANSIONS} steps of LPS-Net's expansion"
-    return f"about {share}, too little for an expansion step by step"
+    return f"about {share}, too little for an expansion step by step: they evolve"

@@ -64,11 +64,14 @@ class MeasuredMachine:
             around=self.around,
         )
 
-    def macs_per_ms(self, image: tuple[int, int]) -> float:
-        """Time a usual network of the system on the target."""
-        _, usual, _ = self._examples
-        (one,) = bench([usual], [self.request.target], image=image, settings=timing(1.0))
-        return count(usual, image=image).macs / one.median_ms
+    def macs_per_ms(self, image: tuple[int, int], milliseconds: float) -> float:
+        """Time a small and a usual network of the system on the target."""
+        pair = self._examples[:2]
+        rows = bench(pair, [self.request.target], image=image, settings=timing(1.0))
+        known = [
+            (row.median_ms, count(network, image=image).macs) for row, network in zip(rows, pair, strict=True)
+        ]
+        return rate_at(milliseconds, known[0], known[1])
 
     def sizes(self, crop: tuple[int, int]) -> Sizes:
         """Count the smallest and the largest network that a search may come to."""
@@ -94,3 +97,17 @@ class MeasuredMachine:
             (sample(space, rng) for _ in range(SAMPLES)), key=lambda arch: count(arch, image=(64, 128)).macs
         )
         return found[0], found[SAMPLES // 2], found[-1]
+
+
+def rate_at(milliseconds: float, small: tuple[float, float], usual: tuple[float, float]) -> float:
+    """Return work per millisecond at a latency, from the (milliseconds, work) of two networks.
+
+    Every network spends some time that does no work, so small ones do less per millisecond: on the line through the
+    two, and below the smaller one in its proportion.
+    """
+    (short, little), (long, much) = small, usual
+    if long <= short or much <= little:
+        return much / long
+    if milliseconds <= short:
+        return little / short
+    return (little + (milliseconds - short) * (much - little) / (long - short)) / milliseconds

@@ -23,6 +23,8 @@ def search_recipe(context: Context, *, pack: Path | None, priced: bool = False) 
         choices, changes = SearchChoices(seed=recipe.request.seed), _supernet(context, base)
     else:
         choices, changes = _trials(context, base), _judging(context, base)
+        if "evolution" in (base.strategy.kind, choices.strategy):
+            changes += _breeding(context)
     if priced:
         limit = recipe.search_limit_macs if pack is None else recipe.search_limit_ms
         choices = replace(choices, budget=f"{limit:.0f}" if pack is None else f"{limit}ms")
@@ -72,6 +74,15 @@ def _judging(context: Context, base: SearchRecipe) -> list[str]:
         f"training.fit.lr={recipe.lr}",
         f"training.fit.precision={recipe.precision}",
         f"training.augment.crop=[{recipe.crop[0]},{recipe.crop[1]}]",
+    ]
+
+
+def _breeding(context: Context) -> list[str]:
+    """Return a population that leaves most of the candidates to be bred."""
+    candidates = context.recipe.effort.candidates
+    return [
+        f"strategy.settings.population={min(16, max(4, candidates // 3))}",
+        f"strategy.settings.children={max(2, candidates // 8)}",
     ]
 
 

@@ -32,7 +32,7 @@ TEACHER = 4.0  # work of a teacher, in that of its student
 DISTILLED = 1 + TEACHER / 3  # a step with a teacher, who only looks: a third of what learning costs
 STARTING_SECONDS = 10.0  # until the workers of a search are there
 FEWEST_STEPS = 20
-LEAST = 0.25  # of what the budget allows: in a hurry, too, networks are not made smaller than this
+LEAST = 0.1  # of what the budget allows: in a hurry, too, networks are not made smaller than this
 
 
 class Sizes(NamedTuple):

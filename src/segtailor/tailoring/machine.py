@@ -89,13 +89,16 @@ class MeasuredMachine:
 
     @cached_property
     def _examples(self) -> tuple[str | Architecture, str | Architecture, str | Architecture]:
-        """A small, a usual and a large network of the system: published ones, or random ones of its space."""
+        """A small, a usual and a large network of the system: published ones, or random ones of its space.
+
+        Options go from small to large where they have an order, so the first of each make one of the smallest.
+        """
         if usual_system(self.request) == "lpsnet":
             return SMALLEST, USUAL, LARGEST
         space, rng = self._search.space.build(SPACES), Random(0)
-        found = sorted(
-            (sample(space, rng) for _ in range(SAMPLES)), key=lambda arch: count(arch, image=(64, 128)).macs
-        )
+        networks = [sample(space, rng) for _ in range(SAMPLES)]
+        networks.append(space.architecture({decision.name: 0 for decision in space.decisions}))
+        found = sorted(networks, key=lambda arch: count(arch, image=(64, 128)).macs)
         return found[0], found[SAMPLES // 2], found[-1]
 
 

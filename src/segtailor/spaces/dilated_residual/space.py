@@ -31,12 +31,12 @@ class DilatedResidual:
     """Widths at three scales, depths at two, and the rhythm in which dilations repeat."""
 
     stems: tuple[int, ...] = (8, 16, 24, 32, 48)
-    quarters: tuple[int, ...] = (16, 24, 32, 48, 64, 96, 128)
+    quarters: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
     quarter_blocks: tuple[int, ...] = (1, 2, 3, 4)
-    eighths: tuple[int, ...] = (16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192)
+    eighths: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192)
     blocks: tuple[int, ...] = (4, 5, 6, 7, 8, 10, 12)
     rhythms: tuple[str, ...] = ("1", "1-2", "1-2-4", "1-2-4-8", "2-4-8")
-    decoders: tuple[int, ...] = (16, 24, 32, 48, 64, 96)
+    decoders: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96)
 
     architecture_type: ClassVar[type] = DilatedResidualArchitecture
 

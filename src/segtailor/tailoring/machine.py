@@ -18,7 +18,7 @@ from segtailor.tailoring.choosing import Sizes, usual_system
 from segtailor.tailoring.context import timing
 from segtailor.tailoring.facts import on_accelerator
 from segtailor.tailoring.searches import by_gradients
-from segtailor.tailoring.settings import Request, Speed
+from segtailor.tailoring.settings import LABELS, Request, Speed
 from segtailor.tailoring.speed import measure_speed, supernet_seconds
 
 SMALLEST, USUAL, LARGEST = (
@@ -65,9 +65,9 @@ class MeasuredMachine:
         )
 
     def macs_per_ms(self, image: tuple[int, int], milliseconds: float) -> float:
-        """Time a small and a usual network of the system on the target."""
+        """Time a small and a usual network of the system on the target, up to labels: what the budget is for."""
         pair = self._examples[:2]
-        rows = bench(pair, [self.request.target], image=image, settings=timing(1.0))
+        rows = bench(pair, [self.request.target], image=image, includes=LABELS, settings=timing(1.0))
         known = [
             (row.median_ms, count(network, image=image).macs) for row, network in zip(rows, pair, strict=True)
         ]

@@ -66,12 +66,13 @@ class MeasuredMachine:
 
     def macs_per_ms(self, image: tuple[int, int], milliseconds: float) -> float:
         """Time a small and a usual network of the system on the target, up to labels: what the budget is for."""
-        pair = self._examples[:2]
-        rows = bench(pair, [self.request.target], image=image, includes=LABELS, settings=timing(1.0))
-        known = [
-            (row.median_ms, count(network, image=image).macs) for row, network in zip(rows, pair, strict=True)
-        ]
-        return rate_at(milliseconds, known[0], known[1])
+        small, usual = (self._timed(network, image) for network in self._examples[:2])
+        return rate_at(milliseconds, small, usual)
+
+    def _timed(self, network: str | Architecture, image: tuple[int, int]) -> tuple[float, float]:
+        """Time a network by itself, undisturbed: its fastest run, since a busy moment says nothing of what fits."""
+        (row,) = bench([network], [self.request.target], image=image, includes=LABELS, settings=timing(1.0))
+        return row.min_ms, count(network, image=image).macs
 
     def sizes(self, crop: tuple[int, int]) -> Sizes:
         """Count the smallest and the largest network that a search may come to."""

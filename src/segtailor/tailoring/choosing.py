@@ -32,6 +32,7 @@ TEACHER = 4.0  # work of a teacher, in that of its student
 DISTILLED = 1 + TEACHER / 3  # a step with a teacher, who only looks: a third of what learning costs
 STARTING_SECONDS = 10.0  # until the workers of a search are there
 FEWEST_STEPS = 20
+SMALLEST = 1.5  # times the smallest network may be searched however tight the budget: measuring decides
 LEAST = 0.1  # of what the budget allows: in a hurry, too, networks are not made smaller than this
 
 
@@ -97,7 +98,7 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
         effort=effort,
         workers=machine.workers,
         search_limit_ms=limit,
-        search_limit_macs=round(limit * rate),
+        search_limit_macs=round(max(limit * rate, SMALLEST * machine.sizes(image).least)),
         precision=machine.precision,
     )
     return replace(recipe, choices=tuple(_told(recipe, facts, machine)))

@@ -13,6 +13,7 @@ from segtailor.api.timing import bench
 from segtailor.api.training import Surroundings
 from segtailor.core.sampling import sample
 from segtailor.core.space import SPACES, Architecture
+from segtailor.data.locate import locate
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.tailoring.choosing import Sizes, usual_system
 from segtailor.tailoring.context import timing
@@ -71,7 +72,15 @@ class MeasuredMachine:
 
     def _timed(self, network: str | Architecture, image: tuple[int, int]) -> tuple[float, float]:
         """Time a network by itself, undisturbed: its fastest run, since a busy moment says nothing of what fits."""
-        (row,) = bench([network], [self.request.target], image=image, includes=LABELS, settings=timing(1.0))
+        classes = locate(self.data).task.outputs
+        (row,) = bench(
+            [network],
+            [self.request.target],
+            image=image,
+            includes=LABELS,
+            classes=classes,
+            settings=timing(1.0),
+        )
         return row.min_ms, count(network, image=image).macs
 
     def sizes(self, crop: tuple[int, int]) -> Sizes:

@@ -86,7 +86,9 @@ def verdict(context: Context) -> str:
         return f"{sentence}; no ready network that was tried kept the budget."
     who = f"the best ready network ({rival})" if chosen["worth"] else "the searched network"
     unequal = _unequal(rows[chosen["network"]]["steps"], rows[rival]["steps"])
-    return f"{sentence}; {who} reached {100 * rows[rival]['miou']:.1f} %{unequal}."
+    late = rows[rival]["p95_ms"]
+    missed = f" but takes {late:.2f} ms" if not chosen["worth"] and late > kept["budget_ms"] else ""
+    return f"{sentence}; {who} reached {100 * rows[rival]['miou']:.1f} %{unequal}{missed}."
 
 
 def _unequal(own: int, other: int) -> str:

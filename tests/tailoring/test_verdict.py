@@ -40,7 +40,7 @@ def test_the_quality_is_that_of_the_file_which_is_delivered(kept: bool, miou: fl
 def test_a_ready_network_that_wins_is_named_beside_the_searched_one() -> None:
     told = verdict(context({"kept": False}, network="lpsnet-s"))
     assert told.startswith("Use the ready network lpsnet-s: 30.0 % mIoU")
-    assert told.endswith("the searched network reached 40.0 % but takes 5.50 ms.")  # the reason: 5 ms were asked
+    assert told.endswith("the searched network reached 40.0 % but takes 5.50 ms.")
 
 
 def test_without_a_ready_network_in_the_budget_that_is_said() -> None:

@@ -22,6 +22,7 @@ def script(*arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
     toy_job.run(tmp_path / "whole")
     killed = int(script("kill", tmp_path / "killed", 10, 1))

@@ -241,6 +241,7 @@ def test_every_form_of_the_cost_term_prefers_cheaper_options(form: Any, of: Any,
     assert slope[0] < 0 < slope[3]  # skip becomes likelier, the largest kernel less likely
 
 
+@pytest.mark.slow
 def test_an_adaptive_weight_brings_the_expected_cost_to_the_budget() -> None:
     limit, space = 120_000.0, ToyOps(blocks=3)
     free = finished(settings(steps=80, cost=CostTerm(weight=0.0)), problem(space))

@@ -90,6 +90,7 @@ def test_depth_logits_stay_frozen_for_a_third_and_then_move(mode: Any) -> None:
     assert len({tuple(row) for row in operators}) == len(operators)  # operators move from the first step on
 
 
+@pytest.mark.slow
 def test_a_large_gamma_makes_the_expected_depths_fall() -> None:
     strategy = autortnet("small", cost_weight=5.0, mode="path").strategy
     pressed = short(strategy, steps=8, logits=LogitOptimiser(lr=0.3), groups={}, learn=Learning())

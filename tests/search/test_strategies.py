@@ -52,6 +52,7 @@ def test_a_strategy_finds_the_planted_best_and_beats_random_at_equal_trials(stra
     assert better >= 9
 
 
+@pytest.mark.slow
 def test_few_children_at_a_time_make_the_most_of_few_trials() -> None:
     def found(strategy: Any) -> float:
         asked = (problem(limit=LIMIT, seed=seed, noise=NOISE) for seed in range(12))

@@ -119,6 +119,7 @@ def test_costs_follow_what_zero_operators_leave_unread() -> None:
     assert max(sizes) > 0  # some plans lack whole cells, so the test has seen them
 
 
+@pytest.mark.slow
 def test_published_supernet_has_twelve_million_weights() -> None:  # specification section 8.4
     with torch.device("meta"):
         supernet = PUBLISHED.supernet(Shape(3, 768, 1536), 19)

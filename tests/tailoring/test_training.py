@@ -141,6 +141,7 @@ def test_a_speed_says_both_how_long_work_takes_and_how_much_fits() -> None:
     assert speed.macs(0.01) == 0
 
 
+@pytest.mark.slow
 def test_a_probe_takes_a_few_steps_and_leaves_nothing(tmp_path: Path) -> None:
     around = Surroundings(cache=tmp_path / "cache", device="cpu")
     plan = train_recipe(

@@ -103,22 +103,29 @@ class DilatedResidual:
         )
 
     def calls(self, image: Shape, classes: int) -> Iterator[OpCall]:
-        """Yield every call of any plan: they depend on neighbouring widths and on single dilations alone."""
+        """Yield every call of any plan: they depend on two neighbouring widths and on single dilations alone."""
         dilations = tuple(sorted({value for text in self.rhythms for value in _rhythm(text)}))
+        widths = {
+            "stem": self.stems,
+            "quarter": self.quarters,
+            "eighth": self.eighths,
+            "decoder": self.decoders,
+        }
+        first = {name: options[0] for name, options in widths.items()}
         seen: set[OpCall] = set()
-        for stem, quarter, eighth, decoder in product(self.stems, self.quarters, self.eighths, self.decoders):
-            arch = DilatedResidualArchitecture(
-                stem=stem,
-                quarter=quarter,
-                quarter_blocks=1,
-                eighth=eighth,
-                dilations=dilations,
-                decoder=decoder,
-            )
-            for call in self.plan(arch, image, classes).calls:
-                if call not in seen:
-                    seen.add(call)
-                    yield call
+        for left, right in (
+            ("stem", "quarter"),
+            ("quarter", "eighth"),
+            ("quarter", "decoder"),
+            ("eighth", "decoder"),
+        ):
+            for pair in product(widths[left], widths[right]):
+                chosen = {**first, left: pair[0], right: pair[1]}
+                arch = DilatedResidualArchitecture(**chosen, quarter_blocks=1, dilations=dilations)
+                for call in self.plan(arch, image, classes).calls:
+                    if call not in seen:
+                        seen.add(call)
+                        yield call
 
 
 def _residual(build: PlanBuilder, name: str, source: str, *, dilation: int = 1) -> str:

@@ -73,6 +73,7 @@ def _classes() -> tuple[str, ...]:
     return TASK.classes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["random", "evolution"])
 def test_other_strategies_are_a_flag(
     strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

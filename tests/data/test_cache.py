@@ -260,6 +260,7 @@ def test_without_locks_the_first_finished_build_wins(tmp_path: Path, monkeypatch
     assert len(leftovers(root)) == 1
 
 
+@pytest.mark.slow
 def test_killed_build_is_neither_used_nor_kept(tmp_path: Path) -> None:
     dataset = folder(tmp_path)
     victim = builder(tmp_path, 10)

@@ -81,6 +81,7 @@ def test_unknown_stages_are_refused_with_near_matches(network: Network) -> None:
         staged(network, "network+argmin")
 
 
+@pytest.mark.slow
 def test_another_network_is_not_equal(network: Network, tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     export_onnx(network, file, image=SIZE)

@@ -34,6 +34,7 @@ def test_training_and_deployment_compute_the_same(size: tuple[int, int]) -> None
         assert torch.allclose(conv.train(training)(image), plain(image), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_training_on_a_picture_in_channels_last_leaves_memory_intact() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr  # with a strided kernel of torch 2.13 this process crashes

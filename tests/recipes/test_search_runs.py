@@ -63,6 +63,7 @@ def test_the_workers_entry_names_a_wrong_setting(tmp_path: Path) -> None:
         judge_by_training(trial(tmp_path, augment={"crop": "large"}), "cpu")
 
 
+@pytest.mark.slow
 def test_a_study_tells_every_entrant_and_keeps_its_architecture(tmp_path: Path) -> None:
     found: Any = search(tiny("lpsnet-interactions"), tmp_path / "run", surroundings=around(tmp_path))
     names = [row["entrant"] for row in found["study"]]
@@ -86,6 +87,7 @@ def test_a_search_again_elsewhere_takes_its_trials_from_the_cache(tmp_path: Path
     assert not any(item["result"]["cached"] for item in other["trials"])  # another seed, another training
 
 
+@pytest.mark.slow
 def test_halving_is_a_setting_of_the_recipe(tmp_path: Path) -> None:
     recipe = tiny(steps=1, halving={"rungs": [0.5], "keep": 0.5})
     found: Any = search(recipe, tmp_path / "run", surroundings=around(tmp_path))

@@ -41,6 +41,7 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     assert found == results(Serial(), strategy)
 
 
+@pytest.mark.slow
 def test_a_trial_that_always_kills_its_worker_is_recorded_as_failed() -> None:
     job: Any = RandomSearch(trials=4).job(problem(executor=Processes(retries=1), work="die_always"))
     steps = list(job.steps())
@@ -90,6 +91,7 @@ def test_workers_end_when_the_driver_is_killed() -> None:
     assert alive == []
 
 
+@pytest.mark.slow
 def test_a_trial_out_of_memory_is_tried_again_in_a_process(tmp_path: Path) -> None:
     log = tmp_path / "log"
     strategy = RandomSearch(trials=3)

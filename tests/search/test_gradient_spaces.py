@@ -72,6 +72,7 @@ def rows(job: GradientSearch) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
     [
@@ -199,6 +200,7 @@ def table(space: Any, *, without: int = 0) -> LatencyTable:
     return LatencyTable(pack=pack)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", [BLOCKS, CELLS])
 @pytest.mark.parametrize("kind", ["latency", "params"])
 def test_either_space_is_searched_under_any_additive_cost(space: Any, kind: str) -> None:

@@ -135,6 +135,7 @@ def test_latency_of_uniform_weights_is_that_of_the_specification() -> None:  # s
     assert float(supernet.searched_cost(weights, one)) == 60
 
 
+@pytest.mark.slow
 def test_a_later_exit_costs_every_cell_up_to_it() -> None:  # section 11, test 4
     supernet = PUBLISHED.supernet(Shape(3, 64, 64), 4)
     weights = {name: row.requires_grad_() for name, row in uniform(PUBLISHED).items()}
@@ -206,6 +207,7 @@ def test_the_aggregation_cell_has_no_latency_term_but_is_part_of_the_cost() -> N
     assert all(weights[key].grad is not None for key in keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_cross_entropy_reaches_the_depths_in_every_mode(mode: Mode, fused: bool) -> None:
@@ -253,6 +255,7 @@ def test_a_path_runs_one_operator_per_edge() -> None:
                 assert used <= {chosen}
 
 
+@pytest.mark.slow
 def test_pruning_runs_no_cells_behind_the_last_exit_and_approaches_soft_weights() -> None:
     supernet, runs = prepared(TINY), []
     last = supernet._stages()[2].supercells()[-1]
@@ -321,6 +324,7 @@ def test_removing_an_operator_removes_it_from_all_cells_that_share_it() -> None:
         supernet.remove("depth2", 1)
 
 
+@pytest.mark.slow
 def test_a_resumed_search_restores_what_was_removed() -> None:
     supernet, again = TINY.supernet(IMAGE, 4), TINY.supernet(IMAGE, 4)
     for decision, option in (("normal1_edge13", 4), ("reduction3_edge02", 0), ("aggregation_H1_N1", 2)):

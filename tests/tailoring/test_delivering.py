@@ -39,6 +39,7 @@ def test_what_is_clear_is_measured_once(tmp_path: Path, budget_ms: float, met: b
     assert "times" not in found["sentence"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("searched", "winner"), [(0.4, "searched"), (0.2, "lpsnet-step0")])
 def test_the_best_network_within_the_budget_is_recommended_whoever_made_it(
     tmp_path: Path, searched: float, winner: str

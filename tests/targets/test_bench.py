@@ -86,6 +86,7 @@ def test_bundles_and_architecture_files_are_timed(tmp_path: Path) -> None:
     assert [row.network for row in rows] == ["mine", str(file), "scalable_path"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "includes",
     [

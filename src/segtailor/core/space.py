@@ -90,6 +90,18 @@ def check_picks(decisions: Iterable[Decision], picks: Picks) -> None:
             )
 
 
+def picked(decisions: Iterable[Decision], values: Mapping[str, object]) -> Picks:
+    """Return the number of the option that each decision's value is; one that is no option is refused by name."""
+    picks = {}
+    for decision in decisions:
+        options: tuple[object, ...] = decision.options
+        value = values[decision.name]
+        if value not in options:
+            raise InvalidArchitecture(f"{decision.name}: {value}; this space allows {list(options)}.")
+        picks[decision.name] = options.index(value)
+    return picks
+
+
 def family_of(arch: Architecture) -> str:
     """Return the registered name of the family an architecture belongs to."""
     for name in families():

@@ -25,9 +25,8 @@ from segtailor.tasks.segmentation.targets import Labels
 from segtailor.tasks.targets import Targets
 
 BLOCK = 64  # images converted at a time, so that filling a device needs little memory beside it
-ORDER, LOOKS, MIX, STYLE = range(
-    4
-)  # separate random streams: which image, how it looks, what is pasted, whose style
+# Separate random streams: which image, how it looks, what is pasted, whose style.
+ORDER, LOOKS, MIX, STYLE = range(4)
 
 
 class Batch(NamedTuple):

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from itertools import cycle, islice, product
 from typing import ClassVar
 
-from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.space import SPACES, Decision, Group, Picks, check_picks
+from segtailor.core.space import SPACES, Decision, Group, Picks, check_picks, picked
 from segtailor.ops import Conv, Sum
 from segtailor.ops.pointwise import Activate
 from segtailor.spaces.dilated_residual.architecture import DilatedResidualArchitecture
@@ -68,16 +67,7 @@ class DilatedResidual:
         """Encode an architecture."""
         blocks = len(arch.dilations)
         rhythm = next((text for text in self.rhythms if _repeated(text, blocks) == arch.dilations), None)
-        found = {}
-        for decision in self.decisions:
-            value = {"blocks": blocks, "rhythm": rhythm or arch.dilations}.get(decision.name)
-            value = getattr(arch, decision.name) if value is None else value
-            if value not in decision.options:
-                raise InvalidArchitecture(
-                    f"{decision.name}: {value}; this space allows {list(decision.options)}."
-                )
-            found[decision.name] = decision.options.index(value)
-        return found
+        return picked(self.decisions, {**vars(arch), "blocks": blocks, "rhythm": rhythm or arch.dilations})
 
     def plan(self, arch: DilatedResidualArchitecture, image: Shape, classes: int) -> Plan:
         """Write the layers: stem, blocks at 1/4 and 1/8, a decoder at 1/4, and a head at 1/8 for training."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.space import SPACES, Decision, Picks, check_picks
+from segtailor.core.space import SPACES, Decision, Picks, check_picks, picked
 from segtailor.spaces.hyper_cell.aggregation import OWN_PATHS, Aggregation, Wiring
 from segtailor.spaces.hyper_cell.architecture import (
     EDGES,
@@ -86,15 +86,7 @@ class HyperCell:
                 values |= dict(zip(cell_keys(kind, index), cell, strict=True))
         if arch.aggregation is not None:
             values |= dict(zip(self.aggregation_keys(), arch.aggregation.operators, strict=True))
-        picks = {}
-        for decision in self.decisions:
-            options: tuple[object, ...] = decision.options
-            if values[decision.name] not in options:
-                raise InvalidArchitecture(
-                    f"{decision.name}: {values[decision.name]}; this space allows {list(options)}."
-                )
-            picks[decision.name] = options.index(values[decision.name])
-        return picks
+        return picked(self.decisions, values)
 
     def plan(self, arch: HyperCellArchitecture, image: Shape, classes: int) -> Plan:
         """Write the layers."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.growth import Growth
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.space import SPACES, Decision, Picks, check_picks
+from segtailor.core.space import SPACES, Decision, Picks, check_picks, picked
 from segtailor.ops import Concat, Conv, ScaleImage
 from segtailor.spaces.scalable_path.architecture import STAGES, Block, Interaction, ScalablePathArchitecture
 from segtailor.spaces.scalable_path.blocks import BLOCK_OPERATORS
@@ -91,18 +91,15 @@ class ScalablePath:
 
     def picks(self, arch: ScalablePathArchitecture) -> Picks:
         """Encode an architecture; paths are in descending order, absent ones last."""
-        ratios = [*map(str, arch.resolution), *["0"] * (self.paths - len(arch.resolution))]
-        values = {f"depth{stage}": value for stage, value in enumerate(arch.depth)}
-        values |= {f"width{stage}": value for stage, value in enumerate(arch.width)}
-        picks = {}
-        for decision in self.decisions:
-            value = values.get(decision.name) or ratios[int(decision.name[-1])]
-            if value not in decision.options or len(ratios) > self.paths:
-                raise InvalidArchitecture(
-                    f"{decision.name}: {value}; this space allows {list(decision.options)}."
-                )
-            picks[decision.name] = decision.options.index(value)
-        return picks
+        absent = self.paths - len(arch.resolution)
+        if absent < 0:
+            raise InvalidArchitecture(
+                f"resolution: {len(arch.resolution)} paths; this space allows {self.paths}."
+            )
+        ratios = [*map(str, arch.resolution), *["0"] * absent]
+        rows = {"depth": arch.depth, "width": arch.width, "resolution": ratios}
+        values = {f"{name}{place}": value for name, row in rows.items() for place, value in enumerate(row)}
+        return picked(self.decisions, values)
 
     def plan(self, arch: ScalablePathArchitecture, image: Shape, classes: int) -> Plan:
         """Write the layers: path inputs, five stages with interactions, fusion, head."""

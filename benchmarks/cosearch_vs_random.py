@@ -105,19 +105,22 @@ def compared(bench: Bench, notes: Notes, seed: int, options: argparse.Namespace)
 
     nets = notes.once("search", search)
     random = notes.once("random", lambda: drawn(bench, problem, nets["costs"][0], seed=seed))
-    plain = {"student": nets["student"], "random": random["architecture"], "draw": random["first"]}
-    for name, described in plain.items():
-        arch = parse_architecture(described)
-        notes.once(f"miou_{name}", lambda arch=arch: bench.trained(arch, bench.unseen, seed=seed))
+    student, plain = (
+        parse_architecture(nets["student"]),
+        {"random": random["architecture"], "draw": random["first"]},
+    )
+    notes.once("miou_student", lambda: bench.trained(student, bench.unseen, seed=seed))
 
     def distil() -> list[float]:
         teacher, guide = bench.fitted(parse_architecture(nets["teacher"]), bench.unseen, seed=seed)
-        student = parse_architecture(nets["student"])
         return [teacher, bench.fitted(student, bench.unseen, seed=seed, teacher=guide)[0]]
 
     teacher, distilled = notes.once("distillation", distil)
     notes.once("miou_teacher", lambda: teacher)
     notes.once("miou_distilled", lambda: distilled)
+    for name, described in plain.items():
+        arch = parse_architecture(described)
+        notes.once(f"miou_{name}", lambda arch=arch: bench.trained(arch, bench.unseen, seed=seed))
     notes.once("torch", lambda: torch.__version__)  # the last one: this seed is done
 
 

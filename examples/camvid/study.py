@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LEAST_SECONDS = 45.0  # less is not worth starting a run for
+LAST_WORDS = 15.0  # seconds for an interrupted run to write its checkpoint
 
 
 class Training(NamedTuple):
@@ -90,15 +92,8 @@ def carry_out(run: Training, options: argparse.Namespace, *, ends: float) -> Non
     command = run.command(options)
     words = ["resume", str(folder), "--json"] if (folder / "recipe.json").exists() else command
     started = time.monotonic()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "segtailor", *words],
-            capture_output=True,
-            text=True,
-            timeout=left,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    done = _within(left, words)
+    if done is None:
         print(f"{run.name}: not done; call again to go on", flush=True)
         return
     if done.returncode:
@@ -118,6 +113,22 @@ def carry_out(run: Training, options: argparse.Namespace, *, ends: float) -> Non
     outcome.write_text(json.dumps(record, indent=1))
     score = f"{100 * result['miou']:.1f} in " if "miou" in result else ""
     print(f"{run.name}: {score}{record['seconds']} s", flush=True)
+
+
+def _within(seconds: float, words: list[str]) -> subprocess.CompletedProcess[str] | None:
+    """Run segtailor; when time is up, interrupt it as a user would, so that it keeps what it has."""
+    command = [sys.executable, "-m", "segtailor", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            output, errors = running.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGINT)
+            try:
+                running.communicate(timeout=LAST_WORDS)
+            except subprocess.TimeoutExpired:
+                running.kill()
+            return None
+    return subprocess.CompletedProcess(command, running.returncode, output, errors)
 
 
 def _anywhere(text: str, options: argparse.Namespace) -> str:

@@ -11,7 +11,8 @@ network. Random search draws networks of the latency of what it found (within 10
 among them (pretraining and search) and keeps the best by the half of the training split that trained none. Then all are
 trained from scratch alike: the student, random search's best, the first of its draws, the teacher, and the student once
 more with the teacher's logits (FasterSeg, section 3.4; the divergence is averaged over pixels only, which at so few
-steps weighs more than the paper's average over classes, too). The mIoU is on `val`, which nothing saw before.
+steps weighs more than the paper's average over classes, too). A teacher is trained before its student and may be given
+more time (`--teacher-training`); plain and distilled student have the same. The mIoU is on `val`, which nothing saw before.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
@@ -112,7 +114,9 @@ def compared(bench: Bench, notes: Notes, seed: int, options: argparse.Namespace)
     notes.once("miou_student", lambda: bench.trained(student, bench.unseen, seed=seed))
 
     def distil() -> list[float]:
-        teacher, guide = bench.fitted(parse_architecture(nets["teacher"]), bench.unseen, seed=seed)
+        teacher, guide = bench.fitted(
+            parse_architecture(nets["teacher"]), bench.unseen, seed=seed, steps=options.teacher_training
+        )
         return [teacher, bench.fitted(student, bench.unseen, seed=seed, teacher=guide)[0]]
 
     teacher, distilled = notes.once("distillation", distil)
@@ -122,6 +126,19 @@ def compared(bench: Bench, notes: Notes, seed: int, options: argparse.Namespace)
         arch = parse_architecture(described)
         notes.once(f"miou_{name}", lambda arch=arch: bench.trained(arch, bench.unseen, seed=seed))
     notes.once("torch", lambda: torch.__version__)  # the last one: this seed is done
+
+
+def take_networks(notes: Notes, file: Path) -> None:
+    """Note the networks that an earlier comparison found; it may differ in how long networks are trained."""
+    found, trained = json.loads(file.read_text()), ("training", "teacher_training")
+    here, there = (
+        {name: value for name, value in known["setting"].items() if name not in trained}
+        for known in (notes.known, found)
+    )
+    if here != there:
+        raise SystemExit(f"{file} searched with other settings: {there}")
+    for name in ("limit", "search", "random"):
+        notes.once(name, lambda name=name: found[name])
 
 
 def drawn(bench: Bench, problem: Problem, cost: float, *, seed: int) -> dict[str, Any]:
@@ -171,6 +188,8 @@ def main() -> None:
     common(parser)
     parser.set_defaults(finalists=0)  # the supernet judges its own few alternatives
     parser.add_argument("--ahead", type=int, default=100, help="steps of pretraining")
+    parser.add_argument("--teacher-training", type=int, help="steps of the teacher's, unless those of all")
+    parser.add_argument("--networks", type=Path, help="folder of an earlier comparison: take what it found")
     parser.add_argument("--width-gradient", default="norms", choices=("score", "norms"))
     parser.add_argument(
         "--path", default="auto", choices=("auto", "plain", "fast", "recorded"), help="of the supernet"
@@ -182,7 +201,11 @@ def main() -> None:
         torch.set_num_threads(options.threads)
         setting = setting_of(options)
         about = asdict(setting) | {"width_gradient": options.width_gradient}
+        if options.teacher_training:
+            about["teacher_training"] = options.teacher_training
         notes = Notes(options.out / f"{options.only}.json", about)
+        if options.networks:
+            take_networks(notes, options.networks / f"{options.only}.json")
         compared(Bench(setting, options.cache), notes, int(options.only.partition("-")[2]), options)
         return
     in_processes(__file__, pieces, options=options)

@@ -12,7 +12,8 @@ among them (pretraining and search) and keeps the best by the half of the traini
 trained from scratch alike: the student, random search's best, the first of its draws, the teacher, and the student once
 more with the teacher's logits (FasterSeg, section 3.4; the divergence is averaged over pixels only, which at so few
 steps weighs more than the paper's average over classes, too). A teacher is trained before its student and may be given
-more time (`--teacher-training`); plain and distilled student have the same. The mIoU is on `val`, which nothing saw before.
+more time (`--teacher-training`); plain and distilled student have the same. The mIoU is on `val`, which nothing saw
+before.
 """
 
 from __future__ import annotations

@@ -118,13 +118,18 @@ class Results:
         records = self.outcomes.get(row, ())
         return self.found(records[0]["network"]) if records else None
 
+    def names(self, row: str, *others: str) -> frozenset[str]:
+        """Return every name under which the network of a row may have been timed."""
+        known = (row, row.rpartition("/")[2], self.network(row) or row, *others)
+        return frozenset([*known, *(Path(name).stem for name in known)])
+
     def found(self, network: str) -> str:
         """Return a network as `segtailor` takes it; files lie among the results or beside the plans."""
         places = (self.folder / "networks", ROOT / "examples" / "camvid" / "plans")
         return next((str(place / network) for place in places if (place / network).is_file()), network)
 
     def milliseconds(
-        self, names: tuple[str, ...], target: str, image: tuple[int, int], *, threads: int | None = None
+        self, names: frozenset[str], target: str, image: tuple[int, int], *, threads: int | None = None
     ) -> float | None:
         """Return the median latency of a network that has any of the names; of several runs, their median."""
         found = [

@@ -25,8 +25,8 @@ research, not for commercial use.
 
 ## Figures
 
-All are of trainings with the same recipe that did **not** see the images they are scored on; the shipped weights were
-trained on `{split}`, so scores on these images say nothing. mIoU in %, whole images, single scale, no flip.
+All are of trainings with the same settings that did **not** see the images they are scored on; most are shorter (see
+the commands). The shipped weights were trained on `{split}`, so scores on these images say nothing. mIoU in %, whole images, single scale, no flip.
 
 {scores}
 
@@ -140,7 +140,7 @@ def _commands(name: str, row: str, results: Results) -> list[str]:
 
 
 def _measured(name: str, row: str, results: Results) -> list[Latency]:
-    names = {name, row, row.rpartition("/")[2]}
+    names = results.names(row, name)
     return [
         one for one in results.latencies if one.network in names and one.document["includes"] == "network"
     ]

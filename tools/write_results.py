@@ -75,17 +75,21 @@ def ablation_table(results: Results) -> str:
     return table(["recipe", *DRIVES, "mean", "difference"], rows)
 
 
-def networks_table(results: Results) -> str:
-    """Every network that was trained alike."""
-    told = results.rows["networks"]
+def networks_table(results: Results, told: str = "networks") -> str:
+    """Every network that was trained alike: those of a study, and single rows of others."""
+    entry = results.rows[told]
+    names = [f"{entry['folder']}/{name}" for name in results.study(entry["folder"])] + entry.get("also", [])
     rows = []
-    for name in sorted(
-        results.study(told["folder"]), key=lambda name: _rank(f"{told['folder']}/{name}", results)
-    ):
-        row = f"{told['folder']}/{name}"
+    for row in sorted(names, key=lambda row: _rank(row, results)):
         cells = [*_size(results.network(row)), *_drives(row, results), _percent(results.left_out(row))]
-        rows.append([told["labels"].get(name, name), *cells])
+        name = row.rpartition("/")[2]
+        rows.append([entry["labels"].get(name, name), *cells])
     return table(["network", "parameters", "MACs", *DRIVES, "mean"], rows)
+
+
+def candidates_table(results: Results) -> str:
+    """Networks trained with everything that pays."""
+    return networks_table(results, "candidates")
 
 
 def searches_table(results: Results) -> str:
@@ -111,6 +115,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "main": main_table,
     "ablation": ablation_table,
     "networks": networks_table,
+    "candidates": candidates_table,
     "searches": searches_table,
     "papers": papers_table,
 }
@@ -138,7 +143,7 @@ def _shipped_rows() -> list[dict[str, str]]:
 def _main_row(entry: dict[str, str], results: Results) -> list[str]:
     row = entry["row"]
     network = results.found(entry["network"]) if "network" in entry else results.network(row)
-    names = tuple({row, row.rpartition("/")[2], Path(network or row).stem, entry.get("network", row)})
+    names = results.names(row, network or row, entry.get("network", row))
     val = results.score(row, OFFICIAL)
     searched = results.search(entry["search"]) if "search" in entry else None
     paper = results.literature["searches"].get(entry.get("system", ""), {})

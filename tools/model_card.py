@@ -26,7 +26,8 @@ research, not for commercial use.
 ## Figures
 
 All are of trainings with the same settings that did **not** see the images they are scored on; most are shorter (see
-the commands). The shipped weights were trained on `{split}`, so scores on these images say nothing. mIoU in %, whole images, single scale, no flip.
+the commands). The shipped weights were trained on `{split}`, so scores on these images say nothing. mIoU in %, whole
+images, single scale, no flip.
 
 {scores}
 

@@ -47,6 +47,7 @@ from segtailor.recipes.squeezenas import squeezenas
 from segtailor.search.supernet_engine import SupernetEngine
 from segtailor.spaces.hyper_cell import HyperCell
 from segtailor.spaces.inverted_residual import InvertedResidual
+from segtailor.tasks.enlarging import resize_bilinear
 from segtailor.training.device import place
 
 PARTS = {"parts2": 2, "parts4": 4, "parts8": 8}
@@ -147,13 +148,18 @@ class Search:
         low = torch.bfloat16
         with torch.autocast(self.setting.device.type, dtype=low, enabled="bf16" in self.words):
             logits = self.supernet(self.pixels, weights, kept)["main"]
-        full = functional.interpolate(logits.float(), size=self.labels.shape[1:], mode="bilinear")
+        enlarge = resize_bilinear if "fused" in self.words else _interpolated
+        full = enlarge(logits.float(), tuple(self.labels.shape[1:]), align_corners=False)
         cost = self.supernet.searched_cost(soft, macs)
         loss = functional.cross_entropy(full, self.labels) + 0.01 * torch.log(cost)
         loss.backward()
         for optimiser in self.optimisers:
             optimiser.step()
         return loss.detach()
+
+
+def _interpolated(logits: Tensor, size: tuple[int, ...], *, align_corners: bool) -> Tensor:
+    return functional.interpolate(logits, size=size, mode="bilinear", align_corners=align_corners)
 
 
 class EngineSearch:
@@ -404,7 +410,6 @@ def main() -> None:
         if options.memory_gib:
             total = torch.cuda.get_device_properties(device).total_memory
             torch.cuda.set_per_process_memory_fraction(options.memory_gib * 2**30 / total)
-    torch._dynamo.config.recompile_limit = 256  # every block has its own shapes
     spaces = SPACES[:2] if options.space == "both" else (options.space,)
     results = {}
     for space in spaces:

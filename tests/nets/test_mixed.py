@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import OpCall, Shape
-from segtailor.nets.fused import compiled_kernels
+from segtailor.nets.fused import NormState, compiled_kernels, norm_mix
 from segtailor.nets.fused_inverted import FusedInverted
 from segtailor.nets.fused_units import FusedUnits
 from segtailor.nets.mixed import Fuse, Mixed, mix
@@ -246,3 +246,30 @@ def test_fused_candidates_run_under_autocast(images: int | None) -> None:
 def test_compiled_kernels_equal_the_plain_path(images: int | None) -> None:
     plain, fused = mixed_blocks(), mixed_blocks(fuse=FusedInverted(compiled_kernels()))
     assert_same(fused.train(), plain.train(), image(), draw(plain, images))
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("candidates", [2, 4])
+def test_a_mix_of_channels_last_maps_stays_so_with_the_same_values(
+    targets: int, weighed: bool, candidates: int
+) -> None:
+    generator = torch.Generator().manual_seed(candidates)
+    maps = torch.randn(2, 5 * candidates, 4, 6, generator=generator)
+    weights = torch.rand(2, candidates, generator=generator) if weighed else None
+    found = []
+    for memory in (torch.contiguous_format, torch.channels_last):
+        mean, width = torch.zeros(maps.shape[1]), maps.shape[1]
+        scale, shift = torch.linspace(0.5, 2, width), torch.linspace(-1, 1, width)
+        state = NormState(mean, torch.ones(width), scale, shift, True, 0.1, 1e-5)
+        given = maps.clone(memory_format=memory).requires_grad_()
+        sums = norm_mix(given, state, weights, candidates, targets)
+        torch.stack([(each * (1 + index)).square().sum() for index, each in enumerate(sums)]).sum().backward()
+        found.append((sums, given.grad, mean))
+    (plain, gradient, first), (last, other, second) = found
+    assert len(plain) == len(last) == targets
+    for one, two in zip(plain, last, strict=True):
+        torch.testing.assert_close(one, two)
+        assert two.stride(1) == 1, "channels are no longer last in memory"
+    torch.testing.assert_close(gradient, other)
+    torch.testing.assert_close(first, second)

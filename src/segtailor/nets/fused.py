@@ -46,6 +46,12 @@ def norm_mix(
 ) -> list[Tensor]:
     """Normalise, weigh candidates by (images, candidates) and add up those of each target, which alternates fastest."""
     normed = functional.batch_norm(maps, *state)
+    if _channels_last(maps):  # as it lies in memory, so that sums lie alike: other orders cost a copy at every layer
+        rows = normed.permute(0, 2, 3, 1).unflatten(-1, (candidates // targets, targets, -1))
+        if weights is not None:
+            rows = rows * weights.to(normed.dtype).view(len(maps), 1, 1, *rows.shape[3:5], 1)
+        sums = rows.sum(dim=3) if candidates > targets else rows.squeeze(3)
+        return [each.permute(0, 3, 1, 2) for each in sums.unbind(dim=3)]
     split = normed.view(len(maps), candidates // targets, targets, -1, *maps.shape[2:])
     if weights is not None:
         split = split * weights.to(normed.dtype).view(*split.shape[:3], 1, 1, 1)
@@ -53,13 +59,20 @@ def norm_mix(
     return list(sums.unbind(dim=1))
 
 
+def _channels_last(maps: Tensor) -> bool:
+    return maps.is_contiguous(memory_format=torch.channels_last) and not maps.is_contiguous()
+
+
 EAGER = Kernels(norm_relu, norm_mix)
 
 
 @lru_cache(maxsize=1)
 def compiled_kernels() -> Kernels:
-    """Return the kernels through torch's compiler: one pass over memory instead of several."""
-    return Kernels(torch.compile(norm_relu, dynamic=False), torch.compile(norm_mix, dynamic=False))
+    """Return the kernels through torch's compiler: one pass over memory instead of several.
+
+    Sizes stay open: a supernet has dozens, and the compiler gives up after a few versions of one function.
+    """
+    return Kernels(torch.compile(norm_relu, dynamic=True), torch.compile(norm_mix, dynamic=True))
 
 
 class FamilyLayers(NamedTuple):

@@ -255,13 +255,14 @@ def test_a_mix_of_channels_last_maps_stays_so_with_the_same_values(
     targets: int, weighed: bool, candidates: int
 ) -> None:
     generator = torch.Generator().manual_seed(candidates)
-    maps = torch.randn(2, 5 * candidates, 4, 6, generator=generator)
-    weights = torch.rand(2, candidates, generator=generator) if weighed else None
+    maps = torch.randn(2, 5 * candidates, 4, 6, generator=generator, dtype=torch.float64)
+    weights = torch.rand(2, candidates, generator=generator).double() if weighed else None
     found = []
     for memory in (torch.contiguous_format, torch.channels_last):
-        mean, width = torch.zeros(maps.shape[1]), maps.shape[1]
-        scale, shift = torch.linspace(0.5, 2, width), torch.linspace(-1, 1, width)
-        state = NormState(mean, torch.ones(width), scale, shift, True, 0.1, 1e-5)
+        width = maps.shape[1]
+        mean, variance = torch.zeros(width).double(), torch.ones(width).double()
+        scale, shift = torch.linspace(0.5, 2, width).double(), torch.linspace(-1, 1, width).double()
+        state = NormState(mean, variance, scale, shift, True, 0.1, 1e-5)
         given = maps.clone(memory_format=memory).requires_grad_()
         sums = norm_mix(given, state, weights, candidates, targets)
         torch.stack([(each * (1 + index)).square().sum() for index, each in enumerate(sums)]).sum().backward()

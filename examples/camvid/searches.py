@@ -1,0 +1,134 @@
+"""Run the five systems' searches on CamVid for one device, each as a user would, and keep what the tables need.
+
+    python examples/camvid/searches.py PATH --out runs/searches                          # an H200: about 15 minutes
+    python examples/camvid/searches.py PATH --out runs/one --only lpsnet --target 'cpu/onnxruntime/fp32?threads=2'
+
+The plan (`plans/searches.json`) says for each system what its search is called, its settings and its budget on an H200.
+First every space is calibrated on the target, one after the other, for nothing may disturb a measurement; then searches
+run, `--jobs` at a time. Each leaves `OUT/searches/NAME.json` (seconds, device, command, result) and the network that it
+found, `OUT/networks/NAME.json`: copied to `results/camvid`, `make results` shows them, `plans/found.json` trains them.
+What has ended is not repeated, what was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+SEED = 0
+PLAN = Path(__file__).parent / "plans" / "searches.json"
+
+
+def run(words: list[str]) -> tuple[dict[str, Any] | None, float]:
+    """Call segtailor; return the document it prints, none where it failed, and the seconds it took."""
+    started = time.monotonic()
+    command = [sys.executable, "-m", "segtailor", *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"failed: segtailor {shlex.join(words)}\n{done.stderr.strip()[-600:]}", flush=True)
+        return None, time.monotonic() - started
+    return json.loads(done.stdout), time.monotonic() - started
+
+
+def calibrated(row: dict[str, Any], options: argparse.Namespace) -> None:
+    """Time the operators of a system's space, unless that was done."""
+    pack = pack_of(row, options)
+    if pack.exists():
+        return
+    pack.parent.mkdir(parents=True, exist_ok=True)
+    words = ["calibrate", "--space", row["space"], "--target", options.target, "--image", options.image]
+    words += ["--classes", "11", "--minutes", str(options.calibrate), "--networks", str(options.networks)]
+    document, seconds = run([*words, "--out", str(pack)])
+    if document is not None:
+        print(f"{row['name']}: calibrated in {seconds:.0f} s", flush=True)
+
+
+def pack_of(row: dict[str, Any], options: argparse.Namespace) -> Path:
+    return Path(options.out / "packs" / f"{row['space']}.json")
+
+
+def command_of(row: dict[str, Any], options: argparse.Namespace) -> list[str]:
+    """Return what a user would type."""
+    words = ["search", row["recipe"], "--data", f"camvid:{options.path}", "--image", options.image]
+    words += [
+        "--pack",
+        str(pack_of(row, options)),
+        "--budget",
+        options.budget or row["budget"],
+        "--seed",
+        str(SEED),
+    ]
+    words += ["--out", str(options.out / row["name"]), *row.get("options", [])]
+    settings = [*row.get("set", []), *options.set]
+    return [*words, "--set", *settings] if settings else words
+
+
+def searched(row: dict[str, Any], options: argparse.Namespace) -> None:
+    """Search, or go on with it; leave record and network."""
+    record = options.out / "searches" / f"{row['name']}.json"
+    if record.exists() or not pack_of(row, options).exists():
+        return
+    command, folder = command_of(row, options), options.out / row["name"]
+    words = ["resume", str(folder)] if (folder / "recipe.json").exists() else command
+    result, seconds = run(words)
+    if result is None:
+        return
+    for place in ("networks", "searches"):
+        (options.out / place).mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(result["architecture"], options.out / "networks" / f"{row['name']}.json")
+    kept = {name: result[name] for name in ("quality", "cost", "unit", "warnings") if name in result}
+    told = {
+        "name": row["name"],
+        "seconds": round(seconds, 1),
+        "device": options.device_name,
+        "target": options.target,
+        "seed": SEED,
+        "command": anywhere(shlex.join(["segtailor", *command]), options),
+        "result": kept,
+    }
+    record.write_text(json.dumps(told, indent=1) + "\n")
+    print(f"{row['name']}: {json.dumps(kept)[:200]} in {seconds:.0f} s", flush=True)
+
+
+def anywhere(text: str, options: argparse.Namespace) -> str:
+    """Leave out where this machine keeps its files."""
+    for place, name in ((options.out, "RUNS"), (options.path, "PATH")):
+        for spelling in (str(place.resolve()), str(place)):
+            text = text.replace(spelling, name)
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("path", type=Path, help="folder of CamVid")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--target", default="cuda/graph/fp16?tune=0")
+    parser.add_argument("--device-name", default="NVIDIA H200", help="what the tables call it")
+    parser.add_argument("--image", default="360x480")
+    parser.add_argument("--calibrate", type=float, default=1.0, help="minutes for each space")
+    parser.add_argument("--networks", type=int, default=2, help="whole networks timed for each trust report")
+    parser.add_argument("--jobs", type=int, default=5, help="searches at a time")
+    parser.add_argument("--budget", help="instead of the plan's, e.g. 30ms")
+    parser.add_argument("--only", nargs="+", help="names of searches")
+    parser.add_argument("--set", nargs="+", default=[], help="settings for all of them, on top of the plan's")
+    options = parser.parse_args()
+    rows = [
+        row for row in json.loads(PLAN.read_text())["rows"] if not options.only or row["name"] in options.only
+    ]
+    for row in rows:
+        calibrated(row, options)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for row in rows:
+            pool.submit(searched, row, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -172,8 +172,8 @@ def test_training_scoring_and_resuming_as_told_work(
         file.unlink()
     monkeypatch.chdir(tmp_path)
     for words in told(README):
-        if verb(words) not in ("train", "eval", "resume"):
-            continue
+        if verb(words) not in ("train", "eval", "resume") or "camvid:PATH" in words:
+            continue  # CamVid is not ours to bring
         small = {"200": "1", "16": "4", "lpsnet-s": "lpsnet-step0"}
         code = run([*(small.get(word, word) for word in words[1:]), "--cache", "cache", "--device", "cpu"])
         assert code == 0, capsys.readouterr().err

@@ -1,6 +1,6 @@
 """Do trial searches climb the headline figure of other tasks? Evolution and controller against random, at equal trials.
 
-    python benchmarks/task_searches.py --out searches.json                         # 1 core: about 40 minutes
+    python benchmarks/task_searches.py --out searches.json                         # 1 core: about 45 minutes
     python benchmarks/task_searches.py --jobs 10 --out searches.json               # 10 cores: about 5 minutes
     python benchmarks/task_searches.py --show results/tasks/searches.json --figures docs/figures    # what was saved
 
@@ -8,12 +8,13 @@ Every strategy judges the same number of networks of at most `--budget` multiply
 training on one half of the synthetic training split, scored on the other half by the task's headline figure. Told are
 the best judged quality, how it rose from trial to trial, and what that network reaches on `val`, which no search sees,
 trained on the whole split with seeds that no trial had: "unseen" for as many steps as a trial, "longer" for
-`--longer` times as many, each the mean of `--repeats` trainings. With the same seed evolution starts from the networks
-that random search draws first.
+`--longer` times as many, each the mean of `--repeats` trainings; "leaders" is the mean of the ten networks that were
+judged best, each trained once for as many steps as a trial. With the same seed evolution starts from the networks that
+random search draws first.
 
 The space is `dilated_residual` with wide lists of options, most of which are of little use under the budget: few draws
 are any good, and what makes them good has to be learned. Trials are short enough to be many, so that a network is
-judged by how fast it learns; the best ones come close to predictors that never look at the picture, and no further.
+judged by how fast it learns, and noisily; most do worse than predictors that never look at the picture.
 Training, space, budget and trials were decided with seeds from 100 on. Seeds below 100 had no part in it.
 """
 
@@ -70,7 +71,8 @@ SMALLER: dict[str, dict[str, Any]] = {  # what learns from few trials, chosen on
     "controller": {"batch": 4, "lr": 5e-3, "minibatch": 64},
 }
 BASE = "random"  # what the others are compared with
-FIGURES = ("judged", "unseen", "longer")
+LEADERS = 10  # networks of a search that are also scored on unseen data
+FIGURES = ("judged", "unseen", "longer", "leaders")
 POINTS = 8  # of a printed curve
 
 
@@ -104,45 +106,52 @@ def recipe_for(piece: Piece, args: argparse.Namespace) -> SearchRecipe:
 
 
 def unseen(
-    recipe: SearchRecipe, winner: dict[str, Any], args: argparse.Namespace, *, times: int
+    recipe: SearchRecipe, networks: Sequence[dict[str, Any]], args: argparse.Namespace, *, times: int = 1
 ) -> list[float]:
-    """Train the winner on the whole training split, `times` as long, with seeds no trial had; score it on `val`."""
+    """Train each on the whole training split, `times` as long, with a seed that no trial had; score it on `val`."""
     dataset = locate(recipe.data)
     train, val = (open_pixels(dataset, split, args.cache) for split in ("train", "val"))
     data = HalvedPixels(dataset.task, train, val)
     fit = recipe.training.fit
     training = replace(recipe.training, fit=replace(fit, steps=times * (fit.steps or 0)))
     scores = []
-    for repeat in range(args.repeats):
-        trial = Trial(id=0, architecture=winner, seed=990_000 + 1000 * repeat + recipe.seed)
+    for index, network in enumerate(networks):
+        trial = Trial(id=0, architecture=network, seed=990_000 + 1000 * index + recipe.seed)
         quality = training.judge(trial, data=data, device=torch.device("cpu")).quality
-        scores.append(float("nan") if quality is None else quality)
+        scores.append(float("nan") if quality is None else round(quality, 4))
     return scores
 
 
 def searched(piece: Piece, args: argparse.Namespace) -> dict[str, Any]:
-    """Search; return what was found, all that was judged in order, and how the winner does elsewhere."""
+    """Search; return what was found, all that was judged in order, and how the best do elsewhere."""
     torch.set_num_threads(1)
     start, recipe = time.perf_counter(), recipe_for(piece, args)
     with tempfile.TemporaryDirectory() as folder:
         around = Surroundings(cache=args.cache, device="cpu")
         result: dict[str, Any] = search(recipe, Path(folder) / "run", surroundings=around)
         winner = read_json(Path(str(result["architecture"])), what="architecture")
-    scores, longer = (unseen(recipe, winner, args, times=times) for times in (1, args.longer))
     trials = sorted(result["trials"], key=lambda trial: trial["id"])
+    scores = {
+        "unseen": unseen(recipe, [winner] * args.repeats, args),
+        "longer": unseen(recipe, [winner] * args.repeats, args, times=args.longer),
+        "leaders": unseen(recipe, leaders(trials, winner), args),
+    }
     return {
         **piece._asdict(),
         "judged": round(result["quality"], 4),
-        "unseen": round(statistics.mean(scores), 4),
-        "longer": round(statistics.mean(longer), 4),
-        "repeats": [round(score, 4) for score in scores],
-        "longer_repeats": [round(score, 4) for score in longer],
+        **{name: round(statistics.mean(values), 4) for name, values in scores.items()},
+        "scores": scores,
         "cost": result["cost"],
         "architecture": winner["architecture"],
-        "steps": recipe.training.fit.steps,
         "qualities": [round(trial["result"]["quality"] or 0.0, 4) for trial in trials],
         "seconds": round(time.perf_counter() - start),
     }
+
+
+def leaders(trials: Sequence[dict[str, Any]], winner: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the networks that were judged best, as documents like the winner's."""
+    best = sorted(trials, key=lambda trial: trial["result"]["quality"] or 0.0, reverse=True)[:LEADERS]
+    return [{**winner, "architecture": trial["architecture"]} for trial in best]
 
 
 def all_searched(pieces: Sequence[Piece], args: argparse.Namespace) -> Iterable[dict[str, Any]]:
@@ -184,8 +193,8 @@ def shown(rows: Sequence[dict[str, Any]], *, figures: Path | None) -> str:
 def _table(task: str, mine: dict[str, list[dict[str, Any]]]) -> str:
     base = {row["seed"]: row for row in mine.get(BASE, [])}
     lines = [
-        "| task | strategy | judged % | unseen % | longer % | ahead of random: judged, unseen, longer |",
-        "|---" * 6 + "|",
+        f"| task | strategy | {' % | '.join(FIGURES)} % | ahead of random: {', '.join(FIGURES)} |",
+        "|---" * (len(FIGURES) + 3) + "|",
     ]
     for strategy, rows in mine.items():
         pairs = [(row, base[row["seed"]]) for row in rows if row["seed"] in base and strategy != BASE]

@@ -1,19 +1,21 @@
 """Do trial searches climb the headline figure of other tasks? Evolution and controller against random, at equal trials.
 
-    python benchmarks/task_searches.py --out searches.json                      # 1 core: about 80 minutes
-    python benchmarks/task_searches.py --jobs 10 --out searches.json            # 10 cores: about 9 minutes
-    python benchmarks/task_searches.py --show searches.json --figures FOLDER    # tables and curves of what was saved
+    python benchmarks/task_searches.py --out searches.json                         # 1 core: about 45 minutes
+    python benchmarks/task_searches.py --jobs 10 --out searches.json               # 10 cores: about 5 minutes
+    python benchmarks/task_searches.py --show results/tasks/searches.json --figures docs/figures    # what was saved
 
 Every strategy judges the same number of networks of at most `--budget` multiply-accumulates, each by the same short
 training on one half of the synthetic training split, scored on the other half by the task's headline figure. Told are
-the best judged quality, how it rose from trial to trial, and what that network reaches on `val`, which no search sees:
-the mean of `--repeats` such trainings on the whole split with seeds that no trial had. With the same seed evolution
-starts from the networks that random search draws first.
+the best judged quality, how it rose from trial to trial, and what that network reaches on `val`, which no search sees,
+trained on the whole split with seeds that no trial had: "unseen" for as many steps as a trial, "longer" for
+`--longer` times as many, each the mean of `--repeats` trainings; "leaders" is the mean of the ten networks that were
+judged best, each trained once for as many steps as a trial. With the same seed evolution starts from the networks that
+random search draws first.
 
-The space is LPS-Net's with ratios up to 4, as its own expansion has them: a stride of 16 leaves 4x4 values of a picture
-of 64x64, so that where to spend the budget (resolution, width, depth) decides what a network can learn. Evolution's
-settings were chosen on a planted problem, the training on a few networks and on searches with seeds from 100 on: decay
-inside Adam's gradient (`adam`, not `adamw`) taught joints far faster. Seeds below 100 had no part in it.
+The space is `dilated_residual` with wide lists of options, most of which are of little use under the budget: few draws
+are any good, and what makes them good has to be learned. Trials are short enough to be many, so that a network is
+judged by how fast it learns, and noisily; most do worse than predictors that never look at the picture.
+Training, space, budget and trials were decided with seeds from 100 on. Seeds below 100 had no part in it.
 """
 
 from __future__ import annotations
@@ -48,14 +50,20 @@ from segtailor.report.charts import Value, chart
 from segtailor.search.evaluators.train import HalvedPixels
 
 DATA = {
-    "segmentation": "synthetic:size=48x96,train=400,val=200",
-    "depth": "synthetic:task=depth,size=48x96,train=400,val=200",
-    "pose": "synthetic:task=pose,size=64x64,crop=64x64,train=400,val=200",
+    "segmentation": "synthetic:size=32x64,train=300,val=200",
+    "depth": "synthetic:task=depth,size=32x64,train=300,val=200",
+    "pose": "synthetic:task=pose,size=48x48,crop=48x48,train=300,val=200",
 }
+STEPS = {"segmentation": 60, "depth": 60, "pose": 80}  # of a trial: about a second on one core
+BUDGETS = {"segmentation": "5MMACs", "depth": "5MMACs", "pose": "3MMACs"}
 SPACE = {
-    "depths": (1, 2, 3),
-    "width_steps": (1, 2, 3, 4),
-    "ratios": ("0", "1/2", "1", "3/2", "2", "3", "4"),
+    "stems": (2, 4, 8, 12, 16, 24, 32),
+    "quarters": (2, 4, 8, 12, 16, 24, 32, 48, 64),
+    "quarter_blocks": (1, 2, 3, 4, 5, 6),
+    "eighths": (2, 4, 8, 12, 16, 24, 32, 48, 64, 96),
+    "blocks": (1, 2, 3, 4, 5, 6, 7, 8),
+    "rhythms": ("1", "1-2", "1-2-4", "1-2-4-8", "2-4-8", "4-8-16"),
+    "decoders": (2, 4, 8, 12, 16, 24, 32, 48, 64, 96),
 }
 SMALLER: dict[str, dict[str, Any]] = {  # what learns from few trials, chosen on planted problems
     "random": {},
@@ -63,6 +71,8 @@ SMALLER: dict[str, dict[str, Any]] = {  # what learns from few trials, chosen on
     "controller": {"batch": 4, "lr": 5e-3, "minibatch": 64},
 }
 BASE = "random"  # what the others are compared with
+LEADERS = 10  # networks of a search that are also scored on unseen data
+FIGURES = ("judged", "unseen", "longer", "leaders")
 POINTS = 8  # of a printed curve
 
 
@@ -76,59 +86,72 @@ class Piece(NamedTuple):
 
 def recipe_for(piece: Piece, args: argparse.Namespace) -> SearchRecipe:
     around = Surroundings(cache=args.cache, device="cpu")
-    choices = SearchChoices(strategy=piece.strategy, trials=args.trials, budget=args.budget, seed=piece.seed)
-    found = search_recipe("lpsnet", DATA[piece.task], choices, surroundings=around)
-    fit = replace(
-        found.training.fit, steps=args.steps, batch=8, optimiser="adam", lr=args.lr, weight_decay=0.01
+    choices = SearchChoices(
+        strategy=piece.strategy,
+        trials=args.trials,
+        budget=args.budget or BUDGETS[piece.task],
+        seed=piece.seed,
     )
-    augment = replace(found.training.augment, scale=(0.9, 1.2))
+    found = search_recipe("dilated", DATA[piece.task], choices, surroundings=around)
+    steps = args.steps or STEPS[piece.task]
+    fit = replace(found.training.fit, steps=steps, optimiser="adam", lr=args.lr, weight_decay=0.01, ema=None)
+    augment = replace(found.training.augment, scale=(0.9, 1.2), crop=found.image)
     settings = {**found.strategy.settings, **SMALLER[piece.strategy]}
     return replace(
         found,
-        space=part(SPACES, "scalable_path", **SPACE),
-        training=replace(found.training, fit=fit, augment=augment, reparameterise=False),
+        space=part(SPACES, "dilated_residual", **SPACE),
+        training=replace(found.training, fit=fit, augment=augment),
         strategy=Part(kind=piece.strategy, settings=settings),
     )
 
 
-def unseen(recipe: SearchRecipe, result: dict[str, Any], args: argparse.Namespace) -> list[float]:
-    """Train the winner again, with seeds that no trial had, on the whole training split; score it on `val`."""
+def unseen(
+    recipe: SearchRecipe, networks: Sequence[dict[str, Any]], args: argparse.Namespace, *, times: int = 1
+) -> list[float]:
+    """Train each on the whole training split, `times` as long, with a seed that no trial had; score it on `val`."""
     dataset = locate(recipe.data)
     train, val = (open_pixels(dataset, split, args.cache) for split in ("train", "val"))
-    document = read_json(Path(str(result["architecture"])), what="architecture")
     data = HalvedPixels(dataset.task, train, val)
+    fit = recipe.training.fit
+    training = replace(recipe.training, fit=replace(fit, steps=times * (fit.steps or 0)))
     scores = []
-    for repeat in range(args.repeats):
-        trial = Trial(id=0, architecture=document, seed=990_000 + 1000 * repeat + recipe.seed)
-        quality = recipe.training.judge(trial, data=data, device=torch.device("cpu")).quality
-        scores.append(float("nan") if quality is None else quality)
+    for index, network in enumerate(networks):
+        trial = Trial(id=0, architecture=network, seed=990_000 + 1000 * index + recipe.seed)
+        quality = training.judge(trial, data=data, device=torch.device("cpu")).quality
+        scores.append(float("nan") if quality is None else round(quality, 4))
     return scores
 
 
 def searched(piece: Piece, args: argparse.Namespace) -> dict[str, Any]:
-    """Search; return what was found, all that was judged in order, and how the winner does elsewhere."""
+    """Search; return what was found, all that was judged in order, and how the best do elsewhere."""
     torch.set_num_threads(1)
     start, recipe = time.perf_counter(), recipe_for(piece, args)
     with tempfile.TemporaryDirectory() as folder:
         around = Surroundings(cache=args.cache, device="cpu")
         result: dict[str, Any] = search(recipe, Path(folder) / "run", surroundings=around)
-        scores = unseen(recipe, result, args)
         winner = read_json(Path(str(result["architecture"])), what="architecture")
     trials = sorted(result["trials"], key=lambda trial: trial["id"])
+    scores = {
+        "unseen": unseen(recipe, [winner] * args.repeats, args),
+        "longer": unseen(recipe, [winner] * args.repeats, args, times=args.longer),
+        "leaders": unseen(recipe, leaders(trials, winner), args),
+    }
     return {
         **piece._asdict(),
-        "trials": len(trials),
-        "steps": args.steps,
-        "budget": args.budget,
-        "judged": result["quality"],
-        "unseen": statistics.mean(scores),
-        "repeats": scores,
+        "judged": round(result["quality"], 4),
+        **{name: round(statistics.mean(values), 4) for name, values in scores.items()},
+        "scores": scores,
         "cost": result["cost"],
         "architecture": winner["architecture"],
-        "qualities": [trial["result"]["quality"] or 0.0 for trial in trials],
-        "costs": [trial["result"]["cost"] for trial in trials],
-        "seconds": round(time.perf_counter() - start, 1),
+        "qualities": [round(trial["result"]["quality"] or 0.0, 4) for trial in trials],
+        "seconds": round(time.perf_counter() - start),
     }
+
+
+def leaders(trials: Sequence[dict[str, Any]], winner: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the networks that were judged best, as documents like the winner's."""
+    best = sorted(trials, key=lambda trial: trial["result"]["quality"] or 0.0, reverse=True)[:LEADERS]
+    return [{**winner, "architecture": trial["architecture"]} for trial in best]
 
 
 def all_searched(pieces: Sequence[Piece], args: argparse.Namespace) -> Iterable[dict[str, Any]]:
@@ -170,15 +193,14 @@ def shown(rows: Sequence[dict[str, Any]], *, figures: Path | None) -> str:
 def _table(task: str, mine: dict[str, list[dict[str, Any]]]) -> str:
     base = {row["seed"]: row for row in mine.get(BASE, [])}
     lines = [
-        "| task | strategy | judged % | unseen % | ahead of random: judged, unseen | M MACs |",
-        "|---" * 6 + "|",
+        f"| task | strategy | {' % | '.join(FIGURES)} % | ahead of random: {', '.join(FIGURES)} |",
+        "|---" * (len(FIGURES) + 3) + "|",
     ]
     for strategy, rows in mine.items():
         pairs = [(row, base[row["seed"]]) for row in rows if row["seed"] in base and strategy != BASE]
-        ahead = [sum(one[name] > other[name] for one, other in pairs) for name in ("judged", "unseen")]
-        told = f"{ahead[0]}, {ahead[1]} of {len(pairs)}" if pairs else ""
-        cost = statistics.mean(row["cost"] for row in rows) / 1e6
-        columns = [task, strategy, _each(rows, "judged"), _each(rows, "unseen"), told, f"{cost:.1f}"]
+        ahead = [str(sum(one[name] > other[name] for one, other in pairs)) for name in FIGURES]
+        told = f"{', '.join(ahead)} of {len(pairs)}" if pairs else ""
+        columns = [task, strategy, *(_each(rows, name) for name in FIGURES), told]
         lines.append("| " + " | ".join(columns) + " |")
     return "\n".join(lines)
 
@@ -223,13 +245,16 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--tasks", nargs="+", default=["depth", "pose"], choices=list(DATA))
     parser.add_argument("--strategies", nargs="+", default=[BASE, "evolution"], choices=list(SMALLER))
-    parser.add_argument("--trials", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=150, help="of the training of each trial")
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--steps", type=int, help="of the training of each trial; without it, the task's own")
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--repeats", type=int, default=3, help="trainings of a winner on the whole split")
-    parser.add_argument("--budget", default="16MMACs")
+    parser.add_argument("--repeats", type=int, default=5, help="trainings of a winner on the whole split")
+    parser.add_argument(
+        "--longer", type=int, default=4, help="times the steps of a trial, for its last figure"
+    )
+    parser.add_argument("--budget", help="no network costs more; without it, the task's own")
     parser.add_argument("--jobs", type=int, default=1, help="searches at a time, each with one thread")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "segtailor")
     parser.add_argument("--out", type=Path, help="file for all results, as JSON")
@@ -244,17 +269,15 @@ def main() -> None:
         print(shown(json.loads(args.show.read_text()), figures=args.figures))
         return
     seeds = range(args.first_seed, args.first_seed + args.seeds)
+    pieces = [
+        Piece(task, strategy, seed) for seed, task, strategy in product(seeds, args.tasks, args.strategies)
+    ]
     rows = []
-    for row in all_searched([Piece(*piece) for piece in product(args.tasks, args.strategies, seeds)], args):
+    for row in all_searched(pieces, args):
         rows.append(row)
-        print(
-            json.dumps(
-                {name: row[name] for name in ("task", "strategy", "seed", "judged", "unseen", "seconds")}
-            ),
-            flush=True,
-        )
+        print(json.dumps({name: row[name] for name in (*Piece._fields, *FIGURES, "seconds")}), flush=True)
         if args.out:
-            args.out.write_text(json.dumps(rows, indent=1))
+            args.out.write_text("[\n" + ",\n".join(json.dumps(each) for each in rows) + "\n]\n")
     print(shown(rows, figures=args.figures))
 
 

@@ -1,0 +1,69 @@
+"""The comparison of searches on depth and pose: it runs, it is fair, and the page says what was stored."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.docs.markdown import ROOT
+
+SCRIPT = ROOT / "benchmarks" / "task_searches.py"
+STORED = ROOT / "results" / "tasks" / "searches.json"
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("task_searches", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["task_searches"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("task", ["depth", "pose"])
+def test_both_searches_begin_alike_and_their_winners_are_scored_elsewhere(
+    benchmark: ModuleType, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(benchmark.DATA, task, benchmark.DATA[task].replace("300", "8").replace("200", "4"))
+    out = tmp_path / "searches.json"
+    small = "--trials 2 --steps 1 --longer 2 --seeds 1 --repeats 1 --budget 3MMACs"
+    told = f"--tasks {task} {small} --cache {tmp_path} --out {out}"
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *told.split()])
+    benchmark.main()
+    rows = json.loads(out.read_text())
+    assert [row["strategy"] for row in rows] == ["random", "evolution"]
+    assert rows[0]["qualities"] == rows[1]["qualities"]
+    for row in rows:
+        assert row["cost"] <= 3e6
+        assert {name: len(scores) for name, scores in row["scores"].items()} == {
+            "unseen": 1,
+            "longer": 1,
+            "leaders": 2,
+        }
+
+
+def test_the_table_counts_the_seeds_at_which_a_strategy_is_ahead(benchmark: ModuleType) -> None:
+    figures = {("random", 0): 0.2, ("random", 1): 0.3, ("evolution", 0): 0.4, ("evolution", 1): 0.1}
+    rows = [
+        {"task": "depth", "strategy": strategy, "seed": seed, "qualities": [0.0, value]}
+        | {"judged": value, "unseen": value, "longer": 0.5 - value, "leaders": value}
+        for (strategy, seed), value in figures.items()
+    ]
+    lines = benchmark.shown(rows, figures=None).splitlines()
+    ahead = "25.0 (40.0 10.0) | 25.0 (40.0 10.0) | 25.0 (10.0 40.0) | 25.0 (40.0 10.0) | 1, 1, 1, 1 of 2 |"
+    assert lines[3] == f"| depth | evolution | {ahead}"
+
+
+def test_the_page_shows_what_is_stored(benchmark: ModuleType, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tasks.md").read_text()
+    told = benchmark.shown(json.loads(STORED.read_text()), figures=tmp_path)
+    assert all(line in page for line in told.splitlines())
+    for picture in tmp_path.iterdir():
+        assert picture.read_text() == (ROOT / "docs" / "figures" / picture.name).read_text()

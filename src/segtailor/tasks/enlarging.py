@@ -46,10 +46,19 @@ class _Resized(torch.autograd.Function):
         return (rows @ (wide @ columns.mT)).to(ctx.dtype), None, None
 
 
-@lru_cache(maxsize=64)
 def weights(
     source: int, target: int, align_corners: bool, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return (source, target): what each source pixel gives to each target pixel along one axis."""
+    made = _weights if torch.compiler.is_compiling() else _remembered  # a compiler has no use for memory
+    return made(source, target, align_corners, dtype, device)
+
+
+def _weights(
+    source: int, target: int, align_corners: bool, dtype: torch.dtype, device: torch.device
+) -> Tensor:
     unit = torch.eye(source, dtype=dtype, device=device)[None]
     return functional.interpolate(unit, size=target, mode="linear", align_corners=align_corners)[0]
+
+
+_remembered = lru_cache(maxsize=64)(_weights)

@@ -178,7 +178,9 @@ def _samples(dataset: Dataset, split: str) -> Sequence[Sample]:
     if pairing is None or labels is None:
         return dataset.samples(split)
     return [
-        FileSample(name=name, image=image, mask=mask, labels=labels)
+        FileSample(
+            name=name, image=image, mask=mask, labels=labels, size=getattr(dataset, "wanted_size", None)
+        )
         for name, (image, mask) in pairing.pairs.items()
     ]
 

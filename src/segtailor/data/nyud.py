@@ -24,6 +24,7 @@ from segtailor.data.depth_unit import DepthUnit
 from segtailor.data.files import PIXEL_LIMIT, file_stamp, list_folders, list_pictures
 from segtailor.data.layout import WHOLE, Layout
 from segtailor.data.pairs import FileDataset, Pairing
+from segtailor.data.sizes import resized, size_stamp
 from segtailor.data.splits import COMMON_NAMES, by_ratio, parts_of
 
 IMAGE_ENDINGS = ("_rgb", "_colors", "_color", "_colour", "_image")
@@ -83,7 +84,8 @@ class Nyudv2(FileDataset):
     @cached_property
     def _frames(self) -> Mapping[str, Sequence[Sample]]:
         count = _frames_in(self.path)
-        frames = {f"{index:04d}": MatSample(file=self.path, index=index) for index in range(count)}
+        size = self.wanted_size
+        frames = {f"{index:04d}": MatSample(file=self.path, index=index, size=size) for index in range(count)}
         kept = tuple(name for name in frames if name not in self.skip)
         table = by_ratio(kept, val=VAL_SHARE if self.val is None else self.val, seed=self.seed)
         return {split: tuple(frames[name] for name in names) for split, names in table.items()}
@@ -95,6 +97,7 @@ class MatSample:
 
     file: Path
     index: int
+    size: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -103,8 +106,8 @@ class MatSample:
 
     @property
     def stamp(self) -> str:
-        """The file and the number."""
-        return f"{file_stamp(self.file)}|{self.index}|depth"
+        """The file, the number, and the size that was asked for."""
+        return f"{file_stamp(self.file)}|{self.index}|depth{size_stamp(self.size)}"
 
     def read(self) -> Pair:
         """Read picture and depth; the file stores both with their sides exchanged."""
@@ -112,7 +115,8 @@ class MatSample:
             image = np.asarray(content["images"][self.index]).transpose(2, 1, 0)
             depth = np.asarray(content["depths"][self.index], dtype=np.float32).T
         known = np.isfinite(depth) & (depth > 0)
-        return Pair(np.ascontiguousarray(image, dtype=np.uint8), np.where(known, depth, np.float32(0)))
+        pair = Pair(np.ascontiguousarray(image, dtype=np.uint8), np.where(known, depth, np.float32(0)))
+        return resized(pair, self.size)
 
 
 def _frames_in(file: Path) -> int:

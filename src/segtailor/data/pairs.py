@@ -15,6 +15,7 @@ from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import Task
 from segtailor.data.dataset import Pair
 from segtailor.data.files import RawMask, file_stamp, list_pictures, read_image, read_mask
+from segtailor.data.sizes import image_size, resized, size_stamp
 from segtailor.data.splits import parts_of
 
 MASK_ENDINGS = (
@@ -48,11 +49,13 @@ class FileSample:
     image: Path
     mask: Path
     labels: MaskMeaning
+    size: tuple[int, int] | None = None
 
     @property
     def stamp(self) -> str:
-        """Path, size and time of both files, and what the mask's values mean."""
-        return "|".join((file_stamp(self.image), file_stamp(self.mask), self.labels.fingerprint))
+        """Path, size and time of both files, what the mask's values mean, and the size that was asked for."""
+        parts = (file_stamp(self.image), file_stamp(self.mask), self.labels.fingerprint)
+        return "|".join(parts) + size_stamp(self.size)
 
     def read(self) -> Pair:
         """Decode both files, or raise `DataProblem` naming the one that is wrong."""
@@ -64,7 +67,7 @@ class FileSample:
                 f"mask {self.mask} is {columns}x{rows}, its image {self.image} is {width}x{height} upright. "
                 "Make both the same size."
             )
-        return Pair(image, labels)
+        return resized(Pair(image, labels), self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +110,13 @@ class Pairing:
 class FileDataset(ABC):
     """Splits of image and mask files below `path`; a layout says how to find them and what its masks mean.
 
-    `skip` names samples to leave out, e.g. those whose files are damaged.
+    `skip` names samples to leave out, e.g. those whose files are damaged. `size` HEIGHTxWIDTH brings all of them to one
+    size: images smoothly, masks by the nearest pixel.
     """
 
     path: Path
     skip: tuple[str, ...] = ()
+    size: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -122,6 +127,12 @@ class FileDataset(ABC):
             raise DataProblem(
                 f"dataset folder {str(self.path)!r:.200} cannot be opened: {problem}."
             ) from None
+        self.wanted_size  # noqa: B018 - a wrong one is told at once
+
+    @property
+    def wanted_size(self) -> tuple[int, int] | None:
+        """Height and width of every sample, none where each keeps its own."""
+        return None if self.size is None else image_size(self.size, what="size")
 
     @property
     @abstractmethod
@@ -156,7 +167,7 @@ class FileDataset(ABC):
         """Return the samples of a split, of several joined by `+`, or of `trainval`."""
         labels = self.labels
         return tuple(
-            FileSample(name=name, image=image, mask=mask, labels=labels)
+            FileSample(name=name, image=image, mask=mask, labels=labels, size=self.wanted_size)
             for part in parts_of(split, self.splits)
             for name, (image, mask) in self.pairings[part].complete(self.path).items()
         )

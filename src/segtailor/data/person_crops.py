@@ -19,6 +19,7 @@ from segtailor.data.dataset import DATASETS, Pair
 from segtailor.data.mpii import Mpii
 from segtailor.data.people import DEFAULT_IMAGES, People
 from segtailor.data.person_files import PersonSample, PersonSource
+from segtailor.data.sizes import parse_size
 from segtailor.data.splits import parts_of
 from segtailor.tasks.pose.crops import cut_person
 from segtailor.tasks.pose.skeletons import Skeleton
@@ -141,20 +142,13 @@ class RenderedCrops(PersonCrops):
 def people_from_options(options: Mapping[str, str]) -> RenderedCrops:
     """Stick people with 16 joints: `size=128x128` of pictures, `crop=128x96`, `seed=0`, `train=400`, `val=100`."""
     counts = {key: _whole(key, text) for key, text in options.items() if key not in ("size", "crop", "seed")}
-    height, width = _size("crop", options.get("crop", "128x96"))
+    height, width = parse_size(options.get("crop", "128x96"), what="synthetic-pose: crop")
     people = People(
         images={**dict(DEFAULT_IMAGES), **counts},
-        size=_size("size", options.get("size", "128x128")),
+        size=parse_size(options.get("size", "128x128"), what="synthetic-pose: size"),
         seed=_whole("seed", options.get("seed", "0")),
     )
     return RenderedCrops(height=height, width=width, people=people)
-
-
-def _size(name: str, text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,5})[x×](\d{1,5})", text.strip())
-    if match is None:
-        raise DataProblem(f"synthetic-pose: {name}={text} is not a size; write height x width, e.g. 128x96.")
-    return int(match[1]), int(match[2])
 
 
 def _whole(name: str, text: str) -> int:

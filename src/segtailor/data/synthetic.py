@@ -17,6 +17,7 @@ from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import Kind, Task
 from segtailor.data.dataset import Pair
 from segtailor.data.scene import CLASSES, PALETTE, Scene, render
+from segtailor.data.sizes import parse_size
 
 VERSION = 2  # raise whenever the renderer draws something else, so that caches notice
 SMALLEST, LARGEST = 16, 8192  # pixels per side
@@ -131,7 +132,7 @@ def from_options(options: Mapping[str, str], *, kind: Kind = "segmentation") -> 
     counts = {name: _whole(name, text) for name, text in options.items() if name not in ("size", "seed")}
     return Synthetic(
         images={**dict(DEFAULT_IMAGES), **counts},
-        size=_size(options["size"]) if "size" in options else (128, 256),
+        size=parse_size(options["size"], what="synthetic: size") if "size" in options else (128, 256),
         seed=_whole("seed", options.get("seed", "0")),
         kind=kind,
     )
@@ -140,13 +141,6 @@ def from_options(options: Mapping[str, str], *, kind: Kind = "segmentation") -> 
 def depth_from_options(options: Mapping[str, str]) -> Synthetic:
     """The depth of the street scenes in metres, with the same options."""
     return from_options(options, kind="depth")
-
-
-def _size(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,6})[x×](\d{1,6})", text.strip())
-    if match is None:
-        raise DataProblem(f"synthetic: size={text} is not a size; write height x width, e.g. size=128x256.")
-    return int(match[1]), int(match[2])
 
 
 def _whole(name: str, text: str) -> int:

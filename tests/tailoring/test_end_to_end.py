@@ -69,11 +69,16 @@ def test_every_system_ends_with_an_exported_network_that_keeps_the_budget(
     model, picture = segtailor.load(str(found["model"])), torch.zeros(64, 96, 3, dtype=torch.uint8).numpy()
     assert model.predict(picture).shape == (64, 96)
     assert stage["choose"]["fingerprint"] in {member["fingerprint"] for member in stage["search"]["found"]}
-    own, teacher = (
-        segtailor.load(stage[name]["model"]).network.architecture for name in ("train", "teacher")
-    )
-    assert family_of(own) == family_of(teacher)
-    assert count(teacher, image=(64, 96)).macs >= 1.5 * count(own, image=(64, 96)).macs
+    own = segtailor.load(stage["train"]["model"]).network.architecture
+    if (
+        stage["teacher"]["model"] is None
+    ):  # AutoRTNet's small space: what was found may be the largest there is
+        assert system == "autortnet"
+        assert stage["teacher"]["reason"] == "the family has no network of a fitting size"
+    else:
+        teacher = segtailor.load(stage["teacher"]["model"]).network.architecture
+        assert family_of(own) == family_of(teacher)
+        assert count(teacher, image=(64, 96)).macs >= 1.5 * count(own, image=(64, 96)).macs
     page = Path(str(found["report"])).read_text(encoding="utf-8")
     assert "not finished" not in page
     assert all(

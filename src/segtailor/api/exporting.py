@@ -159,8 +159,14 @@ class ExportPlan:
         raise Drifted(
             f"export --to {self.to}: the written file is not the network: {parity.label_agreement:.4%} of labels agree "
             f"(at least {limits.label_agreement:.2%}){largest} (at most {limits.max_rel_difference:g}){moved}. Nothing "
-            "was kept. Try --precision fp32, a fixed size, or another format, and report it if it stays."
+            f"was kept. {self._advice}, and report it if it stays."
         )
+
+    @property
+    def _advice(self) -> str:
+        if self.graph.dynamic:  # layers may depend on the size in a way that a graph of open size cannot hold
+            return "Leave out --dynamic and give --image HxW, or try another format"
+        return "Try --precision fp32, or another format"
 
     def _drift(self, answers: Answers, samples: Sequence[Pair]) -> float:
         """Return the change of the headline figure from the network to the file, on the samples."""

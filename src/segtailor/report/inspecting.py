@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,12 @@ from PIL import Image
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import Task
-from segtailor.data.dataset import Pair
 from segtailor.report.document import ClassQuality, Fact, Picture, Quality
 from segtailor.report.numbers import percent
 from segtailor.report.pictures import drawn, extremes, image_quality, picture
+
+if TYPE_CHECKING:
+    from segtailor.data.dataset import Pair
 
 Predict: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]  # one image to labels of its own size
 Extreme: TypeAlias = Literal["worst", "best"]

@@ -108,10 +108,7 @@ def compared(bench: Bench, notes: Notes, seed: int, options: argparse.Namespace)
 
     nets = notes.once("search", search)
     random = notes.once("random", lambda: drawn(bench, problem, nets["costs"][0], seed=seed))
-    student, plain = (
-        parse_architecture(nets["student"]),
-        {"random": random["architecture"], "draw": random["first"]},
-    )
+    student = parse_architecture(nets["student"])
     notes.once("miou_student", lambda: bench.trained(student, bench.unseen, seed=seed))
 
     def distil() -> list[float]:
@@ -123,7 +120,7 @@ def compared(bench: Bench, notes: Notes, seed: int, options: argparse.Namespace)
     teacher, distilled = notes.once("distillation", distil)
     notes.once("miou_teacher", lambda: teacher)
     notes.once("miou_distilled", lambda: distilled)
-    for name, described in plain.items():
+    for name, described in (("random", random["architecture"]), ("draw", random["first"])):
         arch = parse_architecture(described)
         notes.once(f"miou_{name}", lambda arch=arch: bench.trained(arch, bench.unseen, seed=seed))
     notes.once("torch", lambda: torch.__version__)  # the last one: this seed is done

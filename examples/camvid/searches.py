@@ -1,6 +1,6 @@
 """Run the five systems' searches on CamVid for one device, each as a user would, and keep what the tables need.
 
-    python examples/camvid/searches.py PATH --out runs/searches                          # an H200: about 15 minutes
+    python examples/camvid/searches.py PATH --out runs/searches
     python examples/camvid/searches.py PATH --out runs/one --only lpsnet --target 'cpu/onnxruntime/fp32?threads=2'
 
 The plan (`plans/searches.json`) says for each system what its search is called, its settings and its budget on an H200.
@@ -22,6 +22,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from study import anywhere
+
+from segtailor.report.folder import open_run
 
 SEED = 0
 PLAN = Path(__file__).parent / "plans" / "searches.json"
@@ -78,16 +82,17 @@ def searched(row: dict[str, Any], options: argparse.Namespace) -> None:
         return
     command, folder = command_of(row, options), options.out / row["name"]
     words = ["resume", str(folder)] if (folder / "recipe.json").exists() else command
-    result, seconds = run(words)
+    result, _ = run(words)
     if result is None:
         return
     for place in ("networks", "searches"):
         (options.out / place).mkdir(parents=True, exist_ok=True)
     shutil.copyfile(result["architecture"], options.out / "networks" / f"{row['name']}.json")
+    seconds = open_run(folder).seconds or 0.0
     kept = {name: result[name] for name in ("quality", "cost", "unit", "warnings") if name in result}
     told = {
         "name": row["name"],
-        "seconds": round(seconds, 1),
+        "seconds": round(seconds, 1),  # of all sessions
         "device": options.device_name,
         "target": options.target,
         "seed": SEED,
@@ -96,14 +101,6 @@ def searched(row: dict[str, Any], options: argparse.Namespace) -> None:
     }
     record.write_text(json.dumps(told, indent=1) + "\n")
     print(f"{row['name']}: {json.dumps(kept)[:200]} in {seconds:.0f} s", flush=True)
-
-
-def anywhere(text: str, options: argparse.Namespace) -> str:
-    """Leave out where this machine keeps its files."""
-    for place, name in ((options.out, "RUNS"), (options.path, "PATH")):
-        for spelling in (str(place.resolve()), str(place)):
-            text = text.replace(spelling, name)
-    return text
 
 
 def main() -> None:

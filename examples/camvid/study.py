@@ -25,6 +25,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from segtailor.report.folder import open_run
+
 LEAST_SECONDS = 45.0  # less is not worth starting a run for
 LAST_WORDS = 15.0  # seconds for an interrupted run to write its checkpoint
 
@@ -91,7 +93,6 @@ def carry_out(run: Training, options: argparse.Namespace, *, ends: float) -> Non
     folder = options.out / run.name
     command = run.command(options)
     words = ["resume", str(folder), "--json"] if (folder / "recipe.json").exists() else command
-    started = time.monotonic()
     done = _within(left, words)
     if done is None:
         print(f"{run.name}: not done; call again to go on", flush=True)
@@ -99,14 +100,14 @@ def carry_out(run: Training, options: argparse.Namespace, *, ends: float) -> Non
     if done.returncode:
         print(f"{run.name}: failed: {done.stderr.strip()[-400:]}", flush=True)
         return
-    result = json.loads(_anywhere(done.stdout, options))
+    result = json.loads(anywhere(done.stdout, options))
     record = {
         "name": run.row["name"],
         "network": run.row["network"],
         "fold": run.fold,
         "seed": run.seed,
-        "seconds": round(time.monotonic() - started, 1),
-        "command": _anywhere(shlex.join(["segtailor", *command]), options),
+        "seconds": round(open_run(folder).seconds or 0.0, 1),  # of all sessions
+        "command": anywhere(shlex.join(["segtailor", *command]), options),
         "result": result,
     }
     outcome.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +132,7 @@ def _within(seconds: float, words: list[str]) -> subprocess.CompletedProcess[str
     return subprocess.CompletedProcess(command, running.returncode, output, errors)
 
 
-def _anywhere(text: str, options: argparse.Namespace) -> str:
+def anywhere(text: str, options: argparse.Namespace) -> str:
     """Leave out where this machine keeps its files."""
     here = Path(__file__).parent
     for place, name in ((options.out, "RUNS"), (options.path, "PATH"), (here, "examples/camvid")):

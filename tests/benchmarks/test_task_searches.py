@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from tests.docs.markdown import ROOT
+from tests.scripts import load_script
 
 SCRIPT = ROOT / "benchmarks" / "task_searches.py"
 STORED = ROOT / "results" / "tasks" / "searches.json"
@@ -18,13 +18,7 @@ STORED = ROOT / "results" / "tasks" / "searches.json"
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("task_searches", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["task_searches"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script(SCRIPT)
 
 
 @pytest.mark.parametrize("task", ["depth", "pose"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from functools import cache
@@ -19,6 +18,7 @@ from segtailor.cli.main import build, run
 from segtailor.data.synthetic import TASK
 from segtailor.nets.bundle import Model, save_bundle
 from tests.docs.markdown import ROOT, commands, python_blocks, written
+from tests.scripts import load_script
 
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
 SCRIPTS = sorted((ROOT / "examples").rglob("*.sh"))
@@ -98,13 +98,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@cache
 def example(name: str) -> Any:
     """Import a script of the examples."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "examples" / f"{name}.py")
 
 
 def carried_out(words: list[str], *, drawing: bool = False) -> int:

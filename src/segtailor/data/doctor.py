@@ -17,7 +17,7 @@ from segtailor.data.checks.kinds import CHECKS
 from segtailor.data.dataset import Dataset, Sample
 from segtailor.data.labels import LabelMap
 from segtailor.data.legend import numbered
-from segtailor.data.pairs import FileSample, Pairing
+from segtailor.data.pairs import FileDataset, Pairing
 
 __all__ = ["Diagnosis", "Finding", "SplitFacts", "check", "examine"]
 
@@ -174,15 +174,10 @@ def _pairings(dataset: Dataset) -> Mapping[str, Pairing]:
 
 def _samples(dataset: Dataset, split: str) -> Sequence[Sample]:
     """Return the samples of a split; where some images lack masks, those that have one."""
-    pairing, labels = _pairings(dataset).get(split), getattr(dataset, "labels", None)
-    if pairing is None or labels is None:
+    pairing = _pairings(dataset).get(split)
+    if pairing is None or not isinstance(dataset, FileDataset):
         return dataset.samples(split)
-    return [
-        FileSample(
-            name=name, image=image, mask=mask, labels=labels, size=getattr(dataset, "wanted_size", None)
-        )
-        for name, (image, mask) in pairing.pairs.items()
-    ]
+    return dataset.of(pairing.pairs)
 
 
 def _facts(part: Census, task: Task) -> SplitFacts:

@@ -165,12 +165,16 @@ class FileDataset(ABC):
 
     def samples(self, split: str) -> tuple[FileSample, ...]:
         """Return the samples of a split, of several joined by `+`, or of `trainval`."""
-        labels = self.labels
-        return tuple(
-            FileSample(name=name, image=image, mask=mask, labels=labels, size=self.wanted_size)
-            for part in parts_of(split, self.splits)
-            for name, (image, mask) in self.pairings[part].complete(self.path).items()
-        )
+        parts = [self.pairings[part].complete(self.path) for part in parts_of(split, self.splits)]
+        return tuple(sample for pairs in parts for sample in self.of(pairs))
+
+    def of(self, pairs: Mapping[str, tuple[Path, Path]]) -> list[FileSample]:
+        """Return the samples that pairs of files make."""
+        labels, size = self.labels, self.wanted_size
+        return [
+            FileSample(name=name, image=image, mask=mask, labels=labels, size=size)
+            for name, (image, mask) in pairs.items()
+        ]
 
 
 def pair_folders(

@@ -42,11 +42,10 @@ def resized(pair: Pair, size: tuple[int, int] | None) -> Pair:
     if size is None or image.shape[:2] == size:
         return pair
     height, width = size
-    smooth = Image.fromarray(image).resize(
-        (width, height), Image.Resampling.BILINEAR
-    )  # filters before shrinking
+    # Unlike torch's, this resize filters before it shrinks.
+    smooth = Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR)
     rows, columns = (_nearest(old, new) for old, new in zip(image.shape[:2], size, strict=True))
-    return Pair(np.asarray(smooth), np.ascontiguousarray(labels[rows[:, None], columns]))
+    return Pair(np.array(smooth), np.ascontiguousarray(labels[rows[:, None], columns]))
 
 
 def _nearest(old: int, new: int) -> NDArray[Any]:

@@ -46,9 +46,8 @@ def norm_mix(
 ) -> list[Tensor]:
     """Normalise, weigh candidates by (images, candidates) and add up those of each target, which alternates fastest."""
     normed = functional.batch_norm(maps, *state)
-    if _channels_last(
-        maps
-    ):  # as it lies in memory, so that sums lie alike: other orders cost a copy at every layer
+    if _channels_last(maps):
+        # Summed as it lies in memory, so that sums lie alike: another order costs a copy at every layer.
         rows = normed.permute(0, 2, 3, 1).view(len(maps), *maps.shape[2:], candidates // targets, targets, -1)
         if weights is not None:
             rows = rows * weights.to(normed.dtype).view(len(maps), 1, 1, *rows.shape[3:5], 1)

@@ -31,7 +31,8 @@ images, single scale, no flip.
 
 {scores}
 
-The mean over drives is what the recipe was chosen by: val shows the same drive as train and flatters.
+Drives that were left out, as far as they are filled in, are what recipe and network were chosen by: val shows the same
+drive as train and flatters.
 
 ## Latency
 

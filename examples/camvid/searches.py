@@ -50,7 +50,8 @@ def calibrated(row: dict[str, Any], options: argparse.Namespace) -> None:
     pack.parent.mkdir(parents=True, exist_ok=True)
     words = ["calibrate", "--space", row["space"], "--target", options.target, "--image", options.image]
     words += ["--classes", "11", "--minutes", str(options.calibrate), "--networks", str(options.networks)]
-    document, seconds = run([*words, "--out", str(pack)])
+    settings = ["--set", *row["space_set"]] if "space_set" in row else []
+    document, seconds = run([*words, "--out", str(pack), *settings])
     if document is not None:
         print(f"{row['name']}: calibrated in {seconds:.0f} s", flush=True)
 
@@ -71,7 +72,8 @@ def command_of(row: dict[str, Any], options: argparse.Namespace) -> list[str]:
         str(SEED),
     ]
     words += ["--out", str(options.out / row["name"]), *row.get("options", [])]
-    settings = [*row.get("set", []), *options.set]
+    space = [f"space.settings.{setting}" for setting in row.get("space_set", [])]
+    settings = [*space, *row.get("set", []), *options.set]
     return [*words, "--set", *settings] if settings else words
 
 

@@ -38,6 +38,7 @@ def test_a_dry_run_says_where_and_writes_nothing(
         (["calibrate", "--space", "inverted_residual", *TARGET, "--image", "99999x99999"], "out of range"),
         (["calibrate", "--space", "inverted_residual", *TARGET, "--image", "0x64"], "HEIGHTxWIDTH"),
         (["calibrate", "--import", "none.json"], "does not exist"),
+        ([*WHAT, *TARGET, "--set", "encoder=resnet50"], "there is no 'encoder'"),
     ],
 )
 def test_mistakes_are_explained_and_leave_no_pack(

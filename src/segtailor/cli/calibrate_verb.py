@@ -36,10 +36,12 @@ class What:
     """Random networks to measure whole for the trust report."""
     seed: int = 0
     """Of the random networks."""
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=(), consume_multiple=True)] = ()
+    """Settings of the space, e.g. --space decoder_cell --set encoder=efficientnet_lite0 channels=24 repeats=1."""
 
     def recipe(self) -> CalibrateRecipe:
         """Return the recipe; what is missing raises."""
-        from segtailor.recipes.calibrating import CalibrateRecipe
+        from segtailor.recipes.calibrating import CalibrateRecipe, space_settings
 
         if self.space is None or self.target is None or self.image is None:
             raise UserError(
@@ -47,6 +49,7 @@ class What:
                 "e.g. --space scalable_path --target cpu/onnxruntime/fp32 --image 360x480."
             )
         return CalibrateRecipe(
+            settings=space_settings(self.space, self.set_),
             space=self.space,
             target=self.target,
             image=self.image,

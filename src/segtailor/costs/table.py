@@ -55,10 +55,11 @@ class LatencyTable:
     def _missing(self, call: OpCall) -> MissingCost:
         pack = self.pack
         height, width = pack.image
+        settings = ", ".join(f"{name}={value}" for name, value in pack.settings.items())
         return MissingCost(
             f"the latency table has no entry for {describe(call)}. Either the network is not of space "
-            f"'{pack.space}' at {height}x{width} with {pack.classes} classes, or calibration ended early. "
-            "Measure it with: "
-            f"segtailor calibrate --space {pack.space} --target '{pack.target}' --image {height}x{width} "
-            f"--classes {pack.classes}"
+            f"'{pack.space}' ({settings or 'as it is'}) at {height}x{width} with {pack.classes} classes, or "
+            f"calibration ended early. Measure it with: segtailor calibrate --space {pack.space} "
+            f"--target '{pack.target}' --image {height}x{width} --classes {pack.classes}; --set NAME=VALUE there "
+            "has other settings of the space."
         )

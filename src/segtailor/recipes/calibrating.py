@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from segtailor.core.atomic import write_text
-from segtailor.core.codec import Json, from_json
+from segtailor.core.codec import Json, from_json, to_json
 from segtailor.core.errors import RunProblem
 from segtailor.core.job import Step
 from segtailor.core.space import SearchSpace, family, family_of
 from segtailor.core.target import parse_target
 from segtailor.costs.calibrate import Calibration, CalibrationSettings
 from segtailor.costs.trust import scatter
+from segtailor.recipes.overrides import overridden
 from segtailor.recipes.recipe import RECIPES, Place
 from segtailor.runs import Layout
 from segtailor.spaces import architectures, baselines, published
+
+
+def space_settings(space: str, changes: Iterable[str]) -> dict[str, Any]:
+    """Return the settings of a space that differ from its defaults; `changes` are FIELD=VALUE."""
+    usual = to_json(family(space)())
+    asked = overridden(usual, changes)
+    return {name: value for name, value in asked.items() if value != usual[name]}
 
 
 @RECIPES.register("calibrate")

@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--image", default="360x480")
     parser.add_argument("--calibrate", type=float, default=1.0, help="minutes for each space")
     parser.add_argument("--networks", type=int, default=2, help="whole networks timed for each trust report")
-    parser.add_argument("--jobs", type=int, default=5, help="searches at a time")
+    parser.add_argument("--jobs", type=int, default=5, help="searches at a time; 0 only calibrates")
     parser.add_argument("--budget", help="instead of the plan's, e.g. 30ms")
     parser.add_argument("--only", nargs="+", help="names of searches")
     parser.add_argument("--set", nargs="+", default=[], help="settings for all of them, on top of the plan's")
@@ -124,8 +124,8 @@ def main() -> None:
     ]
     for row in rows:
         calibrated(row, options)
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for row in rows:
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        for row in rows if options.jobs else []:
             pool.submit(searched, row, options)
 
 

@@ -220,6 +220,19 @@ def test_mixes_of_one_map_fuse_together_to_the_same_sums() -> None:
         torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.parametrize(
+    "kept", [[("sep3",), ("conv3",)], [("conv3",), ("sep3",)], [("skip", "sep3"), ("skip", "conv3")]]
+)
+def test_mixes_whose_units_differ_in_kind_alone_keep_their_own_kernels(kept: list[tuple[str, ...]]) -> None:
+    plain, fused = ([mixed_units(fuse=fuse) for _ in kept] for fuse in (None, FusedUnits()))
+    options = plain[0].options
+    indices = [tuple(options.index(name) for name in names) for names in kept]
+    maps, weights = image(), [draw(plain[0]) for _ in kept]
+    found, wanted = (mix(mixed, maps, weights, indices) for mixed in (fused, plain))
+    for got, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, right)
+
+
 @pytest.mark.parametrize("fuse", [None, FusedUnits()])
 def test_recomputing_changes_neither_gradients_nor_statistics(fuse: Fuse | None) -> None:
     plain, recomputed = mixed_units(), mixed_units(fuse=fuse, recompute=True)

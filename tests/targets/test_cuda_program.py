@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 import segtailor
 from segtailor.core.plan import Shape
@@ -52,6 +52,12 @@ def test_bias_sum_and_relu_become_part_of_the_convolution_or_resize() -> None:
         (False, False),
     ]
     assert [(op.relu, op.adds) for op in ops if isinstance(op, Resize)] == [(False, False), (True, True)]
+
+
+def test_a_fused_node_that_fails_shows_its_own_error() -> None:
+    graph = fuse(traced(Branches().eval(), (torch.randn(1, 3, 16, 24),)))
+    with pytest.raises(RuntimeError, match="channels"):
+        fx.Interpreter(graph).run(torch.randn(1, 5, 16, 24))
 
 
 def test_a_value_with_two_readers_is_not_swallowed() -> None:

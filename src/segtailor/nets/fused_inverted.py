@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from segtailor.nets.fused import EAGER, FamilyLayers, Kernels, Layers, added, as_conv, as_norm
 from segtailor.nets.mixed import Terms, scaled
+from segtailor.nets.phases import depthwise
 from segtailor.ops.modules.inverted_residual import InvertedResidualBlock
 
 CONVS = ("expand", "depth", "project")
@@ -55,9 +56,7 @@ class FusedInverted:
         hidden = self.kernels.norm_relu(functional.conv2d(image, kernel), first)
         depth = depths[0]
         filters = filters.view(-1, 1, *depth.kernel_size)
-        hidden = functional.conv2d(
-            hidden, filters, None, depth.stride, depth.padding, depth.dilation, groups=len(filters)
-        )
+        hidden = depthwise(hidden, filters, stride=depth.stride[0], dilation=depth.dilation[0])
         hidden = self.kernels.norm_relu(hidden, second)
         projected = functional.conv2d(hidden, _block_diagonal(projects))
         (mixed,) = self.kernels.norm_mix(projected, last, layers.weights, len(blocks), 1)

@@ -23,7 +23,8 @@ class FusedUnits:
 
     def __call__(self, image: Tensor, terms: Sequence[Terms]) -> list[Tensor]:
         """Return one sum for each of the terms; terms of the same candidates run together."""
-        shapes = {tuple(_form(module) for module in found.modules) for found in terms}
+        # Dense and separable units may have one form, but their kernels are gathered apart: both must agree.
+        shapes = {tuple((_form(part), _is_separable(part)) for part in found.modules) for found in terms}
         if len(shapes) > 1 or len({found.weights.dim() for found in terms}) > 1:
             return [total for found in terms for total in self._mix(image, [found])]
         return self._mix(image, terms)

@@ -188,6 +188,8 @@ class SupernetEngine:
         self.guard.load(counted)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
         self._steps.clear()
+        if self.settings.record:  # a pool ends with the last step that was recorded in it
+            self._pool = devices.memory_pool(self.device)
 
     def _backward(self, batch: Batch, role: Role, soft: Weights, *, turn: Pass, learn: bool) -> Tensor:
         """Leave gradients on weights and, to `learn`, on logits; return the loss on the data."""

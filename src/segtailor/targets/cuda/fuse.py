@@ -7,7 +7,7 @@ operators of PyTorch. Which kernel runs it on a device is decided elsewhere (`ke
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, fx
@@ -27,6 +27,8 @@ class Convolution:
     relu: bool = False
     adds: bool = False
 
+    __name__: ClassVar[str] = "convolution"  # torch prints the target of a node that fails
+
     def __call__(self, image: Tensor, weight: Tensor, bias: Tensor | None, *other: Tensor) -> Tensor:
         """Compute it with the operators of PyTorch."""
         out = functional.conv2d(image, weight, bias, self.stride, self.padding, self.dilation, self.groups)
@@ -42,6 +44,8 @@ class Resize:
     align_corners: bool
     relu: bool = False
     adds: bool = False
+
+    __name__: ClassVar[str] = "resize"
 
     def __call__(self, image: Tensor, *other: Tensor) -> Tensor:
         """Compute it with the operators of PyTorch."""
@@ -95,7 +99,7 @@ def _absorb_readers(node: fx.Node, op: Fused, inputs: tuple[Any, ...]) -> None:
         last = reader
     graph = node.graph
     with graph.inserting_before(last):
-        fused = graph.create_node("call_function", op, inputs, name=type(op).__name__.lower())
+        fused = graph.create_node("call_function", op, inputs, name=op.__name__)
     fused.meta = dict(last.meta)
     last.replace_all_uses_with(fused)
 

@@ -71,9 +71,19 @@ def fastest(kernels: Sequence[Kernel], inputs: Sequence[Tensor | None]) -> Kerne
         try:
             if _agrees(kernel(*inputs), expected):
                 times.append((milliseconds(kernel, inputs), number))
-        except RuntimeError:  # this library has no such kernel
+        except _failures():  # this library has no such kernel, or it does not fit the device
             continue
     return kernels[min(times)[1]]
+
+
+@cache
+def _failures() -> tuple[type[Exception], ...]:
+    """Return what a kernel may fail with; the errors of Triton are none of PyTorch's."""
+    if find_spec("triton") is None:
+        return (RuntimeError,)
+    from triton.errors import TritonError
+
+    return (RuntimeError, TritonError)
 
 
 def _agrees(found: Tensor, expected: Tensor) -> bool:

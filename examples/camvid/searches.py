@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -89,7 +88,8 @@ def searched(row: dict[str, Any], options: argparse.Namespace) -> None:
         return
     for place in ("networks", "searches"):
         (options.out / place).mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(result["architecture"], options.out / "networks" / f"{row['name']}.json")
+    found = anywhere(Path(result["architecture"]).read_text(), options)
+    (options.out / "networks" / f"{row['name']}.json").write_text(found)
     seconds = open_run(folder).seconds or 0.0
     kept = {name: result[name] for name in ("quality", "cost", "unit", "warnings") if name in result}
     told = {

@@ -6,7 +6,9 @@ from segtailor.nets.phases import by_phases, depthwise
 
 
 @pytest.mark.parametrize("size", [(8, 12), (7, 9), (2, 3), (1, 1)])
-@pytest.mark.parametrize(("kernel", "dilation", "stride"), [(3, 2, 1), (3, 2, 2), (5, 3, 1), (3, 2, 4), (3, 3, 3)])
+@pytest.mark.parametrize(
+    ("kernel", "dilation", "stride"), [(3, 2, 1), (3, 2, 2), (5, 3, 1), (3, 2, 4), (3, 3, 3)]
+)
 def test_phases_equal_the_dilated_convolution(
     size: tuple[int, int], kernel: int, dilation: int, stride: int
 ) -> None:
@@ -19,7 +21,9 @@ def test_phases_equal_the_dilated_convolution(
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(depthwise(maps, kernels, stride=stride, dilation=dilation), wanted)
     slope = torch.randn(wanted.shape, generator=generator, dtype=torch.float64)
-    for got, right in zip(*(torch.autograd.grad(out, (maps, kernels), slope) for out in (found, wanted)), strict=True):
+    for got, right in zip(
+        *(torch.autograd.grad(out, (maps, kernels), slope) for out in (found, wanted)), strict=True
+    ):
         torch.testing.assert_close(got, right)
 
 

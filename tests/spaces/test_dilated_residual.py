@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -16,7 +17,9 @@ from segtailor.spaces.dilated_residual import DilatedResidual, DilatedResidualAr
 from segtailor.testing import check_architecture, check_space
 
 SPACE = DilatedResidual()
-TINY = DilatedResidual(stems=(4, 8), quarters=(4, 8), quarter_blocks=(1, 2), eighths=(8, 16), decoders=(4, 8))
+TINY = DilatedResidual(
+    stems=(4, 8), quarters=(4, 8), quarter_blocks=(1, 2), eighths=(8, 16), decoders=(4, 8), halves=(0, 3, 6)
+)
 
 
 def small(**changes: Any) -> DilatedResidualArchitecture:
@@ -34,6 +37,14 @@ def test_parameters_are_those_counted_by_hand() -> None:
     decoder = conv(8, 5, 1) + conv(6, 5, 1) + conv(5, 5) + 5 * 3 + 3
     plan = SPACE.plan(small(), Shape(3, 32, 48), 3)
     assert plan.params() == body + decoder + 8 * 3 + 3  # the head at 1/8 is for training
+
+
+def test_a_decoder_at_half_adds_what_is_counted_by_hand_and_scores_there() -> None:
+    image = Shape(3, 32, 48)
+    without, plan = (SPACE.plan(small(half=half), image, 3) for half in (0, 7))
+    step = (4 * 7 + 14) + (5 * 7 + 14) + (9 * 7 * 7 + 14)  # from the stem, from 1/4, both together
+    assert plan.params() == without.params() + step + 3 * (7 - 5)  # the head reads 7 channels instead of 5
+    assert Network(plan).eval()(torch.rand(1, *image)).shape[-2:] == (16, 24)
 
 
 def test_the_space_keeps_its_promises() -> None:
@@ -72,6 +83,7 @@ def test_scores_come_at_a_quarter_and_see_as_far_as_the_dilations_say() -> None:
         ({"eighth": True}, "eighth: True"),
         ({"dilations": ()}, "dilations: .*1 to 256 integers"),
         ({"dilations": (1, 0)}, r"dilations\[1\]: 0"),
+        ({"half": -1}, "half: -1; allowed: an integer from 0"),
         ({"quarter_blocks": 257}, "quarter_blocks: 257; allowed: an integer from 1 to 256"),
     ],
 )
@@ -81,6 +93,9 @@ def test_impossible_networks_are_refused_by_field(change: dict[str, Any], messag
 
 
 def test_networks_outside_the_options_have_no_picks() -> None:
+    arch = SPACE.architecture({row.name: 0 for row in SPACE.decisions})
+    with pytest.raises(InvalidArchitecture, match=r"half: 8; this space allows \[0\]"):
+        SPACE.picks(replace(arch, half=8))
     with pytest.raises(InvalidArchitecture, match=r"rhythm: .*this space allows"):
         SPACE.picks(
             DilatedResidualArchitecture(

@@ -21,7 +21,7 @@ def depthwise(maps: Tensor, kernels: Tensor, *, stride: int, dilation: int) -> T
 
 
 def by_phases(maps: Tensor, kernels: Tensor, *, stride: int, dilation: int) -> Tensor:
-    """Do the same by phases; a stride must be 1 or a multiple of the dilation, of which only the first phase is left."""
+    """Do the same by phases; the stride is 1 or a multiple of the dilation, which leaves only the first phase."""
     if stride > 1:
         return depthwise(maps[:, :, ::dilation, ::dilation], kernels, stride=stride // dilation, dilation=1)
     height, width = maps.shape[2:]
@@ -45,8 +45,6 @@ def _apart(maps: Tensor, phases: int) -> Tensor:
 def _together(maps: Tensor, phases: int) -> Tensor:
     """Undo `_apart`, save for what was added at the edges."""
     count, channels, height, width = maps.shape
-    rows = maps.permute(0, 2, 3, 1).reshape(
-        phases, phases, count // phases**2, height, width, channels
-    )
+    rows = maps.permute(0, 2, 3, 1).reshape(phases, phases, count // phases**2, height, width, channels)
     rows = rows.permute(2, 3, 0, 4, 1, 5).reshape(-1, height * phases, width * phases, channels)
     return rows.permute(0, 3, 1, 2)

@@ -16,7 +16,8 @@ class DilatedResidualArchitecture:
     """`stem`, `quarter` and `eighth` are widths at 1/2, 1/4 and 1/8 of the image, `decoder` that of the way back.
 
     `quarter_blocks` residual blocks run at 1/4; at 1/8 there is one for each of `dilations`, which holds the dilation
-    of its second convolution.
+    of its second convolution. `half` is the width of a second step of the decoder, at 1/2, for things as thin as
+    poles; 0 leaves it out.
     """
 
     stem: int
@@ -25,10 +26,12 @@ class DilatedResidualArchitecture:
     eighth: int
     dilations: tuple[int, ...]
     decoder: int
+    half: int = 0
 
     def __post_init__(self) -> None:
         for field in ("stem", "quarter", "eighth", "decoder"):
             _check(field, getattr(self, field), MOST_CHANNELS)
+        _check("half", self.half, MOST_CHANNELS, least=0)
         _check("quarter_blocks", self.quarter_blocks, MOST_BLOCKS)
         if not isinstance(self.dilations, Sequence) or not 1 <= len(self.dilations) <= MOST_BLOCKS:
             raise InvalidArchitecture(
@@ -38,6 +41,6 @@ class DilatedResidualArchitecture:
             _check(f"dilations[{position}]", value, MOST_DILATION)
 
 
-def _check(field: str, value: object, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise InvalidArchitecture(f"{field}: {short(value)}; allowed: an integer from 1 to {most}.")
+def _check(field: str, value: object, most: int, *, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidArchitecture(f"{field}: {short(value)}; allowed: an integer from {least} to {most}.")

@@ -2,8 +2,8 @@
 
 Small sets reward networks that stay at 1/8 and see far by dilation instead of shrinking further (ERFNet, Romera et al.
 2018; DABNet, Li et al. 2019): detail survives, and dense 3x3 convolutions of few channels run well on any device. The
-family takes that idea with plain residual blocks and a short decoder at 1/4, and leaves widths, depths and dilations
-to a search.
+family takes that idea with plain residual blocks and a short decoder at 1/4, or further at 1/2, and leaves widths,
+depths and dilations to a search.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice, product
 from typing import ClassVar
 
+from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
 from segtailor.core.space import SPACES, Decision, Group, Picks, check_picks, picked
 from segtailor.ops import Conv, Sum
@@ -27,7 +28,10 @@ SCORES = Conv(kernel=1, norm=False, bias=True, activation="none")
 @SPACES.register("dilated_residual")
 @dataclass(frozen=True, kw_only=True)
 class DilatedResidual:
-    """Widths at three scales, depths at two, and the rhythm in which dilations repeat."""
+    """Widths at three scales, depths at two, and the rhythm in which dilations repeat.
+
+    `halves` are widths of the decoder at 1/2; with a single one nothing is decided.
+    """
 
     stems: tuple[int, ...] = (8, 16, 24, 32, 48)
     quarters: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
@@ -36,6 +40,7 @@ class DilatedResidual:
     blocks: tuple[int, ...] = (4, 5, 6, 7, 8, 10, 12)
     rhythms: tuple[str, ...] = ("1", "1-2", "1-2-4", "1-2-4-8", "2-4-8")
     decoders: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96)
+    halves: tuple[int, ...] = (0,)
 
     architecture_type: ClassVar[type] = DilatedResidualArchitecture
 
@@ -51,6 +56,8 @@ class DilatedResidual:
             ("blocks", self.blocks, "depth"),
             ("rhythm", self.rhythms, "op"),
         ]
+        if len(self.halves) > 1:
+            rows.append(("half", self.halves, "width"))
         return tuple(
             Decision(name=name, options=options, group=group, ordered=name != "rhythm")
             for name, options, group in rows
@@ -61,16 +68,19 @@ class DilatedResidual:
         check_picks(self.decisions, picks)
         values = {decision.name: decision.options[picks[decision.name]] for decision in self.decisions}
         blocks, rhythm = int(str(values.pop("blocks"))), str(values.pop("rhythm"))
+        values = {"half": self.halves[0], **values}
         return DilatedResidualArchitecture(**values, dilations=_repeated(rhythm, blocks))  # type: ignore[arg-type]
 
     def picks(self, arch: DilatedResidualArchitecture) -> Picks:
         """Encode an architecture."""
+        if arch.half not in self.halves:
+            raise InvalidArchitecture(f"half: {arch.half}; this space allows {list(self.halves)}.")
         blocks = len(arch.dilations)
         rhythm = next((text for text in self.rhythms if _repeated(text, blocks) == arch.dilations), None)
         return picked(self.decisions, {**vars(arch), "blocks": blocks, "rhythm": rhythm or arch.dilations})
 
     def plan(self, arch: DilatedResidualArchitecture, image: Shape, classes: int) -> Plan:
-        """Write the layers: stem, blocks at 1/4 and 1/8, a decoder at 1/4, and a head at 1/8 for training."""
+        """Write the layers: stem, blocks at 1/4 and 1/8, a decoder at 1/4 and perhaps 1/2, and a head at 1/8."""
         build = PlanBuilder(image)
         source = build.add("stem", CONV, IMAGE, channels=arch.stem, stride=2)
         source = build.add("quarter", CONV, source, channels=arch.quarter, stride=2)
@@ -84,6 +94,11 @@ class DilatedResidual:
         detail = build.add("detail_narrow", BARE_POINT, detail, channels=arch.decoder)
         joined = _activated(build, build.add("joined", Sum(), detail, narrow))
         refined = build.add("refined", CONV, joined)
+        if arch.half:
+            fine = build.add("half_detail", BARE_POINT, "stem", channels=arch.half)
+            coarse = build.add("half_context", BARE_POINT, refined, channels=arch.half)
+            joined = _activated(build, build.add("half_joined", Sum(), fine, coarse))
+            refined = build.add("half_refined", CONV, joined)
         return build.plan(
             outputs={
                 "main": build.add("head", SCORES, refined, channels=classes),
@@ -100,6 +115,7 @@ class DilatedResidual:
             "quarter": self.quarters,
             "eighth": self.eighths,
             "decoder": self.decoders,
+            "half": self.halves,
         }
         first = {name: options[0] for name, options in widths.items()}
         seen: set[OpCall] = set()
@@ -108,6 +124,8 @@ class DilatedResidual:
             ("quarter", "eighth"),
             ("quarter", "decoder"),
             ("eighth", "decoder"),
+            ("stem", "half"),
+            ("decoder", "half"),
         ):
             for pair in product(widths[left], widths[right]):
                 chosen = {**first, left: pair[0], right: pair[1]}

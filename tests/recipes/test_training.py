@@ -218,6 +218,8 @@ def test_overrides_reach_into_optional_parts() -> None:
     assert base["fit"] == {"lr": 1, "distill": None}
     with pytest.raises(UserError, match="single value"):
         overridden(base, ["list.x=1"])
+    both = overridden(base, ["fit.distill.kind=l2", "fit.distill.weight=3"])
+    assert both["fit"]["distill"] == {"kind": "l2", "weight": 3}
 
 
 def test_a_run_does_not_go_on_with_other_data(around: Surroundings, tmp_path: Path) -> None:

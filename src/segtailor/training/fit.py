@@ -23,6 +23,7 @@ from segtailor.nets.inference import aligned
 from segtailor.tasks import Scores, kind_of
 from segtailor.training import device as devices
 from segtailor.training.distributed import from_first, with_shared_norms, world
+from segtailor.training.dropping import drop_in_training
 from segtailor.training.engine import Engine
 from segtailor.training.evaluate import Pictures, evaluate
 from segtailor.training.optimiser import load_optimiser, optimiser_state
@@ -79,6 +80,7 @@ class Fit:
         if settings.sync_bn:
             self.network = with_shared_norms(self.network, self.device)
         devices.place(self.network, self.device, channels_last=settings.channels_last).train()
+        drop_in_training(self.network, depth=settings.stochastic_depth, channels=settings.dropout)
         if self.teacher is not None:
             devices.place(
                 self.teacher, self.device, channels_last=settings.channels_last

@@ -39,9 +39,9 @@ class FitSettings:
     process's share of the batch into that many parts. `validate_every` counts epochs, 0 validates only at the end.
     `patience` is the number of non-finite steps in a row that stops the run. `encoder` gives a pre-trained part an
     optimiser of its own, which is then also clipped apart; `freeze_norms` keeps the statistics of norms as they are.
-    `record` launches a whole forward and backward pass at once where the device can (CUDA graphs). `stochastic_depth` is
-    the share of images for which the last residual block adds nothing (earlier ones less, linearly), `dropout` that of
-    the channels which residual blocks do not add (`training.dropping`).
+    `record` launches a whole forward and backward pass at once where the device can (CUDA graphs). `stochastic_depth`
+    is the share of images for which the last residual block adds nothing (earlier ones less, linearly), `dropout` that
+    of the channels which residual blocks do not add (`training.dropping`).
     """
 
     epochs: int = 100
@@ -88,14 +88,16 @@ class FitSettings:
             raise UserError(f"ema: {self.ema} is no decay; give e.g. 0.999, or leave it out.")
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"clip: {self.clip} must be above 0, or left out.")
-        for name in ("stochastic_depth", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(
-                    f"{name}: {getattr(self, name)} is no share; give 0 or more, and less than 1."
-                )
+        self._check_shares()
         for name in ("validate_every", "weight_decay", "seed"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name}: {getattr(self, name)} is negative; give 0 or more.")
+
+    def _check_shares(self) -> None:
+        for name in ("stochastic_depth", "dropout"):
+            share = getattr(self, name)
+            if not 0 <= share < 1:
+                raise UserError(f"{name}: {share} is no share; give 0 or more, and less than 1.")
 
     def total(self, steps_per_epoch: int) -> int:
         """Return the number of steps of the whole run."""

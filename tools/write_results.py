@@ -104,6 +104,16 @@ def searches_table(results: Results) -> str:
     return table(["search", "GPU minutes", "device", "seed", "command"], rows)
 
 
+def expansion_table(results: Results) -> str:
+    """Step by step what LPS-Net's expansion did (its Figure 7)."""
+    record = results.search("lpsnet") or {"result": {"family": []}}
+    rows = []
+    for member in record["result"]["family"]:
+        moved = f"{member['direction']} x {member['k']}" if "direction" in member else "start"
+        rows.append([str(member["step"]), moved, _percent(member["quality"]), _ms(member["cost"])])
+    return table(["step", "direction", "mIoU of the judging half", "H200 ms by the table"], rows)
+
+
 def papers_table(results: Results) -> str:
     """Where the figures of others come from."""
     rows = [[entry["name"], entry["paper"]] for entry in results.literature["networks"]]
@@ -117,6 +127,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "networks": networks_table,
     "candidates": candidates_table,
     "searches": searches_table,
+    "expansion": expansion_table,
     "papers": papers_table,
 }
 

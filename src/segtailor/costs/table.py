@@ -55,7 +55,8 @@ class LatencyTable:
     def _missing(self, call: OpCall) -> MissingCost:
         pack = self.pack
         height, width = pack.image
-        settings = ", ".join(f"{name}={value}" for name, value in pack.settings.items())
+        single = {name: value for name, value in pack.settings.items() if isinstance(value, str | int)}
+        settings = ", ".join(f"{name}={value}" for name, value in single.items())
         return MissingCost(
             f"the latency table has no entry for {describe(call)}. Either the network is not of space "
             f"'{pack.space}' ({settings or 'as it is'}) at {height}x{width} with {pack.classes} classes, or "

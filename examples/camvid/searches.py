@@ -91,7 +91,9 @@ def searched(row: dict[str, Any], options: argparse.Namespace) -> None:
     found = anywhere(Path(result["architecture"]).read_text(), options)
     (options.out / "networks" / f"{row['name']}.json").write_text(found)
     seconds = open_run(folder).seconds or 0.0
-    kept = {name: result[name] for name in ("quality", "cost", "unit", "warnings", "family") if name in result}
+    kept = {
+        name: result[name] for name in ("quality", "cost", "unit", "warnings", "family") if name in result
+    }
     told = {
         "name": row["name"],
         "seconds": round(seconds, 1),  # of all sessions

@@ -12,7 +12,16 @@ from segtailor.core.errors import Unsupported
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.sampling import sample_picks
 from segtailor.nets.network import Network, initialise
-from segtailor.nets.relax import Mode, driving, gumbel, one_hot, one_hot_weights, softmax, straight_through
+from segtailor.nets.relax import (
+    Mode,
+    driving,
+    gumbel,
+    live,
+    one_hot,
+    one_hot_weights,
+    softmax,
+    straight_through,
+)
 from segtailor.nets.supernet import Supernet, SupernetSettings, keep_only
 from segtailor.spaces.hyper_cell import ADJACENT_SCALES, OWN_PATHS, HyperCell, MultiScale
 from segtailor.spaces.hyper_cell.operators import CELL_OPS
@@ -296,6 +305,21 @@ def test_fused_training_step_equals_the_plain_one(images: int | None) -> None:
         slopes = torch.autograd.grad(loss, [*weights.values(), *supernet.parameters()])
         steps.append((loss, slopes, supernet.state_dict()))
     torch.testing.assert_close(steps[1], steps[0], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["path", "pair"])
+def test_fused_edges_of_few_operators_equal_the_plain_ones(mode: Mode) -> None:
+    pixels, supernets = torch.randn(1, *IMAGE, dtype=torch.float64), []
+    for settings in (SupernetSettings(), SupernetSettings(fused=True)):
+        supernet = TINY.supernet(IMAGE, 4, settings=settings)
+        scramble(supernet, seed=2)
+        supernets.append(supernet.double().eval())
+    for seed in range(8):  # edges of one map then differ in what runs, and in its kind
+        rows = drawn({name: row.detach().double() for name, row in logits(TINY).items()}, seed=seed)
+        weights = driving(TINY.decisions, rows, mode)
+        kept = live(weights)
+        plain, fused = (supernet(pixels, weights, kept)["main"] for supernet in supernets)
+        torch.testing.assert_close(fused, plain)
 
 
 def test_norms_without_scale_transfer_as_identity() -> None:

@@ -48,6 +48,7 @@ IMAGE = (64, 128)
 BUDGET = 0.5  # of the mean cost of random networks
 BAND = 0.1  # how much cheaper than what it is compared with a random network may be
 WALKS, TRIES = 40, 400
+LAST = "torch"  # what is noted when all else is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +85,10 @@ class Notes:
             if found["setting"] != self.known["setting"]:
                 raise SystemExit(f"{path} has results of other settings; remove it, or give another --out.")
             self.known = found
+
+    def end(self) -> None:
+        """Note that this piece is done."""
+        self.once(LAST, lambda: torch.__version__)
 
     def once(self, name: str, work: Callable[[], Any]) -> Any:
         """Return what is noted under a name, else do the work and note it."""
@@ -253,8 +258,11 @@ def document(arch: Architecture) -> dict[str, Any]:
     return dict(architecture_document(arch))
 
 
-def in_processes(script: str, pieces: list[str], *, options: argparse.Namespace) -> None:
-    """Do each piece in a process of its own, some at a time; one that fails does not stop the others."""
+def in_processes(script: str, pieces: list[str], *, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Do each piece in a process of its own, some at a time; return what those that are done by now noted.
+
+    One that fails does not stop the others.
+    """
     command = [sys.executable, script, *sys.argv[1:]]
     waiting, running = list(pieces), []
     while waiting or running:
@@ -267,10 +275,18 @@ def in_processes(script: str, pieces: list[str], *, options: argparse.Namespace)
                 running.remove((piece, process))
                 if process.returncode:
                     say(f"{piece} failed with status {process.returncode}")
+    files = {piece: options.out / f"{piece}.json" for piece in pieces}
+    found = {piece: json.loads(file.read_text()) for piece, file in files.items() if file.exists()}
+    done = {piece: row for piece, row in found.items() if LAST in row}
+    for piece in sorted(set(pieces) - set(done)):
+        say(f"{piece} is not done; call again to go on")
+    return done
 
 
-def common(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that all comparisons have."""
+def common(parser: argparse.ArgumentParser, parts: Iterable[str] = ()) -> None:
+    """Add the flags that all comparisons have, and `--parts` where there are some to choose among."""
+    if parts:
+        parser.add_argument("--parts", default=",".join(parts), help="joined by commas")
     parser.add_argument("--data", default="synthetic:size=64x128,train=160,val=40")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=150, help="of a search")
@@ -289,6 +305,15 @@ def common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "segtailor")
     parser.add_argument("--out", type=Path, required=True, help="folder: one JSON file for each seed")
     parser.add_argument("--only", help="do this piece here and now")
+
+
+def asked(parser: argparse.ArgumentParser, parts: Iterable[str] = ()) -> argparse.Namespace:
+    """Read the command line, and make the folder of results."""
+    options = parser.parse_args()
+    if parts and set(options.parts.split(",")) - set(parts):
+        raise SystemExit(f"unknown part; choose among {', '.join(parts)}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    return options
 
 
 def setting_of(options: argparse.Namespace) -> Setting:

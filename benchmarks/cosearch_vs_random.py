@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from comparing import Bench, Notes, at_cost, common, document, in_processes, mean, say, setting_of
+from comparing import Bench, Notes, asked, at_cost, common, document, in_processes, mean, setting_of
 from segtailor.core.objective import Power
 from segtailor.core.plan import OpCall, Plan
 from segtailor.core.space import parse_architecture
@@ -123,7 +123,7 @@ def compared(bench: Bench, notes: Notes, seed: int, options: argparse.Namespace)
     for name, described in (("random", random["architecture"]), ("draw", random["first"])):
         arch = parse_architecture(described)
         notes.once(f"miou_{name}", lambda arch=arch: bench.trained(arch, bench.unseen, seed=seed))
-    notes.once("torch", lambda: torch.__version__)  # the last one: this seed is done
+    notes.end()
 
 
 def take_networks(notes: Notes, file: Path) -> None:
@@ -192,8 +192,7 @@ def main() -> None:
     parser.add_argument(
         "--path", default="auto", choices=("auto", "plain", "fast", "recorded"), help="of the supernet"
     )
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    options = asked(parser)
     pieces = [f"seed-{seed}" for seed in range(options.first_seed, options.first_seed + options.seeds)]
     if options.only:
         torch.set_num_threads(options.threads)
@@ -206,13 +205,7 @@ def main() -> None:
             take_networks(notes, options.networks / f"{options.only}.json")
         compared(Bench(setting, options.cache), notes, int(options.only.partition("-")[2]), options)
         return
-    in_processes(__file__, pieces, options=options)
-    files = [options.out / f"{piece}.json" for piece in pieces]
-    found = [json.loads(file.read_text()) for file in files if file.exists()]
-    done = [row for row in found if "torch" in row]
-    if len(done) < len(pieces):
-        say(f"{len(pieces) - len(done)} seed(s) are not done; call again to go on")
-    print(table(done))
+    print(table(list(in_processes(__file__, pieces, options=options).values())))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ Latency is a sum over operators, each timed on the device by itself: good enough
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from dataclasses import asdict, replace
@@ -31,13 +30,13 @@ from comparing import (
     IMAGE,
     Bench,
     Notes,
+    asked,
     at_cost,
     common,
     document,
     finalists,
     in_processes,
     mean,
-    say,
     setting_of,
 )
 from segtailor.core.plan import OpCall, Plan
@@ -196,7 +195,7 @@ def do(piece: str, options: argparse.Namespace) -> None:
         against_random(bench, notes, part, int(number))
     else:
         {"objectives": objectives, "robustness": other_start}[part](bench, notes, int(number))
-    notes.once("torch", lambda: torch.__version__)  # the last one: this piece is done
+    notes.end()
 
 
 def tables(done: dict[str, dict[str, Any]]) -> str:
@@ -253,24 +252,13 @@ def agreement(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS), help="joined by commas")
     parser.add_argument("--starts", type=int, default=4, help="rows of the robustness table")
-    common(parser)
-    options = parser.parse_args()
-    if set(options.parts.split(",")) - set(PARTS):
-        raise SystemExit(f"unknown part; choose among {', '.join(PARTS)}")
-    options.out.mkdir(parents=True, exist_ok=True)
+    common(parser, PARTS)
+    options = asked(parser, PARTS)
     if options.only:
         do(options.only, options)
         return
-    pieces = pieces_of(options)
-    in_processes(__file__, pieces, options=options)
-    files = {piece: options.out / f"{piece}.json" for piece in pieces}
-    found = {piece: json.loads(file.read_text()) for piece, file in files.items() if file.exists()}
-    done = {piece: row for piece, row in found.items() if "torch" in row}
-    for piece in sorted(set(pieces) - set(done)):
-        say(f"{piece} is not done; call again to go on")
-    print(tables(done))
+    print(tables(in_processes(__file__, pieces_of(options), options=options)))
 
 
 if __name__ == "__main__":

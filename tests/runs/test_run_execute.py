@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,16 @@ def test_a_finished_run_is_read_not_repeated(tmp_path: Path) -> None:
     assert run(tmp_path / "run", never, leader=False) == result
 
 
+@pytest.fixture
+def hang_up_heard() -> Iterator[None]:
+    """Let a hang-up count even where these tests run under `nohup`, which a run rightly obeys."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.usefixtures("hang_up_heard")
 def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
     tmp_path: Path, number: signal.Signals
 ) -> None:

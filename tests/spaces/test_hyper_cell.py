@@ -250,6 +250,18 @@ def test_an_all_zero_pick_is_rescued_and_round_trips() -> None:
     assert space.plan(arch, Shape(3, 64, 64), 4).macs() > 0
 
 
+def test_a_cell_that_only_reads_its_own_empty_node_is_dead_and_rescued() -> None:
+    space = HyperCell()
+    picks = dict(space.picks(A))
+    for source, target in ((0, 2), (1, 2), (0, 3), (1, 3)):
+        picks[f"reduction1_edge{source}{target}"] = CELL_OPS.index("zero")
+    arch = space.architecture(picks)
+    assert arch.stages[0].reduction[1] == "skip"
+    assert space.architecture(space.picks(arch)) == arch
+    with pytest.raises(InvalidArchitecture, match=r"every edge from an input is zero"):
+        expand(with_stages(A, normal=[("zero", "zero", "zero", "zero", "conv3")] * 3), image=(64, 64))
+
+
 def test_mutation_never_leaves_the_space() -> None:
     space, rng = HyperCell(), Random(3)
     picks = dict(space.picks(A))

@@ -8,6 +8,7 @@ import segtailor
 from segtailor.core.plan import Shape
 from segtailor.core.target import parse_target
 from segtailor.deploy.fold import inference_form
+from segtailor.targets.cuda import kernels
 from segtailor.targets.cuda.fuse import Convolution, Resize, fuse
 from segtailor.targets.cuda.kernels import fastest
 from segtailor.targets.cuda.program import program
@@ -130,6 +131,21 @@ def test_a_program_equals_the_networks_of_every_family(name: str) -> None:
 def test_a_kernel_without_rivals_is_not_timed() -> None:
     op = Resize(size=(4, 4), align_corners=True)
     assert fastest([op], [torch.randn(1, 3, 2, 2)]) is op
+
+
+def test_kernels_are_compared_although_the_network_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "milliseconds", lambda kernel, _inputs: float(kernel is not double))
+
+    def twice(image: torch.Tensor) -> torch.Tensor:
+        return image + image
+
+    def double(image: torch.Tensor) -> torch.Tensor:
+        return 2 * image
+
+    def wrong(image: torch.Tensor) -> torch.Tensor:
+        return 3 * image
+
+    assert fastest([twice, wrong, double], [torch.full((1, 2, 3, 3), torch.inf)]) is double
 
 
 @pytest.mark.device

@@ -27,7 +27,17 @@ from segtailor.search.roles import mixed_seed
 from segtailor.search.saved_supernet import SupernetFacts, save_supernet
 from segtailor.search.shared_judge import SharedJudge
 from segtailor.search.supernet_engine import SupernetEngine, plain
-from segtailor.search.trajectory import advice, collapsed, entropies, expected_depths, hopeless, record
+from segtailor.search.trajectory import (
+    COLLAPSED,
+    advice,
+    collapsed,
+    entropies,
+    expected_depths,
+    hopeless,
+    inert,
+    record,
+    too_slow,
+)
 from segtailor.training import device as devices
 from segtailor.training.optimiser import load_optimiser, optimiser_state
 from segtailor.training.state import read_state, write_state
@@ -96,7 +106,9 @@ class GradientSearch:
         self._interval = max(1, self._total // settings.marks)
         self._prepared = self._done = 0
         self._quality: float | None = None
-        self._warnings: list[str] = []
+        slow = too_slow(settings.logits.lr, self._learning_steps)
+        self._warnings: list[str] = [slow] if slow else []
+        self._told = 0  # so many of them
         self._saved, self._save_seconds = -math.inf, 0.0
         self.trajectory: list[dict[str, Json]] = []
         self.judged: dict[str, list[float]] = {role: [] for role in self._engine.roles.names}
@@ -113,7 +125,7 @@ class GradientSearch:
             ):
                 done = self._prepared % self._interval == 0 or self._prepared == self._ahead
                 step = Step(phase="pretrain", done=self._prepared, total=self._ahead, metrics=self._report())
-                yield replace(step, checkpoint=done)
+                yield replace(step, checkpoint=done, message=self._news())
                 pace.rest(self._prepared)
         if not self.trajectory:
             self._mark()
@@ -123,12 +135,9 @@ class GradientSearch:
             at_mark = self._done % self._interval == 0 or self._done == self._total
             if at_mark or pace.due(self._done):
                 metrics = self._report()
-                said = len(self._warnings)
                 if at_mark:
                     metrics |= self._mark()
-                yield self._step(
-                    metrics, messages=self._warnings[said:], checkpoint=at_mark and self._worth_saving
-                )
+                yield self._step(metrics, checkpoint=at_mark and self._worth_saving)
                 pace.rest(self._done)
         yield from self._choose()
 
@@ -175,6 +184,7 @@ class GradientSearch:
             self._done, self._quality = int(counters["done"]), counters["quality"]
             self._prepared = int(counters["prepared"])
             self._warnings, self.trajectory = list(counters["warnings"]), list(counters["trajectory"])
+            self._told = len(self._warnings)
             self.judged = {role: list(counters["judged"][role]) for role in self.judged}
             self._prices.known.update(counters["prices"])
         except (KeyError, IndexError, RuntimeError) as problem:
@@ -233,6 +243,13 @@ class GradientSearch:
     def _worth_saving(self) -> bool:
         since = time.perf_counter() - self._saved
         return self._done == self._total or SAVING * since >= self._save_seconds
+
+    @property
+    def _learning_steps(self) -> int:
+        """How many steps move operators, or whatever there is to decide."""
+        groups = {decision.group for decision in self._problem.space.decisions}
+        warmup = min(self._settings.learning(group).warmup for group in groups)
+        return round(self._total * (1 - warmup))
 
     @property
     def learning(self) -> set[Group]:
@@ -304,8 +321,7 @@ class GradientSearch:
             roles[role] = {**own, "probabilities": record(found)}
             metrics |= own if role == engine.roles.names[0] else {f"{role}_{k}": v for k, v in own.items()}
             what = collapsed(decisions, found, idle=settings.idle, above=settings.collapse)
-            if what is not None and not self._warnings:
-                self._warnings.append(advice(what, weight=weight, above=settings.collapse))
+            self._tell_collapse(what, weight=weight)
         every = self._interval * settings.judge_every
         if every and self._done and self._done % every == 0:
             first = engine.roles.names[0]
@@ -318,6 +334,17 @@ class GradientSearch:
              "quality": metrics.get("quality"), "roles": roles}
         )  # fmt: skip
         return {**metrics, "cost_weight": weight, "candidates": float(left)}
+
+    def _tell_collapse(self, what: str | None, *, weight: float) -> None:
+        """Warn of a collapse, once."""
+        if what is not None and not any(warning.startswith(COLLAPSED) for warning in self._warnings):
+            self._warnings.append(advice(what, weight=weight))
+
+    def _tell_idleness(self, role: str) -> None:
+        """Warn where what a role would choose computes next to nothing."""
+        settings, decisions = self._settings, self._engine.supernet.decisions
+        what = inert(decisions, self._to_choose(role), idle=settings.idle, share=settings.collapse)
+        self._tell_collapse(what, weight=float(self._engine.cost_weight()))
 
     def _remove(self) -> None:
         """Drop operators that no role gives a chance; the most likely of each decision always stays."""
@@ -332,6 +359,7 @@ class GradientSearch:
     def _choose(self) -> Iterator[Step]:
         """Judge the shortlist of every role, one architecture after the other."""
         for role in self.judged:
+            self._tell_idleness(role)
             candidates = self._shortlist(role)
             while len(self.judged[role]) < len(candidates):
                 candidate = candidates[len(self.judged[role])]
@@ -345,7 +373,7 @@ class GradientSearch:
                     done=count,
                     total=len(candidates),
                     metrics={"quality": last, "cost": self._prices(arch)},
-                    message=over,
+                    message=self._news(),
                     checkpoint=count == len(candidates),
                 )
 
@@ -385,7 +413,12 @@ class GradientSearch:
     def _to_choose(self, role: str) -> Mapping[str, list[float]]:
         return plain(self._engine.roles.to_choose(role))
 
-    def _step(self, metrics: Mapping[str, float], *, messages: list[str], checkpoint: bool) -> Step:
+    def _news(self) -> str | None:
+        """Return the warnings that no step has told yet."""
+        news, self._told = self._warnings[self._told :], len(self._warnings)
+        return " ".join(news) or None
+
+    def _step(self, metrics: Mapping[str, float], *, checkpoint: bool) -> Step:
         best: dict[str, Json] = {} if self._quality is None else {"quality": self._quality}
         step = Step(phase="search", done=self._done, total=self._total, metrics=metrics, best=best)
-        return replace(step, message=" ".join(messages) or None, checkpoint=checkpoint)
+        return replace(step, message=self._news(), checkpoint=checkpoint)

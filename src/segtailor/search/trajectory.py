@@ -9,6 +9,9 @@ from segtailor.core.codec import Json
 from segtailor.core.space import Decision
 
 Probabilities = Mapping[str, Sequence[float]]  # decision name -> probability of each option
+COLLAPSED = "the search collapsed"
+LEAST_REACH = 2.0  # of a logit: below it no option gets more than a few times the probability of another
+USUAL_REACH = 10.0  # published searches reach 7 to 28
 DIGITS = 5  # of recorded probabilities: enough for plots
 
 
@@ -43,11 +46,33 @@ def collapsed(
     """Say what collapsed: nothing is computed any more where something could be, or every depth is at its least."""
     able = [row for row in decisions if any(option in idle for option in row.options)]
     if able and all(_share(row, probabilities, idle) > above for row in able):
-        return f"all {len(able)} decisions that offer {' or '.join(idle)} prefer it"
+        return f"all {len(able)} decisions that offer {' or '.join(idle)} prefer it with a probability above {above:g}"
     depths = [row for row in decisions if row.group == "depth" and len(row.options) > 1]
     if depths and all(probabilities[row.name][0] > above for row in depths):
-        return f"all {len(depths)} depths prefer their least"
+        return f"all {len(depths)} depths prefer their least with a probability above {above:g}"
     return None
+
+
+def inert(
+    decisions: Sequence[Decision], probabilities: Probabilities, *, idle: Sequence[str], share: float
+) -> str | None:
+    """Say so where the likeliest network computes next to nothing, however undecided its distribution is."""
+    able = [row for row in decisions if any(option in idle for option in row.options)]
+    idlers = [row for row in able if row.options[_likeliest(probabilities[row.name])] in idle]
+    if not able or len(idlers) < share * len(able):
+        return None
+    return f"{len(idlers)} of {len(able)} decisions that offer {' or '.join(idle)} end with it"
+
+
+def too_slow(rate: float, steps: int) -> str | None:
+    """Say so where Adam, which moves a logit by about its rate per step, cannot decide anything in so few steps."""
+    reach = rate * steps
+    if reach >= LEAST_REACH:
+        return None
+    return (
+        f"{steps} steps at logits.lr {rate:g} move a logit by {reach:.2g} at most, too little to decide: the choice "
+        f"will be close to chance. Raise logits.lr to about {USUAL_REACH / steps:.2g}, or search longer."
+    )
 
 
 def hopeless(
@@ -68,11 +93,11 @@ def hopeless(
     return found
 
 
-def advice(what: str, *, weight: float, above: float) -> str:
+def advice(what: str, *, weight: float) -> str:
     """Say what a collapse means and what to change."""
     return (
-        f"the search collapsed: {what} with a probability above {above:g}. The cost term outweighs the quality: lower "
-        f"cost.weight (now {weight:.3g}), raise the budget, or lengthen the warm-up of the weights."
+        f"{COLLAPSED}: {what}. The cost term outweighs the quality: lower cost.weight (now {weight:.3g}), raise the "
+        "budget, or lengthen the warm-up of the weights."
     )
 
 
@@ -80,6 +105,10 @@ def _share(decision: Decision, probabilities: Probabilities, idle: Sequence[str]
     return sum(
         p for p, option in zip(probabilities[decision.name], decision.options, strict=True) if option in idle
     )
+
+
+def _likeliest(row: Sequence[float]) -> int:
+    return max(range(len(row)), key=row.__getitem__)
 
 
 def _times(probability: float, option: Json) -> float:

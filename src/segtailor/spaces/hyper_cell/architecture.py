@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TypeAlias
@@ -117,6 +118,11 @@ def empty_nodes(cell: Cell) -> tuple[int, ...]:
     return tuple(node for node in (2, 3) if node not in fed)
 
 
+def dead(cell: Sequence[str]) -> bool:
+    """Tell whether nothing of a cell's inputs gets through: an edge between its own nodes brings nothing by itself."""
+    return all(name == "zero" for (source, _), name in zip(EDGES, cell, strict=True) if source < 2)
+
+
 def _check_width(where: str, width: int) -> None:
     # Even, because a factorised reduction makes half of the channels with each of its two convolutions.
     if not 2 <= width <= MAX_WIDTH or width % 2:
@@ -131,7 +137,7 @@ def _check_cell(where: str, cell: Cell) -> None:
             raise InvalidArchitecture(
                 f"{where}: '{name}' on edge {edge[0]}-{edge[1]}; allowed: {', '.join(CELL_OPS)}."
             )
-    if len(empty_nodes(cell)) == 2:
+    if dead(cell):
         raise InvalidArchitecture(
-            f"{where}: every edge is zero, so both nodes are empty; give one edge an operator, e.g. skip."
+            f"{where}: every edge from an input is zero, so both nodes are empty; give one an operator, e.g. skip."
         )

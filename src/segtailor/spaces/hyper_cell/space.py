@@ -18,6 +18,7 @@ from segtailor.spaces.hyper_cell.architecture import (
     HyperCellArchitecture,
     MultiScale,
     Stage,
+    dead,
 )
 from segtailor.spaces.hyper_cell.layers import network
 from segtailor.spaces.hyper_cell.operators import AGGREGATION_OPS, CELL_OPS
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from segtailor.spaces.hyper_cell.supernet import HyperCellSupernet
 
 KINDS = ("reduction", "normal")
-RESCUED = EDGES.index((1, 2))  # the edge that becomes `skip` in a cell picked all zero
+RESCUED = EDGES.index((1, 2))  # the edge that becomes `skip` in a dead cell
 
 
 @SPACES.register("hyper_cell")
@@ -37,7 +38,7 @@ RESCUED = EDGES.index((1, 2))  # the edge that becomes `skip` in a cell picked a
 class HyperCell:
     """Ten operators per edge of six cells, the depth of each hyper-cell, five operators per aggregation edge.
 
-    A cell picked all `zero` decodes with `skip` on its edge 1-2, so that any picks give a network.
+    A cell whose inputs are all picked `zero` decodes with `skip` on its edge 1-2, so that any picks give a network.
     """
 
     depths: tuple[int, int, int] = (
@@ -65,7 +66,7 @@ class HyperCell:
         return tuple(rows)
 
     def architecture(self, picks: Picks) -> HyperCellArchitecture:
-        """Decode picks; an all-zero cell is rescued (see the class)."""
+        """Decode picks; a dead cell is rescued (see the class)."""
         check_picks(self.decisions, picks)
         first, second, third = (self._stage(picks, stage) for stage in range(STAGES))
         aggregation = None
@@ -174,7 +175,7 @@ def cell_keys(kind: str, stage: int) -> list[str]:
 
 def _cell(picks: Picks, keys: list[str]) -> Cell:
     cell = [CELL_OPS[picks[key]] for key in keys]
-    if all(name == "zero" for name in cell):
+    if dead(cell):
         cell[RESCUED] = "skip"
     first, second, third, fourth, fifth = cell
     return first, second, third, fourth, fifth

@@ -27,8 +27,8 @@ from segtailor.search.roles import mixed_seed
 from segtailor.search.saved_supernet import SupernetFacts, save_supernet
 from segtailor.search.shared_judge import SharedJudge
 from segtailor.search.supernet_engine import SupernetEngine, plain
+from segtailor.search.telling import Pace, Warnings
 from segtailor.search.trajectory import (
-    COLLAPSED,
     advice,
     collapsed,
     entropies,
@@ -42,25 +42,7 @@ from segtailor.training import device as devices
 from segtailor.training.optimiser import load_optimiser, optimiser_state
 from segtailor.training.state import read_state, write_state
 
-REPORT_SECONDS = 0.5  # between two progress records, the only moments that wait for the device
 SAVING = 0.1  # the most that checkpoints at marks may take of the time
-
-
-class Pace:
-    """Says when the next progress record is due, in steps, so that asking waits for nothing."""
-
-    def __init__(self, done: int = 0) -> None:
-        self._started, self._since, self._pause = time.perf_counter(), done, 1
-
-    def due(self, done: int) -> bool:
-        """Tell whether enough steps were done since the last record."""
-        return done >= self._since + self._pause
-
-    def rest(self, done: int) -> None:
-        """Count anew, at the speed seen."""
-        seconds = time.perf_counter() - self._started
-        self._pause = math.ceil(REPORT_SECONDS * (done - self._since) / max(seconds, 1e-9))
-        self._started, self._since = time.perf_counter(), done
 
 
 class GradientSearch:
@@ -106,9 +88,8 @@ class GradientSearch:
         self._interval = max(1, self._total // settings.marks)
         self._prepared = self._done = 0
         self._quality: float | None = None
-        slow = too_slow(settings.logits.lr, self._learning_steps)
-        self._warnings: list[str] = [slow] if slow else []
-        self._told = 0  # so many of them
+        self._warnings = Warnings()
+        self._warnings.add(too_slow(settings.logits.lr, self._learning_steps))
         self._saved, self._save_seconds = -math.inf, 0.0
         self.trajectory: list[dict[str, Json]] = []
         self.judged: dict[str, list[float]] = {role: [] for role in self._engine.roles.names}
@@ -125,7 +106,7 @@ class GradientSearch:
             ):
                 done = self._prepared % self._interval == 0 or self._prepared == self._ahead
                 step = Step(phase="pretrain", done=self._prepared, total=self._ahead, metrics=self._report())
-                yield replace(step, checkpoint=done, message=self._news())
+                yield replace(step, checkpoint=done, message=self._warnings.news())
                 pace.rest(self._prepared)
         if not self.trajectory:
             self._mark()
@@ -158,7 +139,7 @@ class GradientSearch:
             "prepared": self._prepared,
             "remaining": {name: list(left) for name, left in engine.supernet.remaining().items()},
             "quality": self._quality,
-            "warnings": self._warnings,
+            "warnings": self._warnings.all,
             "trajectory": self.trajectory,
             "judged": self.judged,
             "prices": self._prices.known,
@@ -183,8 +164,8 @@ class GradientSearch:
             engine.excess = groups["cost"]["excess"].to(self._device)
             self._done, self._quality = int(counters["done"]), counters["quality"]
             self._prepared = int(counters["prepared"])
-            self._warnings, self.trajectory = list(counters["warnings"]), list(counters["trajectory"])
-            self._told = len(self._warnings)
+            self._warnings.restore(list(counters["warnings"]))
+            self.trajectory = list(counters["trajectory"])
             self.judged = {role: list(counters["judged"][role]) for role in self.judged}
             self._prices.known.update(counters["prices"])
         except (KeyError, IndexError, RuntimeError) as problem:
@@ -207,7 +188,7 @@ class GradientSearch:
             **first,
             "unit": self._problem.cost.unit,
             "roles": {role: found for role, found in outcomes.items() if found is not first},
-            "warnings": list(self._warnings),
+            "warnings": list(self._warnings.all),
             "skipped": self._engine.guard.tally().skipped,
             "trajectory": list(self.trajectory),
         }
@@ -321,7 +302,7 @@ class GradientSearch:
             roles[role] = {**own, "probabilities": record(found)}
             metrics |= own if role == engine.roles.names[0] else {f"{role}_{k}": v for k, v in own.items()}
             what = collapsed(decisions, found, idle=settings.idle, above=settings.collapse)
-            self._tell_collapse(what, weight=weight)
+            self._warnings.add(advice(what, weight=weight))
         every = self._interval * settings.judge_every
         if every and self._done and self._done % every == 0:
             first = engine.roles.names[0]
@@ -334,17 +315,6 @@ class GradientSearch:
              "quality": metrics.get("quality"), "roles": roles}
         )  # fmt: skip
         return {**metrics, "cost_weight": weight, "candidates": float(left)}
-
-    def _tell_collapse(self, what: str | None, *, weight: float) -> None:
-        """Warn of a collapse, once."""
-        if what is not None and not any(warning.startswith(COLLAPSED) for warning in self._warnings):
-            self._warnings.append(advice(what, weight=weight))
-
-    def _tell_idleness(self, role: str) -> None:
-        """Warn where what a role would choose computes next to nothing."""
-        settings, decisions = self._settings, self._engine.supernet.decisions
-        what = inert(decisions, self._to_choose(role), idle=settings.idle, share=settings.collapse)
-        self._tell_collapse(what, weight=float(self._engine.cost_weight()))
 
     def _remove(self) -> None:
         """Drop operators that no role gives a chance; the most likely of each decision always stays."""
@@ -359,21 +329,22 @@ class GradientSearch:
     def _choose(self) -> Iterator[Step]:
         """Judge the shortlist of every role, one architecture after the other."""
         for role in self.judged:
-            self._tell_idleness(role)
+            decisions, settings = self._engine.supernet.decisions, self._settings
+            idle = inert(decisions, self._to_choose(role), idle=settings.idle, share=settings.collapse)
+            self._warnings.add(advice(idle, weight=float(self._engine.cost_weight())))
             candidates = self._shortlist(role)
             while len(self.judged[role]) < len(candidates):
                 candidate = candidates[len(self.judged[role])]
                 _, arch = candidate
                 self.judged[role].append(self._judged(role, candidate))
                 count, last = len(self.judged[role]), self.judged[role][-1]
-                over = self._over_budget(role) if count == len(candidates) else None
-                self._warnings += [over] if over else []
+                self._warnings.add(self._over_budget(role) if count == len(candidates) else None)
                 yield Step(
                     phase=f"choose {role}" if len(self.judged) > 1 else "choose",
                     done=count,
                     total=len(candidates),
                     metrics={"quality": last, "cost": self._prices(arch)},
-                    message=self._news(),
+                    message=self._warnings.news(),
                     checkpoint=count == len(candidates),
                 )
 
@@ -413,12 +384,7 @@ class GradientSearch:
     def _to_choose(self, role: str) -> Mapping[str, list[float]]:
         return plain(self._engine.roles.to_choose(role))
 
-    def _news(self) -> str | None:
-        """Return the warnings that no step has told yet."""
-        news, self._told = self._warnings[self._told :], len(self._warnings)
-        return " ".join(news) or None
-
     def _step(self, metrics: Mapping[str, float], *, checkpoint: bool) -> Step:
         best: dict[str, Json] = {} if self._quality is None else {"quality": self._quality}
         step = Step(phase="search", done=self._done, total=self._total, metrics=metrics, best=best)
-        return replace(step, message=self._news(), checkpoint=checkpoint)
+        return replace(step, message=self._warnings.news(), checkpoint=checkpoint)

@@ -9,7 +9,6 @@ from segtailor.core.codec import Json
 from segtailor.core.space import Decision
 
 Probabilities = Mapping[str, Sequence[float]]  # decision name -> probability of each option
-COLLAPSED = "the search collapsed"
 LEAST_REACH = 2.0  # of a logit: below it no option gets more than a few times the probability of another
 USUAL_REACH = 10.0  # published searches reach 7 to 28
 DIGITS = 5  # of recorded probabilities: enough for plots
@@ -93,11 +92,13 @@ def hopeless(
     return found
 
 
-def advice(what: str, *, weight: float) -> str:
-    """Say what a collapse means and what to change."""
+def advice(what: str | None, *, weight: float) -> str | None:
+    """Say what a collapse means and what to change, where there is one."""
+    if what is None:
+        return None
     return (
-        f"{COLLAPSED}: {what}. The cost term outweighs the quality: lower cost.weight (now {weight:.3g}), raise the "
-        "budget, or lengthen the warm-up of the weights."
+        f"the search collapsed: {what}. The cost term outweighs the quality: lower cost.weight (now {weight:.3g}), "
+        "raise the budget, or lengthen the warm-up of the weights."
     )
 
 

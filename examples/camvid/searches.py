@@ -7,7 +7,8 @@ The plan (`plans/searches.json`) says for each system what its search is called,
 First every space is calibrated on the target, one after the other, for nothing may disturb a measurement; then searches
 run, `--jobs` at a time. Each leaves `OUT/searches/NAME.json` (seconds, device, command, result) and the network that it
 found, `OUT/networks/NAME.json`: copied to `results/camvid`, `make results` shows them, `plans/found.json` trains them.
-What has ended is not repeated, what was interrupted goes on.
+What has ended is not repeated, what was interrupted goes on. A row with a `target` of its own is for that one: its
+latency table may come from another machine (`OUT/packs`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def calibrated(row: dict[str, Any], options: argparse.Namespace) -> None:
     if pack.exists():
         return
     pack.parent.mkdir(parents=True, exist_ok=True)
-    words = ["calibrate", "--space", row["space"], "--target", options.target, "--image", options.image]
+    target = target_of(row, options)
+    words = ["calibrate", "--space", row["space"], "--target", target, "--image", options.image]
     words += ["--classes", "11", "--minutes", str(options.calibrate), "--networks", str(options.networks)]
     settings = ["--set", *row["space_set"]] if "space_set" in row else []
     document, seconds = run([*words, "--out", str(pack), *settings])
@@ -56,7 +58,12 @@ def calibrated(row: dict[str, Any], options: argparse.Namespace) -> None:
 
 
 def pack_of(row: dict[str, Any], options: argparse.Namespace) -> Path:
-    return Path(options.out / "packs" / f"{row['space']}.json")
+    return Path(options.out / "packs" / f"{row.get('pack', row['space'])}.json")
+
+
+def target_of(row: dict[str, Any], options: argparse.Namespace) -> str:
+    """Return what a system's networks are for; its search runs where this program runs all the same."""
+    return str(row.get("target", options.target))
 
 
 def command_of(row: dict[str, Any], options: argparse.Namespace) -> list[str]:
@@ -98,7 +105,7 @@ def searched(row: dict[str, Any], options: argparse.Namespace) -> None:
         "name": row["name"],
         "seconds": round(seconds, 1),  # of all sessions
         "device": options.device_name,
-        "target": options.target,
+        "target": target_of(row, options),
         "seed": SEED,
         "command": anywhere(shlex.join(["segtailor", *command]), options),
         "result": kept,

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from segtailor.core.codec import from_json, to_json
 from segtailor.core.errors import RunProblem, Unsupported, UserError
@@ -66,6 +67,30 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert_equal_weights(second.network.state_dict(), whole.network.state_dict())
     assert_equal_weights(second.weights(), whole.weights())
     assert second.result() == whole.result()
+
+
+class Grouped(Toy):
+    """Has a grouped convolution with dilation on maps of some size: small ones take another kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.wide = nn.Conv2d(8, 8, 3, padding=2, dilation=2, groups=8)
+
+    def forward_all(self, image: Tensor) -> dict[str, Tensor]:
+        enlarged = functional.interpolate(image, scale_factor=2)
+        return {"main": self.head(self.wide(torch.relu(self.norm(self.stem(enlarged)))))}
+
+
+def test_half_precision_has_the_gradients_of_single_precision() -> None:
+    moved = []
+    for precision in ("fp32", "bf16"):
+        network = Grouped()
+        before = network.wide.weight.detach().clone()
+        how: dict[str, Any] = {"precision": precision, "channels_last": True, "momentum": 0.0}
+        run(fit(network, steps=4, lr=0.05, **how))
+        moved.append((network.wide.weight.detach() - before).flatten())
+    assert torch.cosine_similarity(*moved, dim=0) > 0.98
 
 
 def test_weights_are_not_those_at_the_start() -> None:

@@ -67,7 +67,9 @@ class GradientSearch:
             problem.image, problem.task.outputs, settings=settings.supernet
         )
         initialise(supernet, problem.seed)
-        devices.place(supernet, self._device, channels_last=settings.fit.channels_last).train()
+        devices.place(
+            supernet, self._device, channels_last=settings.fit.channels_last_on(self._device)
+        ).train()
         self._engine = SupernetEngine(supernet, settings, problem, device=self._device)
         self._prices = Prices(problem)
         self._choosing = Choosing(problem, supernet, price=self._engine.price, prices=self._prices)

@@ -67,7 +67,7 @@ class SharedJudge:
         """Score an architecture on a share of the pictures that the settings name; what was removed raises."""
         network = Network(self.space.plan(arch, self.image, self.task.outputs), architecture=arch)
         self.supernet.transfer(arch, network)
-        place(network, self.device, channels_last=self.settings.fit.channels_last)
+        place(network, self.device, channels_last=self.settings.fit.channels_last_on(self.device))
         if self.settings.choice.recalibrate:
             self._recalibrate(network)
         return self._scores(network, share=share)

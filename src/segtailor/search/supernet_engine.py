@@ -235,7 +235,7 @@ class SupernetEngine:
         for start in range(0, count, part):
             here = slice(start, start + part)
             own = {name: row if row.dim() == 1 else row[here] for name, row in weights.items()}
-            images = devices.arrange(batch.images[here], channels_last=fit.channels_last)
+            images = devices.arrange(batch.images[here], channels_last=fit.channels_last_on(self.device))
             try:
                 with devices.autocast(self.device, fit.precision):
                     outputs = self.supernet.forward(images, own, kept)

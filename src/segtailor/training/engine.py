@@ -88,7 +88,7 @@ class Engine:
             set_rate(optimiser, rate)
         for module in self._frozen:  # each time: validation switches the whole network back to training
             module.eval()
-        images = devices.arrange(batch.images, channels_last=self.settings.channels_last)
+        images = devices.arrange(batch.images, channels_last=self.settings.channels_last_on(self.device))
         normaliser = add_up(self.criterion.normaliser(batch.labels))
         self.guard.open()
         loss, message = self._within_memory(Batch(images, batch.labels), normaliser)

@@ -79,11 +79,11 @@ class Fit:
         devices.seed_everything(settings.seed + world().rank)
         if settings.sync_bn:
             self.network = with_shared_norms(self.network, self.device)
-        devices.place(self.network, self.device, channels_last=settings.channels_last).train()
+        devices.place(self.network, self.device, channels_last=settings.channels_last_on(self.device)).train()
         drop_in_training(self.network, depth=settings.stochastic_depth, channels=settings.dropout)
         if self.teacher is not None:
             devices.place(
-                self.teacher, self.device, channels_last=settings.channels_last
+                self.teacher, self.device, channels_last=settings.channels_last_on(self.device)
             ).eval().requires_grad_(False)
         rank, size = world()
         self.source = self.batches(batch=settings.batch, seed=settings.seed, rank=rank, world=size)

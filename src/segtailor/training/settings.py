@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+import torch
+
 from segtailor.core.errors import UserError
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.device import Precision
@@ -98,6 +100,14 @@ class FitSettings:
             share = getattr(self, name)
             if not 0 <= share < 1:
                 raise UserError(f"{name}: {share} is no share; give 0 or more, and less than 1.")
+
+    def channels_last_on(self, device: torch.device) -> bool:
+        """Whether maps lie with channels last there.
+
+        Not in half precision on a CPU: the weights' gradients of grouped convolutions with dilation are wrong then, up
+        to not finite (oneDNN in torch 2.13).
+        """
+        return self.channels_last and (device.type != "cpu" or self.precision == "fp32")
 
     def total(self, steps_per_epoch: int) -> int:
         """Return the number of steps of the whole run."""

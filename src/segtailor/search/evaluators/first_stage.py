@@ -82,7 +82,7 @@ class FirstStage:
         self.task = task
         self.taps = encoder.taps(network.plan)
         self.decoder = Part(network, inputs=self.taps, outputs=network.plan.outputs)
-        devices.place(self.decoder, device, channels_last=settings.stage1.channels_last)
+        devices.place(self.decoder, device, channels_last=settings.stage1.channels_last_on(device))
         self.criterion = kind_of(task).criterion(settings.stage1.loss, task=task, device=device)
 
     def train(self, trial: Trial) -> None:
@@ -146,10 +146,10 @@ class FirstStage:
             picked = (
                 array.permute(0, 2, 3, 1).index_select(0, chosen).permute(0, 3, 1, 2)
             )  # as it lies: `_moved`
-            return picked if self.settings.stage1.channels_last else picked.contiguous()
+            return picked if self.settings.stage1.channels_last_on(self.device) else picked.contiguous()
         found = torch.from_numpy(array[rows]).to(self.device)
         return (
-            devices.arrange(found, channels_last=self.settings.stage1.channels_last)
+            devices.arrange(found, channels_last=self.settings.stage1.channels_last_on(self.device))
             if found.dim() == 4
             else found
         )

@@ -19,7 +19,7 @@ import shlex
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from study import anywhere
 from segtailor.report.folder import open_run
 
 SEED = 0
+INTERRUPTED = 130  # what a shell says of a program that was stopped by Ctrl-C, and segtailor too
 PLAN = Path(__file__).parent / "plans" / "searches.json"
 
 
@@ -36,6 +37,9 @@ def run(words: list[str]) -> tuple[dict[str, Any] | None, float]:
     started = time.monotonic()
     command = [sys.executable, "-m", "segtailor", *words, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == INTERRUPTED:
+        print(f"interrupted: segtailor {shlex.join(words[:2])}; call again to go on", flush=True)
+        return None, time.monotonic() - started
     if done.returncode:
         print(f"failed: segtailor {shlex.join(words)}\n{done.stderr.strip()[-600:]}", flush=True)
         return None, time.monotonic() - started
@@ -134,8 +138,14 @@ def main() -> None:
     for row in rows:
         calibrated(row, options)
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
-        for row in rows if options.jobs else []:
-            pool.submit(searched, row, options)
+        running = [pool.submit(searched, row, options) for row in rows if options.jobs]
+        try:
+            wait(running)
+        except KeyboardInterrupt:  # each search was told, too, and saves what it has
+            pool.shutdown(cancel_futures=True)
+            sys.exit(INTERRUPTED)
+        for search in running:
+            search.result()  # raises what went wrong
 
 
 if __name__ == "__main__":

@@ -326,5 +326,8 @@ def test_bad_settings_are_refused_with_a_remedy() -> None:
         settings(record=True)
     with pytest.raises(Unsupported, match="samples to 0"):
         GradientSearch(settings(choice=Choice(samples=3)), problem())
+    steered = settings(cost=CostTerm(adapt=0.02), supernet=SupernetSettings(masked=True), record=True)
+    with pytest.raises(Unsupported, match=r"steer by cost\.window"):
+        GradientSearch(steered, problem(limit=3e6))
     with pytest.raises(SearchProblem, match=r"choice\.scale"):
         Choice(scale=math.nan)

@@ -39,6 +39,11 @@ def check_gradient(settings: Gradient, problem: Problem) -> None:
         raise Unsupported(
             "cost.adapt steers towards a budget, and there is none; give a budget or set adapt to 0."
         )
+    if settings.cost.adapt > 0 and settings.record and hasattr(problem.space, "alternatives"):
+        raise Unsupported(
+            f"cost.adapt: {kind} prices the networks it derives at every step, on the host, which ends a recording; "
+            "steer by cost.window instead, or set record to false."
+        )
     known = {decision.group for decision in problem.space.decisions}
     for group in settings.groups:
         if group not in known:

@@ -43,7 +43,7 @@ def collapsed(
     decisions: Sequence[Decision], probabilities: Probabilities, *, idle: Sequence[str], above: float
 ) -> str | None:
     """Say what collapsed: nothing is computed any more where something could be, or every depth is at its least."""
-    able = [row for row in decisions if any(option in idle for option in row.options)]
+    able = _able(decisions, idle)
     if able and all(_share(row, probabilities, idle) > above for row in able):
         return f"all {len(able)} decisions that offer {' or '.join(idle)} prefer it with a probability above {above:g}"
     depths = [row for row in decisions if row.group == "depth" and len(row.options) > 1]
@@ -56,7 +56,7 @@ def inert(
     decisions: Sequence[Decision], probabilities: Probabilities, *, idle: Sequence[str], share: float
 ) -> str | None:
     """Say so where the likeliest network computes next to nothing, however undecided its distribution is."""
-    able = [row for row in decisions if any(option in idle for option in row.options)]
+    able = _able(decisions, idle)
     idlers = [row for row in able if row.options[_likeliest(probabilities[row.name])] in idle]
     if not able or len(idlers) < share * len(able):
         return None
@@ -100,6 +100,10 @@ def advice(what: str | None, *, weight: float) -> str | None:
         f"the search collapsed: {what}. The cost term outweighs the quality: lower cost.weight (now {weight:.3g}), "
         "raise the budget, or lengthen the warm-up of the weights."
     )
+
+
+def _able(decisions: Sequence[Decision], idle: Sequence[str]) -> list[Decision]:
+    return [row for row in decisions if any(option in idle for option in row.options)]
 
 
 def _share(decision: Decision, probabilities: Probabilities, idle: Sequence[str]) -> float:

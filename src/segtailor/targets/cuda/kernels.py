@@ -66,9 +66,8 @@ def fastest(kernels: Sequence[Kernel], inputs: Sequence[Tensor | None]) -> Kerne
     if len(kernels) == 1:
         return kernels[0]
     expected = kernels[0](*inputs)
-    if not bool(
-        torch.isfinite(expected).all()
-    ):  # e.g. deep in a network of random weights: nothing to compare
+    if not bool(torch.isfinite(expected).all()):
+        # Deep in a network of random weights values may overflow, and then nothing equals anything.
         inputs = [None if part is None else torch.rand_like(part) for part in inputs]
         expected = kernels[0](*inputs)
     times: list[tuple[float, int]] = []

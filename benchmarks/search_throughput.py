@@ -8,9 +8,9 @@
 A step is a draw of weights, forward, cross-entropy on the resized logits, cost term, backward, and both optimisers.
 A variant is a list of words joined by `-`: plain or fused; path or pair (one or two operators per edge; hyper_cell
 only); bf16 (autocast); last (channels last); compile (what is between convolutions); graph (the whole step as one CUDA
-graph); recompute; parts2, parts4, parts8 (the batch in parts, engine only). `engine` runs the step of the search itself
-instead of the bare one here, `default` that with all settings of the recipe at paper scale. For multi_resolution
-(FasterSeg; see `cosearch.py`) also: masked (drawn widths stay on the device; graph implies it), gemm (resizing by
+graph); recompute; parts2, parts3, parts4, parts8 (the batch in parts, engine only). `engine` runs the step of the
+search itself instead of the bare one here, `default` that with all settings of the recipe at paper scale. For
+multi_resolution (FasterSeg; see `cosearch.py`) also: masked (drawn widths stay on the device; graph implies it), gemm (resizing by
 matrix products), mix (cells run once on mixed inputs, the paper's form instead of the release's); `default` is the
 recipe with its own batch and crop. `ladder.py` runs these idea by idea. A variant that fails is reported and does not
 stop the others.
@@ -50,7 +50,7 @@ from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.tasks.enlarging import resize_bilinear
 from segtailor.training.device import place
 
-PARTS = {"parts2": 2, "parts4": 4, "parts8": 8}
+PARTS = {f"parts{count}": count for count in (2, 3, 4, 8)}
 WORDS = (
     "plain", "fused", "path", "pair", "bf16", "last", "compile", "graph", "recompute", "masked", "gemm", "mix",
     "engine", "default", *PARTS,

@@ -277,7 +277,7 @@ def test_a_mix_of_channels_last_maps_stays_so_with_the_same_values(
         scale, shift = torch.linspace(0.5, 2, width).double(), torch.linspace(-1, 1, width).double()
         state = NormState(mean, variance, scale, shift, True, 0.1, 1e-5)
         given = maps.clone(memory_format=memory).requires_grad_()
-        sums = norm_mix(given, state, weights, candidates, targets)
+        sums = norm_mix(given, state, weights, candidates, targets).chunk(targets, dim=1)
         torch.stack([(each * (1 + index)).square().sum() for index, each in enumerate(sums)]).sum().backward()
         found.append((sums, given.grad, mean))
     (plain, gradient, first), (last, other, second) = found

@@ -33,7 +33,7 @@ class Kernels(NamedTuple):
     """What stands between convolutions; exchangeable, so that a compiler can have it."""
 
     norm_relu: Callable[[Tensor, NormState], Tensor]
-    norm_mix: Callable[[Tensor, NormState, Tensor | None, int, int], list[Tensor]]
+    norm_mix: Callable[[Tensor, NormState, Tensor | None, int, int], Tensor]
 
 
 def norm_relu(maps: Tensor, state: NormState) -> Tensor:
@@ -41,23 +41,34 @@ def norm_relu(maps: Tensor, state: NormState) -> Tensor:
     return functional.relu(functional.batch_norm(maps, *state), inplace=True)
 
 
-def norm_mix(
-    maps: Tensor, state: NormState, weights: Tensor | None, candidates: int, targets: int
-) -> list[Tensor]:
-    """Normalise, weigh candidates by (images, candidates) and add up those of each target, which alternates fastest."""
+def norm_mix(maps: Tensor, state: NormState, weights: Tensor | None, candidates: int, targets: int) -> Tensor:
+    """Normalise, weigh candidates by (images, candidates) and add up those of each target, which alternates fastest.
+
+    The sums of all targets are one map, their channels one behind the other.
+    """
     normed = functional.batch_norm(maps, *state)
+    terms = candidates // targets
     if _channels_last(maps):
         # Summed as it lies in memory, so that sums lie alike: another order costs a copy at every layer.
-        rows = normed.permute(0, 2, 3, 1).view(len(maps), *maps.shape[2:], candidates // targets, targets, -1)
+        rows = normed.permute(0, 2, 3, 1).view(len(maps), *maps.shape[2:], terms, targets, -1)
         if weights is not None:
             rows = rows * weights.to(normed.dtype).view(len(maps), 1, 1, *rows.shape[3:5], 1)
-        sums = rows.sum(dim=3) if candidates > targets else rows.squeeze(3)
-        return [each.permute(0, 3, 1, 2) for each in sums.unbind(dim=3)]
-    split = normed.view(len(maps), candidates // targets, targets, -1, *maps.shape[2:])
+        sums = rows.sum(dim=3) if terms > 1 else rows.squeeze(3)
+        return sums.flatten(3).permute(0, 3, 1, 2)
+    split = normed.view(len(maps), terms, targets, -1, *maps.shape[2:])
     if weights is not None:
         split = split * weights.to(normed.dtype).view(*split.shape[:3], 1, 1, 1)
-    sums = split.sum(dim=1) if candidates > targets else split.squeeze(1)
-    return list(sums.unbind(dim=1))
+    sums = split.sum(dim=1) if terms > 1 else split.squeeze(1)
+    return sums.flatten(1, 2)
+
+
+def spread(image: Tensor, weights: Tensor) -> Tensor:
+    """Return a map times (targets,) or (images, targets) weights, one target's channels behind the other's."""
+    rows = weights.to(image.dtype).reshape(-1, weights.shape[-1])
+    if _channels_last(image):
+        lying = image.permute(0, 2, 3, 1)[:, :, :, None] * rows[:, None, None, :, None]
+        return lying.flatten(3).permute(0, 3, 1, 2)
+    return (image[:, None] * rows[:, :, None, None, None]).flatten(1, 2)
 
 
 def _channels_last(maps: Tensor) -> bool:
@@ -158,6 +169,12 @@ def added(sums: Sequence[Tensor]) -> Tensor:
     for other in sums[1:]:
         total = total + other
     return total
+
+
+def as_computed(kernels: Tensor) -> Tensor:
+    """Return kernels in the precision of convolutions here: cast together once instead of one by one."""
+    kind = kernels.device.type
+    return kernels.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else kernels
 
 
 def as_conv(module: nn.Module) -> nn.Conv2d:

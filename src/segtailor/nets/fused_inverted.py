@@ -59,8 +59,7 @@ class FusedInverted:
         hidden = depthwise(hidden, filters, stride=depth.stride[0], dilation=depth.dilation[0])
         hidden = self.kernels.norm_relu(hidden, second)
         projected = functional.conv2d(hidden, _block_diagonal(projects))
-        (mixed,) = self.kernels.norm_mix(projected, last, layers.weights, len(blocks), 1)
-        return mixed
+        return self.kernels.norm_mix(projected, last, layers.weights, len(blocks), 1)
 
 
 def _inverted_layers(families: Sequence[Sequence[nn.Module]]) -> Layers:

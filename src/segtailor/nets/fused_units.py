@@ -1,4 +1,4 @@
-"""Pre-activation units of one map, mixed at once."""
+"""Pre-activation units and poolings of one map, mixed at once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from segtailor.nets.fused import EAGER, FamilyLayers, Kernels, Layers, added, as_conv, as_norm
+from segtailor.nets.fused import (
+    EAGER,
+    FamilyLayers,
+    Kernels,
+    Layers,
+    added,
+    as_computed,
+    as_conv,
+    as_norm,
+    spread,
+)
 from segtailor.nets.mixed import Terms, scaled
+from segtailor.nets.pooled import MaxPooling
 
 
 class FusedUnits:
     """Mixes pre-activation units (ReLU, convolution or separable convolution, norm; once or twice) of one map.
 
-    Nothing stands between the two convolutions of a separable one, so together they are a dense convolution.
+    Nothing stands between the two convolutions of a separable one, so together they are a dense convolution. Poolings
+    with a norm are pooled once for all that read the map.
     """
 
     def __init__(self, kernels: Kernels = EAGER) -> None:
@@ -31,15 +43,14 @@ class FusedUnits:
 
     def _mix(self, image: Tensor, terms: Sequence[Terms]) -> list[Tensor]:
         columns = torch.stack([found.weights for found in terms], dim=-2).unbind(dim=-1)  # (targets,) each
-        sums: list[list[Tensor]] = [[] for _ in terms]
+        sums: list[Tensor] = []  # each has the channels of all targets, one behind the other
         families: dict[tuple[int, ...], list[int]] = {}
         for index, module in enumerate(terms[0].modules):
             form = _form(module)
             if form:
                 families.setdefault(form, []).append(index)
             else:
-                for target, found in enumerate(terms):
-                    sums[target].append(scaled(found.modules[index](image), columns[index][..., target]))
+                sums.append(_as_they_are([found.modules[index] for found in terms], image, columns[index]))
         rows = [
             sorted(family, key=lambda index: _is_separable(terms[0].modules[index]))
             for family in families.values()
@@ -50,71 +61,97 @@ class FusedUnits:
             layers.weigh(torch.cat([columns[index] for row in rows for index in row], dim=-1))
         active = functional.relu(image)
         for modules, family in zip(members, layers.families, strict=True):
-            for target, part in enumerate(self._family(active, modules, family, targets=len(terms))):
-                sums[target].append(part)
+            maps = active if family.kernels else _pooled(image, modules)
+            sums.append(self._family(maps, modules, family, targets=len(terms)))
         layers.finish()
-        return [added(parts) for parts in sums]
+        return list(added(sums).chunk(len(terms), dim=1))
 
     def _family(
         self, maps: Tensor, modules: Sequence[nn.Module], layers: FamilyLayers, *, targets: int
-    ) -> list[Tensor]:
-        """Run units of equal form layer by layer."""
-        for number, (kernel, state) in enumerate(zip(layers.kernels, layers.norms, strict=True)):
+    ) -> Tensor:
+        """Run candidates of equal form layer by layer."""
+        for number, kernel in enumerate(layers.kernels):
             conv = _first_conv(modules[0], number + 1)
             groups = 1 if number == 0 else len(modules)
             maps = functional.conv2d(maps, kernel, None, conv.stride, conv.padding, conv.dilation, groups)
-            if number + 1 < len(layers.norms):
-                maps = self.kernels.norm_relu(maps, state)
+            if number + 1 < len(layers.kernels):
+                maps = self.kernels.norm_relu(maps, layers.norms[number])
         return self.kernels.norm_mix(maps, layers.norms[-1], layers.weights, len(modules), targets)
+
+
+def _as_they_are(modules: Sequence[nn.Module], image: Tensor, weights: Tensor) -> Tensor:
+    """Run one candidate of every target by itself."""
+    if all(isinstance(module, nn.Identity) for module in modules):
+        return spread(image, weights)
+    rows = zip(modules, weights.unbind(dim=-1), strict=True)
+    return torch.cat([scaled(module(image), weight) for module, weight in rows], dim=1)
+
+
+def _pooled(image: Tensor, modules: Sequence[nn.Module]) -> Tensor:
+    """Pool once, and lay the map out once for every module: their norms keep statistics of their own."""
+    pool = modules[0].get_submodule("pool")
+    if not isinstance(pool, nn.MaxPool2d):
+        raise TypeError(f"expected a max pooling, found {type(pool).__name__}")
+    maps: Tensor = MaxPooling.apply(image, pool.kernel_size, pool.stride, pool.padding)  # type: ignore[no-untyped-call]
+    return torch.cat([maps] * len(modules), dim=1) if len(modules) > 1 else maps
 
 
 def _unit_layers(families: Sequence[Sequence[nn.Module]]) -> Layers:
     """Gather the units' values; all separable kernels are multiplied out at once."""
     steps = [(modules, number) for modules in families for number in range(1, 1 + _repeats(modules[0]))]
-    dense = [[as_conv(part).weight for part in _named(modules, f"conv{number}")] for modules, number in steps]
-    points, depths = (
+    points, depths, dense = (
         [as_conv(part).weight for modules, number in steps for part in _named(modules, f"{kind}{number}")]
-        for kind in ("point", "depth")
+        for kind in ("point", "depth", "conv")
     )
     norms = [
-        [[as_norm(part) for part in _named(modules, f"norm{n}")] for n in range(1, 1 + _repeats(modules[0]))]
+        [[as_norm(part) for part in _named(modules, name)] for name in _norm_names(modules[0])]
         for modules in families
     ]
     # The gathered values belong to no family yet: the first takes all, then each gets its own.
     layers = (
-        Layers([[points, depths, *dense], *[[] for _ in families[1:]]], norms) if families else Layers([], [])
+        Layers([[points, depths, dense], *[[] for _ in families[1:]]], norms) if families else Layers([], [])
     )
     if families:
         flat = iter(_dense_kernels(layers.families[0].kernels, steps))
         layers.families = [
-            family._replace(kernels=[next(flat) for _ in family.norms]) for family in layers.families
+            family._replace(kernels=[next(flat) for _ in range(_repeats(modules[0]))])
+            for family, modules in zip(layers.families, families, strict=True)
         ]
     return layers
 
 
 def _dense_kernels(flat: Sequence[Tensor], steps: Sequence[tuple[Sequence[nn.Module], int]]) -> list[Tensor]:
     """Return one kernel per step: dense ones, then products of pointwise and depthwise ones."""
-    points, depths, *dense = flat
+    points, depths, dense = flat
     counts = [len(_named(modules, f"depth{number}")) for modules, number in steps]
+    sizes = [
+        sum(as_conv(part).weight.numel() for part in _named(modules, f"conv{number}"))
+        for modules, number in steps
+    ]
     products: list[Tensor] = []
     if sum(counts):
         shape = next(_first_conv(modules[-1], n) for modules, n in steps if _is_separable(modules[-1]))
         width, size = shape.in_channels, shape.kernel_size
         joint = points.view(sum(counts), -1, width, 1, 1) * depths.view(sum(counts), 1, width, *size)
-        products = [part.flatten(0, 1) for part in joint.split(counts)]  # type: ignore[no-untyped-call]
+        products = [part.flatten(0, 1) for part in as_computed(joint).split(counts)]  # type: ignore[no-untyped-call]
     kernels = []
+    rows = as_computed(dense).split(sizes)  # type: ignore[no-untyped-call]
     for index, (modules, number) in enumerate(steps):
         conv = _first_conv(modules[0], number)
-        width = conv.in_channels
-        parts = [dense[index].view(-1, width, *conv.kernel_size)] if len(dense[index]) else []
+        parts = [rows[index].view(-1, conv.in_channels, *conv.kernel_size)] if sizes[index] else []
         parts += [products[index]] if counts[index] else []
         kernels.append(torch.cat(parts) if len(parts) > 1 else parts[0])
     return kernels
 
 
 def _form(module: nn.Module) -> tuple[int, ...]:
-    """Return what units must have in common to run as one; empty for anything else (pooling, skips)."""
-    if not isinstance(module, nn.Sequential) or not isinstance(getattr(module, "act1", None), nn.ReLU):
+    """Return what candidates must have in common to run as one; empty for those that run as they are (skips)."""
+    if not isinstance(module, nn.Sequential):
+        return ()
+    pool = getattr(module, "pool", None)
+    if isinstance(pool, nn.MaxPool2d) and [name for name, _ in module.named_children()] == ["pool", "norm"]:
+        return 0, int(pool.kernel_size), int(pool.stride)
+    if not isinstance(getattr(module, "act1", None), nn.ReLU):
         return ()
     convs = [_first_conv(module, number) for number in range(1, 1 + _repeats(module))]
     return tuple(value for conv in convs for value in (conv.kernel_size[0], conv.stride[0], conv.dilation[0]))
@@ -131,7 +168,12 @@ def _is_separable(module: nn.Module) -> bool:
 
 
 def _repeats(module: nn.Module) -> int:
-    return sum(isinstance(part, nn.BatchNorm2d) for part in module.children())
+    """Return how many convolutions (or separable ones) follow each other; a pooling has none."""
+    return 0 if hasattr(module, "pool") else len(_norm_names(module))
+
+
+def _norm_names(module: nn.Module) -> list[str]:
+    return [name for name, part in module.named_children() if isinstance(part, nn.BatchNorm2d)]
 
 
 def _named(modules: Sequence[nn.Module], name: str) -> list[nn.Module]:

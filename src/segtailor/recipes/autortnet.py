@@ -75,7 +75,8 @@ def autortnet(
         augment=Augment(crop=(512, 1024)) if paper else Augment(crop=image, scale=(0.75, 1.5)),
         supernet=SupernetSettings(fused=paper, affine=False),
         updates="joint",
-        mode=mode or ("pair" if paper else "soft"),
+        mode=mode or "soft",
+        record=paper and mode in (None, "soft"),  # other modes look at each draw
         temperature=Temperature(start=3.0, end=0.03 if paper else 0.3, shape="linear", per="epoch"),
         logits=LogitOptimiser(lr=1e-3 if paper else 0.05, betas=(0.5, 0.999), weight_decay=1e-4, spread=0.01),
         cost=CostTerm(weight=cost_weight, form="log", of="sampled", adapt=ADAPT if budget else 0.0),
@@ -131,7 +132,7 @@ def _fit(*, paper: bool) -> FitSettings:
             schedule=Schedule(kind="cosine", final=0.001 / 0.025),
             clip=5.0,
             precision="bf16",
-            accumulate=4,  # 4 images of 512x1024 at a time
+            accumulate=2,  # 8 images of 512x1024 at a time: 11 GB
         )
     return FitSettings(
         steps=300,

@@ -10,10 +10,10 @@ A variant is a list of words joined by `-`: plain or fused; path or pair (one or
 only); bf16 (autocast); last (channels last); compile (what is between convolutions); graph (the whole step as one CUDA
 graph); recompute; parts2, parts3, parts4, parts8 (the batch in parts, engine only). `engine` runs the step of the
 search itself instead of the bare one here, `default` that with all settings of the recipe at paper scale. For
-multi_resolution (FasterSeg; see `cosearch.py`) also: masked (drawn widths stay on the device; graph implies it), gemm (resizing by
-matrix products), mix (cells run once on mixed inputs, the paper's form instead of the release's); `default` is the
-recipe with its own batch and crop. `ladder.py` runs these idea by idea. A variant that fails is reported and does not
-stop the others.
+multi_resolution (FasterSeg; see `cosearch.py`) also: masked (drawn widths stay on the device; graph implies it), gemm
+(resizing by matrix products), mix (cells run once on mixed inputs, the paper's form instead of the release's);
+`default` is the recipe with its own batch and crop. `ladder.py` runs these idea by idea. A variant that fails is
+reported and does not stop the others. `--memory-gib 10.4` shows what a smaller card would do.
 """
 
 from __future__ import annotations
@@ -271,6 +271,8 @@ def measure(setting: Setting, words: frozenset[str]) -> dict[str, float]:
         "first_loss": first,
         "last_loss": float(loss),
     }
+    if isinstance(search, EngineSearch) and search.engine.most is not None:
+        row["images_at_a_time"] = search.engine.most  # memory ran out with more
     if setting.profile:
         profile(search, step)
     if cuda:
@@ -364,7 +366,8 @@ def describe(row: dict[str, Any]) -> str:
         return f"failed: {row['failed']}"
     memory = f"{row['peak_gib']:6.2f} GiB" if "peak_gib" in row else ""
     speedup = f"x{row['speedup']:.2f}" if "speedup" in row else ""
-    return f"{row['images_per_s']:8.2f} images/s {row['step_ms']:9.1f} ms {memory} {speedup}"
+    parts = f" {row['images_at_a_time']} images at a time" if "images_at_a_time" in row else ""
+    return f"{row['images_per_s']:8.2f} images/s {row['step_ms']:9.1f} ms {memory} {speedup}{parts}"
 
 
 def parse() -> argparse.Namespace:

@@ -3,13 +3,15 @@ from collections.abc import Mapping
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import OpCall, Shape
-from segtailor.nets.fused import NormState, compiled_kernels, norm_mix
+from segtailor.nets.fused import NormState, compiled_kernels, norm_mix, spread
 from segtailor.nets.fused_inverted import FusedInverted
 from segtailor.nets.fused_units import FusedUnits
 from segtailor.nets.mixed import Fuse, Mixed, mix
+from segtailor.nets.pooled import MaxPooling
 from segtailor.nets.relax import straight_through
 from segtailor.ops import Conv, FactorisedReduction, Identity, InvertedResidual, MaxPool, Separable
 from segtailor.testing.supernets import scramble
@@ -287,3 +289,35 @@ def test_a_mix_of_channels_last_maps_stays_so_with_the_same_values(
         assert two.stride(1) == 1, "channels are no longer last in memory"
     torch.testing.assert_close(gradient, other)
     torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_pooling_that_keeps_its_input_alone_is_pooling(stride: int) -> None:
+    found, given = [], image().detach()
+    for pool in (MaxPooling.apply, functional.max_pool2d):
+        maps = given.clone().requires_grad_()
+        pooled = pool(maps, 3, stride, 1)  # type: ignore[no-untyped-call, operator]
+        pooled.square().sum().backward()
+        found.append((pooled, maps.grad))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_fused_poolings_keep_no_places_of_maxima() -> None:
+    kept: list[torch.dtype] = []
+    fused = mixed_units(fuse=FusedUnits()).train()
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda value: kept.append(value.dtype) or value, lambda value: value
+    ):
+        fused(image(), draw(fused))
+    assert torch.int64 not in kept
+
+
+def test_the_sums_of_two_edges_are_added_as_one_map() -> None:
+    maps, weights = image().detach(), torch.tensor([0.25, 2.0], dtype=torch.float64)
+    for memory in (torch.contiguous_format, torch.channels_last):
+        given = maps.clone(memory_format=memory)
+        wanted = torch.cat([given * 0.25, given * 2], dim=1)
+        torch.testing.assert_close(spread(given, weights), wanted)
+        torch.testing.assert_close(spread(given, weights.expand(len(maps), 2)), wanted)
+        assert spread(given, weights).is_contiguous(memory_format=memory)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional
 
 from segtailor.nets.phases import depthwise
+from segtailor.nets.pooled import MaxPooling
 from segtailor.search.gradient import GradientSearch
 from tests.search.gradient_toys import OPTIONS, problem, settings
+from tests.search.hungry import HungryOps
 
 pytestmark = [
     pytest.mark.device,
@@ -25,6 +28,27 @@ def test_steps_are_recorded_again_each_time_candidates_are_dropped() -> None:
         "dropped more than once"
     )  # the second time nothing of the first recording was left
     assert left[0] == len(OPTIONS)
+
+
+@pytest.mark.parametrize("when_recorded", [False, True])
+def test_a_recorded_search_that_runs_out_of_memory_goes_on(when_recorded: bool) -> None:
+    space = HungryOps(blocks=1, most=2, when_recorded=when_recorded)
+    job = GradientSearch(settings(steps=20, record=True), problem(space, device="cuda"))
+    messages = [step.message for step in job.steps() if step.message]
+    assert sum("the search goes on with 2" in text for text in messages) == 1
+    assert job.result()["skipped"] == 0
+
+
+def test_pooling_that_keeps_its_input_alone_has_the_same_gradient() -> None:
+    torch.manual_seed(0)
+    image = torch.randn(2, 8, 15, 18, device="cuda", dtype=torch.bfloat16)
+    image = image.contiguous(memory_format=torch.channels_last)
+    gradients = []
+    for pool in (MaxPooling.apply, functional.max_pool2d):
+        own = image.clone().requires_grad_()
+        (pool(own, 3, 2, 1) ** 2).sum().backward()
+        gradients.append(own.grad)
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

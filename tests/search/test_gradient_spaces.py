@@ -244,7 +244,9 @@ def test_autortnet_has_the_published_settings() -> None:
     assert values == pytest.approx([3.0, 1.515, 0.0498], abs=1e-4)
     assert row.strategy.learning("depth").warmup == pytest.approx(50 / 150)
     assert row.strategy.learning("op").warmup == 0
-    assert row.strategy.mode == "pair"  # our choice, with its reason in the recipe
+    assert row.strategy.mode == "soft"
+    assert row.strategy.record
+    assert not autortnet("paper", mode="pair").strategy.record  # needs to look at each draw
     assert isinstance(row.space, HyperCell)
     assert row.space.depths == (5, 10, 10)
 

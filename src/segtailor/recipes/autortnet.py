@@ -4,8 +4,9 @@ Published, and so here: 150 epochs, batch 16, weights by SGD 0.025 to 0.001 (cos
 by Adam 1e-3 (0.5, 0.999, decay 1e-4), temperature 3 to 0.03, depth frozen for the first 50 epochs, loss CE + gamma log
 latency with gamma 0.01 (A), 0.001 (B) or 0.1 (C, CamVid), latency of sampled weights without aggregation cell, arg max.
 Inferred: linear temperature per epoch (SNAS). Our choice: crop, augmentation, gradient clipping at 5, norms of
-candidates without scale and shift (SNAS), spread 0.01 of the first logits; for memory the two likeliest operators per
-edge (`pair`) and batches in four parts. One operator per edge (`path`) loses to any cost weight: see `autortnet`.
+candidates without scale and shift (SNAS), spread 0.01 of the first logits. For speed: operators run fused in bf16, and
+a step is recorded (CUDA graph); where memory has no room for the batch it runs in parts (4 images of 512x1024 at a time
+on a card of 11 GB). One operator per edge (`path`) loses to any cost weight: see `autortnet`.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ def autortnet(
 ) -> GradientRow:
     """Return the search; `image` counts at the small scale only, which takes minutes on a CPU.
 
-    `mode` is `pair` (two operators per edge run, the likeliest of each draw) at paper scale, `soft` (the paper's, about
-    10 GB per image of 768x1536) at the small one. `path` runs one. Its gradient says whether more of that operator
-    would help, which the layers behind it bring to zero; nothing says whether another were better, so the cost decides:
-    on a planted operator with a cost weight of 0.02 it is right for 0 of 10 seeds, `pair` for 8 to 10, `prune` for 10.
+    `mode` is `soft`, the paper's: all operators run. `pair` runs the two likeliest of each draw, `path` one; both take
+    less memory and cannot be recorded. The gradient of `path` says whether more of its operator would help, which the
+    layers behind it bring to zero; nothing says whether another were better, so the cost decides: on a planted operator
+    with a cost weight of 0.02 it is right for 0 of 10 seeds, `pair` for 8 to 10, `soft` for 10.
     Paper: AutoRTNet-A 72.9 % mIoU, 110 images/s on a Titan Xp, 16 hours on 16 cards.
     """
     paper = scale == "paper"
@@ -132,7 +133,6 @@ def _fit(*, paper: bool) -> FitSettings:
             schedule=Schedule(kind="cosine", final=0.001 / 0.025),
             clip=5.0,
             precision="bf16",
-            accumulate=2,  # 8 images of 512x1024 at a time: 11 GB
         )
     return FitSettings(
         steps=300,

@@ -139,6 +139,7 @@ class GradientSearch:
         counters: dict[str, Any] = {
             "done": self._done,
             "prepared": self._prepared,
+            "most": engine.most,
             "remaining": {name: list(left) for name, left in engine.supernet.remaining().items()},
             "quality": self._quality,
             "warnings": self._warnings.all,
@@ -165,7 +166,7 @@ class GradientSearch:
             engine.pressure = groups["cost"]["pressure"].to(self._device)
             engine.excess = groups["cost"]["excess"].to(self._device)
             self._done, self._quality = int(counters["done"]), counters["quality"]
-            self._prepared = int(counters["prepared"])
+            self._prepared, engine.most = int(counters["prepared"]), counters.get("most")
             self._warnings.restore(list(counters["warnings"]))
             self.trajectory = list(counters["trajectory"])
             self.judged = {role: list(counters["judged"][role]) for role in self.judged}
@@ -250,7 +251,7 @@ class GradientSearch:
         factor = first.fit.schedule.factor(self._prepared, total=self._ahead, steps_per_epoch=per_epoch)
         names = self._engine.roles.names
         role = names[self._prepared % len(names)]
-        self._engine.step(
+        message = self._engine.step(
             batches.at(self._prepared),
             number=2 * (self._total + self._prepared),
             temperature=self._settings.temperature.start,
@@ -258,6 +259,7 @@ class GradientSearch:
             learning=set(),
             turns=[Pass(role=role, widths=widths) for widths in first.widths],
         )
+        self._warnings.add(message)
         self._prepared += 1
 
     def _advance(self) -> None:
@@ -268,10 +270,14 @@ class GradientSearch:
         if self._settings.updates == "alternating":
             if learning:
                 batch = self._other.at(self._done)
-                engine.step(batch, number=number + 1, temperature=temperature, rate=None, learning=learning)
+                message = engine.step(
+                    batch, number=number + 1, temperature=temperature, rate=None, learning=learning
+                )
+                self._warnings.add(message)
             learning = set()
         batch = self._fit.at(self._done)
-        engine.step(batch, number=number, temperature=temperature, rate=rate, learning=learning)
+        message = engine.step(batch, number=number, temperature=temperature, rate=rate, learning=learning)
+        self._warnings.add(message)
         self._done += 1
         if self._settings.cost.window is not None and self._done % self._fit.steps_per_epoch == 0:
             paying = [name for name in engine.roles.names if self._pays(name)]

@@ -1,12 +1,15 @@
-"""Each architecture priced once per search: measuring twice would let noise change decisions already made."""
+"""Architectures and operators priced once: measuring twice would let noise change decisions already made."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from segtailor.core.errors import MissingCost
+from segtailor.core.plan import OpCall
 from segtailor.core.space import Architecture, identity
 from segtailor.core.strategy import Problem
+from segtailor.nets.mixed import Price
 
 
 class Prices:
@@ -28,3 +31,15 @@ class Prices:
                 )
             self.known[key] = price
         return self.known[key]
+
+
+def remembered(price: Callable[[OpCall], float]) -> Price:
+    """Look each call up once: supernets ask for the same prices at every step."""
+    known: dict[OpCall, float] = {}
+
+    def look_up(call: OpCall) -> float:
+        if call not in known:
+            known[call] = float(price(call))
+        return known[call]
+
+    return look_up

@@ -1,7 +1,8 @@
 """One update of a gradient search: draw weights, run the supernet, add the cost term, move weights and logits.
 
-Nothing here waits for the device; `report` is the place where it waits. Batches go through the supernet in parts, and
-the graph from logits to driving weights is walked once, with the gradients that all parts left on the weights.
+Nothing here waits for the device; `report` is the place where it waits. Batches go through the supernet in as few parts
+as memory allows, and the graph from logits to driving weights is walked once, with the gradients that all parts left on
+the weights.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from segtailor.core.errors import UserError
-from segtailor.core.plan import OpCall
 from segtailor.core.space import Group
 from segtailor.core.strategy import Problem
 from segtailor.data.batches import Batch
@@ -25,6 +25,7 @@ from segtailor.nets.mixed import Price
 from segtailor.nets.relax import Live, Weights, driving, live
 from segtailor.nets.supernet import Supernet
 from segtailor.search.gradient_settings import Gradient, Pass, Role
+from segtailor.search.prices import remembered
 from segtailor.search.roles import Roles, mixed_seed
 from segtailor.tasks import kind_of
 from segtailor.training import device as devices
@@ -45,6 +46,14 @@ class Report(NamedTuple):
     loss: float
     skipped: int
     row: int
+
+
+class NoRoom(Exception):
+    """Memory ran out with so many images at a time, before anything was updated."""
+
+    def __init__(self, images: int) -> None:
+        super().__init__(images)
+        self.images = images
 
 
 class SupernetEngine:
@@ -76,6 +85,7 @@ class SupernetEngine:
         self.excess = torch.zeros((), device=device)
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
+        self.most: int | None = None  # images at a time that memory is known to have room for
         self._steps: dict[Hashable, CapturedStep] = {}
         self._pool = devices.memory_pool(device) if settings.record else None
         if settings.record:
@@ -94,10 +104,11 @@ class SupernetEngine:
         rate: float | None,
         learning: Collection[Group],
         turns: Sequence[Pass] | None = None,
-    ) -> None:
+    ) -> str | None:
         """Update the weights at a learning `rate` (None leaves them) and the logits of the groups `learning`.
 
         `number` decides the noise, so it must differ between updates. `turns` are the passes, by default the search's.
+        Return a message when the batch had to be divided because memory ran out.
         """
         turns = tuple(self.settings.turns if turns is None else turns)
         images = len(batch.labels) if self.settings.per_image else None
@@ -106,16 +117,51 @@ class SupernetEngine:
             for index in range(len(turns))
         ]
         work = partial(self._step, turns=turns, learning=learning, train=rate is not None)
+        key = turns, rate is None, frozenset(learning), batch.labels.shape
         if rate is not None:
             self._set_rate(rate)
+        message = None
+        while True:
+            try:
+                self._run(work, key, batch, noise=torch.stack(noise), temperature=temperature)
+                return message
+            except NoRoom as problem:
+                tried = problem.images  # what failed is freed only after this block is left
+            message = self._shrink(tried)
+
+    def _run(
+        self, work: Callable[..., None], key: Hashable, batch: Batch, *, noise: Tensor, temperature: float
+    ) -> None:
+        """Do the step, or its recording."""
         if not self.settings.record:
-            work(images=batch.images, labels=batch.labels, noise=torch.stack(noise), temperature=temperature)
+            work(images=batch.images, labels=batch.labels, noise=noise, temperature=temperature)
             return
-        key = turns, rate is None, frozenset(learning), batch.labels.shape
         if key not in self._steps:
             self._steps[key] = CapturedStep(work, self.device, pool=self._pool)
         heat = torch.full((), temperature, device=self.device)
-        self._steps[key](images=batch.images, labels=batch.labels, noise=torch.stack(noise), temperature=heat)
+        self._steps[key](images=batch.images, labels=batch.labels, noise=noise, temperature=heat)
+
+    def _shrink(self, images: int) -> str:
+        """Forget the step that was tried; let the next ones take half the images at a time."""
+        if images < 2:
+            raise UserError(
+                "out of memory with a single image at a time. Lower the crop, or choose the mode 'path' or "
+                "supernet.recompute, then start again; the last checkpoint is kept."
+            )
+        self._forget_recordings()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.roles.optimiser.zero_grad(set_to_none=True)
+        devices.release_memory(self.device)
+        self.most = images // 2
+        return (
+            f"{images} images at a time do not fit in memory: the search goes on with {self.most} and adds up; "
+            "batch norms see fewer images."
+        )
+
+    def _forget_recordings(self) -> None:
+        self._steps.clear()
+        if self.settings.record:  # a pool ends with the last step that was recorded in it
+            self._pool = devices.memory_pool(self.device)
 
     def _step(
         self,
@@ -133,7 +179,7 @@ class SupernetEngine:
         loss = torch.zeros((), device=self.device)
         batch = Batch(images, labels)
         roles = {role.name: role for role in self.settings.roles}
-        with nullcontext() if train else self._frozen():
+        with nullcontext() if train else self._frozen(), self._rewound():
             for index, turn in enumerate(turns):
                 soft = self.roles.draw(
                     turn.role,
@@ -144,6 +190,15 @@ class SupernetEngine:
                 )
                 loss += self._backward(batch, roles[turn.role], soft, turn=turn, learn=bool(learning))
         self._update(loss / len(turns), train=train, learning=learning)
+
+    @contextmanager
+    def _rewound(self) -> Iterator[None]:
+        """Put statistics of norms back where memory ran out half-way; part of the step, which may be recorded."""
+        try:
+            yield
+        except NoRoom:
+            self.guard.rewind()
+            raise
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
@@ -187,9 +242,7 @@ class SupernetEngine:
         self.guard = Guard(self.module, self.device, scaled=False)
         self.guard.load(counted)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
-        self._steps.clear()
-        if self.settings.record:  # a pool ends with the last step that was recorded in it
-            self._pool = devices.memory_pool(self.device)
+        self._forget_recordings()
 
     def _backward(self, batch: Batch, role: Role, soft: Weights, *, turn: Pass, learn: bool) -> Tensor:
         """Leave gradients on weights and, to `learn`, on logits; return the loss on the data."""
@@ -230,6 +283,7 @@ class SupernetEngine:
         """Run the batch part by part, adding up gradients."""
         fit, count = self.settings.fit, len(batch.labels)
         part = max(1, -(-count // fit.accumulate))
+        part = part if self.most is None else min(part, self.most)
         normaliser = self.criterion.normaliser(batch.labels)
         total = torch.zeros((), device=self.device)
         for start in range(0, count, part):
@@ -244,10 +298,7 @@ class SupernetEngine:
                         loss = loss * len(images) / count
                 loss.backward()  # type: ignore[no-untyped-call]
             except torch.OutOfMemoryError:
-                raise UserError(
-                    f"out of memory with {part} images at a time. Raise fit.accumulate, lower the crop, or choose the "
-                    "mode 'path' or supernet.recompute, then start again; the last checkpoint is kept."
-                ) from None
+                raise NoRoom(len(images)) from None
             total += loss.detach()
         return total
 
@@ -339,18 +390,6 @@ class SupernetEngine:
             if not isinstance(group["lr"], Tensor):
                 group["lr"] = torch.zeros((), device=self.device)
             group["lr"].fill_(rate)
-
-
-def remembered(price: Callable[[OpCall], float]) -> Price:
-    """Look each call up once: supernets ask for the same prices at every step."""
-    known: dict[OpCall, float] = {}
-
-    def look_up(call: OpCall) -> float:
-        if call not in known:
-            known[call] = float(price(call))
-        return known[call]
-
-    return look_up
 
 
 def plain(weights: Mapping[str, Tensor]) -> dict[str, list[float]]:

@@ -106,9 +106,11 @@ def aside(device: torch.device) -> Iterator[None]:
         return
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        yield
-    torch.cuda.current_stream(device).wait_stream(side)
+    try:
+        with torch.cuda.stream(side):
+            yield
+    finally:
+        torch.cuda.current_stream(device).wait_stream(side)
 
 
 def memory_pool(device: torch.device) -> object:
@@ -120,8 +122,18 @@ def record(function: Callable[[], None], device: torch.device, *, pool: object =
     """Record what a function does on a device, without doing it; return what does it."""
     torch.cuda.synchronize(device)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):  # type: ignore[arg-type]
-        function()
+    failure: Exception | None = None
+    try:
+        with torch.cuda.graph(graph, pool=pool):  # type: ignore[arg-type]
+            try:
+                function()
+            except Exception as problem:
+                failure = problem
+                raise
+    except Exception:
+        if failure is None:
+            raise
+        raise failure from None  # not what ending a broken recording may say besides
     return graph.replay
 
 

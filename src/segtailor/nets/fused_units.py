@@ -150,11 +150,15 @@ def _form(module: nn.Module) -> tuple[int, ...]:
         return ()
     pool = getattr(module, "pool", None)
     if isinstance(pool, nn.MaxPool2d) and [name for name, _ in module.named_children()] == ["pool", "norm"]:
-        return 0, int(pool.kernel_size), int(pool.stride)
+        return 0, *(value for side in (pool.kernel_size, pool.stride) for value in _pair(side))
     if not isinstance(getattr(module, "act1", None), nn.ReLU):
         return ()
     convs = [_first_conv(module, number) for number in range(1, 1 + _repeats(module))]
     return tuple(value for conv in convs for value in (conv.kernel_size[0], conv.stride[0], conv.dilation[0]))
+
+
+def _pair(side: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (side, side) if isinstance(side, int) else side
 
 
 def _first_conv(module: nn.Module, number: int) -> nn.Conv2d:

@@ -6,7 +6,8 @@
 The plan (`plans/searches.json`) says for each system what its search is called, its settings and its budget on an H200.
 First every space is calibrated on the target, one after the other, for nothing may disturb a measurement; then searches
 run, `--jobs` at a time. Each leaves `OUT/searches/NAME.json` (seconds, device, command, result) and the network that it
-found, `OUT/networks/NAME.json`: copied to `results/camvid`, `make results` shows them, `plans/found.json` trains them.
+found, `OUT/networks/NAME.json` (`NAME-ROLE.json` for those of other roles): copied to `results/camvid`, `make results`
+shows them, `plans/found.json` and `plans/combined.json` train them.
 What has ended is not repeated, what was interrupted goes on. A row with a `target` of its own is for that one: its
 latency table may come from another machine (`OUT/packs`).
 """
@@ -99,8 +100,10 @@ def searched(row: dict[str, Any], options: argparse.Namespace) -> None:
         return
     for place in ("networks", "searches"):
         (options.out / place).mkdir(parents=True, exist_ok=True)
-    found = anywhere(Path(result["architecture"]).read_text(), options)
-    (options.out / "networks" / f"{row['name']}.json").write_text(found)
+    roles = {f"-{role}": other for role, other in result.get("roles", {}).items()}
+    for suffix, outcome in {"": result, **roles}.items():  # FasterSeg finds a teacher, too
+        found = anywhere(Path(outcome["architecture"]).read_text(), options)
+        (options.out / "networks" / f"{row['name']}{suffix}.json").write_text(found)
     seconds = open_run(folder).seconds or 0.0
     kept = {
         name: result[name] for name in ("quality", "cost", "unit", "warnings", "family") if name in result

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from segtailor.core.errors import Unsupported
-from segtailor.training import fit as fit_module
+from segtailor.training import pace
 from segtailor.training.distributed import any_process, world
 from tests.training.toys import Shots, Toy, fit
 
@@ -24,7 +24,7 @@ WHO = [(16, 16), (20, 16), (16, 16), (12, 20)]
 def train(folder: Path) -> None:
     """Train, and write losses, scores and weights."""
     torch.set_num_threads(1)
-    fit_module.REPORT_SECONDS = 0.0
+    pace.REPORT_SECONDS = 0.0
     job = fit(Toy(norm="group"), validation=Shots(WHO), validate_every=1, **HOW)
     losses = [step.metrics["loss"] for step in job.steps()]
     rank = world().rank
@@ -34,7 +34,7 @@ def train(folder: Path) -> None:
 
 def agree_while_stepping(folder: Path) -> None:
     """Talk between two steps, as a run does to stop together: only possible if all yield at the same ones."""
-    fit_module.REPORT_SECONDS = 0.01
+    pace.REPORT_SECONDS = 0.01
     job, seen = fit(Toy(norm="group"), steps=60), []
     for step in job.steps():
         time.sleep(0.01 * world().rank)  # unequal clocks
@@ -59,7 +59,7 @@ def test_two_processes_follow_the_loss_curve_of_one(tmp_path: Path) -> None:
     alone.mkdir()
     together.mkdir()
     train(alone)
-    fit_module.REPORT_SECONDS = 0.5
+    pace.REPORT_SECONDS = 0.5
     mp.start_processes(process, args=(2, together), nprocs=2, start_method="spawn")
     one = json.loads((alone / "0.json").read_text())
     first, second = (json.loads((together / f"{rank}.json").read_text()) for rank in (0, 1))

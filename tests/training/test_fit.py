@@ -16,7 +16,7 @@ from segtailor.core.errors import RunProblem, Unsupported, UserError
 from segtailor.core.job import Job, Step
 from segtailor.data.batches import Batch
 from segtailor.tasks.loss_settings import LossSettings
-from segtailor.training import fit as fit_module
+from segtailor.training import pace
 from segtailor.training.device import pick_device
 from segtailor.training.distill import DistillSettings
 from segtailor.training.schedule import Schedule
@@ -26,7 +26,7 @@ from tests.training.toys import Hungry, Shots, Toy, assert_equal_weights, fit, r
 
 @pytest.fixture
 def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit_module, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(pace, "REPORT_SECONDS", 0.0)
 
 
 def test_a_toy_network_learns_its_task() -> None:

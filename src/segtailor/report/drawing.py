@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from segtailor.core.plan import IMAGE, MAIN, OPERATORS, Node, Plan
+from segtailor.core.plan import IMAGE, OPERATORS, Node, Plan, count
 from segtailor.report.layout import Place, arrange, lanes_per_band
+from segtailor.report.numbers import amount
 
 COLUMN, LANE, BAND_GAP = 40, 26, 16  # pixels
 BOX_WIDTH, BOX_HEIGHT = 30, 18
@@ -68,10 +69,10 @@ def draw_plan(plan: Plan, *, title: str, embedded: bool = False) -> str:
 
 
 def _heading(plan: Plan, title: str) -> list[str]:
-    main = plan.select((MAIN,))
+    sizes = count(plan)
     facts = (
-        f"{main.macs() / 1e9:.2f} G multiply-accumulates at {plan.image.height}x{plan.image.width}, "
-        f"{main.params() / 1e6:.2f} M parameters"
+        f"{amount(sizes.macs)} multiply-accumulates at {plan.image.height}x{plan.image.width}, "
+        f"{amount(sizes.params)} parameters"
     )
     return [
         f'<text class="ink" x="16" y="26" font-size="17" font-weight="600">{escape(title)}</text>',

@@ -27,7 +27,7 @@ from segtailor.search.roles import mixed_seed
 from segtailor.search.saved_supernet import SupernetFacts, save_supernet
 from segtailor.search.shared_judge import SharedJudge
 from segtailor.search.supernet_engine import SupernetEngine, plain
-from segtailor.search.telling import Pace, Warnings
+from segtailor.search.telling import Warnings
 from segtailor.search.trajectory import (
     advice,
     collapsed,
@@ -40,6 +40,7 @@ from segtailor.search.trajectory import (
 )
 from segtailor.training import device as devices
 from segtailor.training.optimiser import load_optimiser, optimiser_state
+from segtailor.training.pace import Pace
 from segtailor.training.state import read_state, write_state
 
 SAVING = 0.1  # the most that checkpoints at marks may take of the time
@@ -108,8 +109,9 @@ class GradientSearch:
             ):
                 done = self._prepared % self._interval == 0 or self._prepared == self._ahead
                 step = Step(phase="pretrain", done=self._prepared, total=self._ahead, metrics=self._report())
+                seconds = pace.seconds()
                 yield replace(step, checkpoint=done, message=self._warnings.news())
-                pace.rest(self._prepared)
+                pace.rest(self._prepared, seconds=seconds)
         if not self.trajectory:
             self._mark()
         pace = Pace(self._done)
@@ -117,11 +119,11 @@ class GradientSearch:
             self._advance()
             at_mark = self._done % self._interval == 0 or self._done == self._total
             if at_mark or pace.due(self._done):
-                metrics = self._report()
+                metrics, seconds = self._report(), pace.seconds()
                 if at_mark:
                     metrics |= self._mark()
                 yield self._step(metrics, checkpoint=at_mark and self._worth_saving)
-                pace.rest(self._done)
+                pace.rest(self._done, seconds=seconds)
         yield from self._choose()
 
     def save(self, folder: Path) -> None:

@@ -1,28 +1,6 @@
-"""What a long search tells and when: progress about twice a second, each warning once."""
+"""What a long search has to say: each warning once."""
 
 from __future__ import annotations
-
-import math
-import time
-
-REPORT_SECONDS = 0.5  # between two progress records, the only moments that wait for the device
-
-
-class Pace:
-    """Says when the next progress record is due, in steps, so that asking waits for nothing."""
-
-    def __init__(self, done: int = 0) -> None:
-        self._started, self._since, self._pause = time.perf_counter(), done, 1
-
-    def due(self, done: int) -> bool:
-        """Tell whether enough steps were done since the last record."""
-        return done >= self._since + self._pause
-
-    def rest(self, done: int) -> None:
-        """Count anew, at the speed seen."""
-        seconds = time.perf_counter() - self._started
-        self._pause = math.ceil(REPORT_SECONDS * (done - self._since) / max(seconds, 1e-9))
-        self._started, self._since = time.perf_counter(), done
 
 
 class Warnings:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,10 +27,9 @@ from segtailor.training.dropping import drop_in_training
 from segtailor.training.engine import Engine
 from segtailor.training.evaluate import Pictures, evaluate
 from segtailor.training.optimiser import load_optimiser, optimiser_state
+from segtailor.training.pace import Pace
 from segtailor.training.settings import FitSettings
 from segtailor.training.state import read_state, write_state
-
-REPORT_SECONDS = 0.5  # between two progress records, the only moments that wait for the device
 
 
 class BatchSource(Protocol):
@@ -105,20 +104,20 @@ class Fit:
 
         All processes yield at the same steps, so that whoever drives them may let them talk between two.
         """
-        started, since, pause = time.perf_counter(), self.done, 1
+        pace = Pace(self.done, agree=partial(from_first, device=self.device))
         messages: list[str] = []
         while self.done < self.total:
             message = self.engine.step(self.source.at(self.done), rate=self.rate)
             messages += [message] if message else []
             self.done += 1
             due = self._validation_due()
-            if due or messages or self.done >= since + pause or self.done == self.total:
-                record, seconds = self._progress(since=since, started=started)
+            if due or messages or pace.due(self.done) or self.done == self.total:
+                record, seconds = self._progress(pace)
                 if due:
                     record = self._validated(record)
                 yield replace(record, message=" ".join(messages) or None, checkpoint=due or bool(messages))
-                pause = from_first(math.ceil(REPORT_SECONDS * (self.done - since) / seconds), self.device)
-                started, since, messages = time.perf_counter(), self.done, []
+                pace.rest(self.done, seconds=seconds)
+                messages = []
 
     @property
     def rate(self) -> float:
@@ -203,15 +202,15 @@ class Fit:
         every = self.settings.validate_every * self.source.steps_per_epoch
         return self.done == self.total or (every > 0 and self.done % every == 0)
 
-    def _progress(self, *, since: int, started: float) -> tuple[Step, float]:
+    def _progress(self, pace: Pace) -> tuple[Step, float]:
         loss, skipped, row = self.engine.report()
-        seconds = time.perf_counter() - started  # only now has the device done it all
+        seconds = pace.seconds()
         if row >= self.settings.patience:
             raise Diverged(
                 f"training diverged: {row} steps in a row had a non-finite loss or gradient at step {self.done}. "
                 "The last checkpoint is kept. Lower lr, add warm-up or clipping, or train in fp32."
             )
-        speed = (self.done - since) * self.settings.batch / seconds
+        speed = (self.done - pace.since) * self.settings.batch / seconds
         metrics = {"lr": self.rate, "images_per_s": speed, "skipped": float(skipped)}
         if math.isfinite(loss):  # there is none while every step is skipped
             metrics["loss"] = loss

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import LABELS, LUMA, Augment, Drawn, draw, resample
+from segtailor.data.cache import Pixels
 from segtailor.data.mixing import draw_classes, paste
 from segtailor.data.restyling import Styles, restyled, styles
 from segtailor.tasks.segmentation.targets import Labels
@@ -144,6 +145,23 @@ class Batches:
     def _mine(self) -> slice:
         share = self.batch // self.world
         return slice(self.rank * share, (self.rank + 1) * share)
+
+
+def batches_of(
+    pixels: Pixels, augment: Augment, preprocessing: Preprocessing, *, device: torch.device
+) -> partial[Batches]:
+    """Return what makes batches of a decoded split; their size and seed are still to be given."""
+    images, labels = pixels.canvas()
+    return partial(
+        Batches,
+        images=images,
+        labels=labels,
+        sizes=pixels.sizes,
+        targets=pixels.targets,
+        augment=augment,
+        preprocessing=preprocessing,
+        device=device,
+    )
 
 
 def free_memory(device: torch.device) -> int:

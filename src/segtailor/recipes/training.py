@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from segtailor.core.shipped import bundle_place
 from segtailor.core.space import identity, parse_architecture
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.augment import Augment
-from segtailor.data.batches import Batches
+from segtailor.data.batches import batches_of
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
 from segtailor.data.splits import parts_of
@@ -72,17 +71,7 @@ class TrainRecipe:
         network = self._network(dataset.task)
         if weights is not None:
             _copy_state(weights, network)
-        images, labels = pixels.canvas()
-        batches = partial(
-            Batches,
-            images=images,
-            labels=labels,
-            sizes=pixels.sizes,
-            targets=pixels.targets,
-            augment=self.augment,
-            preprocessing=self.preprocessing,
-            device=device,
-        )
+        batches = batches_of(pixels, self.augment, self.preprocessing, device=device)
         fit = Fit(
             network=network,
             batches=batches,

@@ -15,7 +15,7 @@ from segtailor.core.plan import Shape
 from segtailor.core.strategy import Halves, Problem
 from segtailor.core.task import Task
 from segtailor.data.augment import Augment
-from segtailor.data.batches import Batches
+from segtailor.data.batches import Batches, batches_of
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.dataset import Sample, check_pair
 from segtailor.search.evaluators.train import HalvedPixels
@@ -58,18 +58,9 @@ def half_batches(
     pixels: Pixels, settings: Gradient, *, image: Shape, seed: int, stream: int, device: torch.device
 ) -> Batches:
     """Return the batches of a half as a gradient search sees them."""
-    images, labels = pixels.canvas()
-    return Batches(
-        images=images,
-        labels=labels,
-        sizes=pixels.sizes,
-        targets=pixels.targets,
-        augment=settings.augment or Augment(crop=(image.height, image.width), scale=(1.0, 1.0)),
-        preprocessing=settings.preprocessing,
-        batch=settings.fit.batch,
-        seed=mixed_seed(seed, 3, stream),
-        device=device,
-    )
+    augment = settings.augment or Augment(crop=(image.height, image.width), scale=(1.0, 1.0))
+    make = batches_of(pixels, augment, settings.preprocessing, device=device)
+    return make(batch=settings.fit.batch, seed=mixed_seed(seed, 3, stream))
 
 
 def _pixels(dataset: HalvesDataset, half: str, cache: Path | None) -> Pixels:

@@ -19,7 +19,7 @@ from segtailor.core.plan import IMAGE, Plan, Shape
 from segtailor.core.task import Preprocessing
 from segtailor.data.arrays import Spec, Store
 from segtailor.data.augment import Augment
-from segtailor.data.batches import Batches
+from segtailor.data.batches import batches_of
 from segtailor.data.cache import Pixels
 from segtailor.nets.inference import enlarge, normalise
 from segtailor.nets.network import Network
@@ -182,17 +182,8 @@ def crops(
     pixels: Pixels, wanted: Wanted, preprocessing: Preprocessing, *, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the augmented images and labels, the same ones every time."""
-    images, labels = pixels.canvas()
-    batches = Batches(
-        images=images,
-        labels=labels,
-        sizes=pixels.sizes,
-        targets=pixels.targets,
-        augment=wanted.augment,
-        preprocessing=preprocessing,
-        batch=AT_ONCE,
-        seed=wanted.seed,
-        device=device,
+    batches = batches_of(pixels, wanted.augment, preprocessing, device=device)(
+        batch=AT_ONCE, seed=wanted.seed
     )
     for start in range(0, wanted.images, AT_ONCE):
         batch = batches.at(start // AT_ONCE)

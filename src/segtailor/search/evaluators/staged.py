@@ -18,7 +18,7 @@ from segtailor.core.space import parse_architecture
 from segtailor.core.strategy import Trial, TrialResult
 from segtailor.core.task import Task
 from segtailor.data.augment import Augment
-from segtailor.data.batches import Batches
+from segtailor.data.batches import batches_of
 from segtailor.nets.build import build
 from segtailor.nets.inference import inference, normalise
 from segtailor.nets.network import Network, initialise
@@ -156,21 +156,11 @@ class StagedEvaluator:
         """Train everything end to end with new optimisers; score the averaged weights."""
         if self.stage2 is None:
             raise Unsupported("there is no second stage")
-        images, labels = data.fit.canvas()
         total = self.stage2.total(max(1, len(data.fit) // self.stage2.batch))
         settings = replace(self.stage2, steps=max(1, round(total * trial.budget)), seed=trial.seed)
         fit = Fit(
             network=network,
-            batches=partial(
-                Batches,
-                images=images,
-                labels=labels,
-                sizes=data.fit.sizes,
-                targets=data.fit.targets,
-                augment=self.augment,
-                preprocessing=encoder.preprocessing,
-                device=device,
-            ),
+            batches=batches_of(data.fit, self.augment, encoder.preprocessing, device=device),
             settings=settings,
             task=data.task,
             device=device,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -14,7 +13,7 @@ from segtailor.core.space import Architecture, parse_architecture
 from segtailor.core.strategy import Trial, TrialResult
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.augment import Augment
-from segtailor.data.batches import Batches
+from segtailor.data.batches import batches_of
 from segtailor.data.cache import Pixels
 from segtailor.nets.build import build
 from segtailor.nets.network import Network, initialise
@@ -57,7 +56,7 @@ class TrainEvaluator:
         make = build or self._network
         fit = Fit(
             network=make(arch, data.task.outputs, trial.seed),
-            batches=self._batches(data.fit, device),
+            batches=batches_of(data.fit, self.augment, self.preprocessing, device=device),
             settings=settings,
             task=data.task,
             device=device,
@@ -76,19 +75,6 @@ class TrainEvaluator:
         total = self.fit.total(-(-images // self.fit.batch))
         steps = max(1, round(total * trial.budget))
         return replace(self.fit, steps=steps, seed=trial.seed, validate_every=0)
-
-    def _batches(self, pixels: Pixels, device: torch.device) -> partial[Batches]:
-        images, labels = pixels.canvas()
-        return partial(
-            Batches,
-            images=images,
-            labels=labels,
-            sizes=pixels.sizes,
-            targets=pixels.targets,
-            augment=self.augment,
-            preprocessing=self.preprocessing,
-            device=device,
-        )
 
     def _network(self, arch: Architecture, classes: int, seed: int) -> Network:
         network = build(arch, classes, outputs="all" if self.auxiliary else (MAIN,))

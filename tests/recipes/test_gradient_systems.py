@@ -50,6 +50,7 @@ def test_a_budget_lets_the_cost_weight_move(tmp_path: Path) -> None:
     )
     assert free.strategy.settings["cost"]["adapt"] == 0
     assert bound.strategy.settings["cost"]["adapt"] > 0
+    assert bound.strategy.settings["cost"]["whole"]  # what the budget counts must pay
     assert bound.limit == 5e6
 
 

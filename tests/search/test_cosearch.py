@@ -176,8 +176,7 @@ def test_the_window_halves_for_the_fast_and_doubles_for_the_slow(
 ) -> None:
     how = settings(cost=CostTerm(weight=0.5, window=(0.9, 1.0)))
     engine = GradientSearch(how, problem())._engine
-    object.__setattr__(engine.problem, "limit", 100.0)
-    engine.steer(costs)
+    engine.steering.into((0.9, 1.0), [cost / 100 for cost in costs])
     assert float(engine.cost_weight()) == pytest.approx(0.5 * factor)
 
 

@@ -145,7 +145,7 @@ def test_search_repeats_and_resumes_after_every_step(updates: Any, tmp_path: Pat
 
 def test_state_is_equal_to_the_bit_after_resuming_with_removed_candidates(tmp_path: Path) -> None:
     how = settings(
-        steps=12, marks=12, remove_below=0.2, per_image=True, cost=CostTerm(adapt=0.1), judge_every=5
+        steps=12, marks=12, remove_below=0.2, per_image=True, cost=CostTerm(adapt=8.0), judge_every=5
     )
     asked = problem(ToyOps(blocks=2), limit=90_000.0)
     whole = finished(how, asked)
@@ -169,7 +169,7 @@ def test_state_is_equal_to_the_bit_after_resuming_with_removed_candidates(tmp_pa
 
 def tensors(job: GradientSearch) -> list[torch.Tensor]:
     engine = job._engine
-    return [*engine.module.state_dict().values(), *engine.roles.state().values(), engine.pressure]
+    return [*engine.module.state_dict().values(), *engine.roles.state().values(), engine.steering.pressure]
 
 
 def test_another_seed_is_another_search() -> None:
@@ -245,7 +245,7 @@ def test_every_form_of_the_cost_term_prefers_cheaper_options(form: Any, of: Any,
 def test_an_adaptive_weight_brings_the_expected_cost_to_the_budget() -> None:
     limit, space = 120_000.0, ToyOps(blocks=3)
     free = finished(settings(steps=80, cost=CostTerm(weight=0.0)), problem(space))
-    steered = settings(steps=80, cost=CostTerm(weight=0.1, adapt=0.02), marks=20)
+    steered = settings(steps=80, cost=CostTerm(weight=0.1, adapt=20.0), marks=20)
     job = finished(steered, problem(space, limit=limit))
     assert recorded(free, "cost")[-1] > 1.25 * limit
     late = recorded(job, "cost")[-10:]

@@ -152,9 +152,12 @@ def _strategy(chosen: SearchChoices, strategy: Part) -> Part:
 
 
 def _towards_budget(cost: dict[str, Any]) -> dict[str, Any]:
-    """Let the cost weight of a search by gradients move towards the budget, unless the recipe has its own way."""
+    """Let the cost weight of a search by gradients move towards the budget, unless the recipe has its own way.
+
+    A budget is for whole networks: what it counts must pay, or the rest shrinks for it (AutoRTNet's aggregation cell).
+    """
     steered = cost["adapt"] > 0 or cost.get("window") is not None or cost["weight"] == 0
-    return cost if steered else {**cost, "adapt": ADAPT}
+    return cost if steered else {**cost, "adapt": ADAPT, "whole": True}
 
 
 def _saved(run: Path) -> str:

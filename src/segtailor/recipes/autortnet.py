@@ -80,7 +80,9 @@ def autortnet(
         record=paper and mode in (None, "soft"),  # other modes look at each draw
         temperature=Temperature(start=3.0, end=0.03 if paper else 0.3, shape="linear", per="epoch"),
         logits=LogitOptimiser(lr=1e-3 if paper else 0.05, betas=(0.5, 0.999), weight_decay=1e-4, spread=0.01),
-        cost=CostTerm(weight=cost_weight, form="log", of="sampled", adapt=ADAPT if budget else 0.0),
+        cost=CostTerm(
+            weight=cost_weight, form="log", of="sampled", adapt=ADAPT if budget else 0.0, whole=budget
+        ),
         # At the small scale weights learn something before operators do, and samples are judged besides the arg max.
         learn=Learning(warmup=0.0 if paper else 0.2),
         groups={"depth": Learning(warmup=1 / 3)},

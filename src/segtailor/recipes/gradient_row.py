@@ -8,7 +8,7 @@ from segtailor.core.space import SearchSpace
 from segtailor.search.gradient_settings import Gradient
 
 SMALL_IMAGE = (64, 128)  # of synthetic street scenes: a search then takes minutes on one core
-ADAPT = 0.02  # with a budget: the cost weight grows by 2 % per step at twice the budget (our choice)
+ADAPT = 20.0  # with a budget: how fast the cost weight follows (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,13 @@ def squeezenas(
         # Few steps leave logits close together, so the small scale samples nearly one candidate at a time in the end.
         temperature=Temperature(start=5.0, end=1.0) if paper else Temperature(start=2.0, end=0.2),
         logits=LogitOptimiser(lr=0.01 if paper else 0.1, weight_decay=5e-4),
-        cost=CostTerm(weight=cost_weight, form="linear", of="probabilities", adapt=ADAPT if budget else 0.0),
+        cost=CostTerm(
+            weight=cost_weight,
+            form="linear",
+            of="probabilities",
+            adapt=ADAPT if budget else 0.0,
+            whole=budget,
+        ),
         learn=Learning(warmup=0.1 if paper else 0.3),
         remove_below=0.005,
         choice=Choice(samples=200, recalibrate=20) if paper else Choice(samples=20, recalibrate=8, images=50),

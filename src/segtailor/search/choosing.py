@@ -54,18 +54,23 @@ class Choosing:
         space = self.problem.space
         return None, space.architecture(space.discretise(probabilities))  # type: ignore[attr-defined]
 
-    def shortlist(self, probabilities: Probabilities, *, samples: int, seed: int) -> list[Candidate]:
-        """Return what to judge: the most likely architecture, an affordable form of it, and distinct draws.
+    def shortlist(
+        self, probabilities: Probabilities, *, samples: int, seed: int, limited: bool = True
+    ) -> list[Candidate]:
+        """Return what to judge: the most likely architecture, and distinct draws in forms within the budget.
 
-        Where the supernet itself judges alternatives, these.
+        Where the supernet itself judges alternatives, these. Where the choice is not `limited` the budget does not
+        count.
         """
         space = self.problem.space
         alternatives = self._alternatives(probabilities)
         if alternatives:
             return alternatives
         likely = dict(space.discretise(probabilities))  # type: ignore[attr-defined]
-        wanted = [likely, self.affordable(likely, probabilities)]
-        wanted += sampled_picks(space.decisions, probabilities, count=samples, seed=seed)
+        draws = sampled_picks(space.decisions, probabilities, count=samples, seed=seed)
+        wanted = [likely, *draws]
+        if limited:
+            wanted = [likely, *(self.affordable(picks, probabilities) for picks in wanted)]
         distinct: dict[str, Architecture] = {}
         for picks in wanted:
             arch = space.architecture(picks)
@@ -106,6 +111,17 @@ class Choosing:
             "front": [_describe(item) for item in pareto(judged)],
             "trials": [self._record(item) for item in judged],
         }
+
+    def over_budget(self, candidates: Sequence[Candidate]) -> str | None:
+        """Say that nothing is within the budget, where that is so."""
+        limit, unit = self.problem.limit, self.problem.cost.unit
+        least = min(self.prices(arch) for _, arch in candidates)
+        if limit is None or least <= limit:
+            return None
+        return (
+            f"nothing that the search left is within the budget of {limit:g} {unit}; the cheapest costs {least:.4g} "
+            f"{unit}. Raise cost.weight, set cost.adapt, or lower remove_below, which drops cheap candidates for good."
+        )
 
     def _record(self, item: Judged) -> dict[str, Json]:
         """Return a judged architecture in the form that searches by trials have, too."""

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from segtailor.core.codec import Json, to_json
+from segtailor.core.codec import Json
 from segtailor.core.errors import RunProblem
 from segtailor.core.job import Step
-from segtailor.core.space import SPACES, Group
+from segtailor.core.space import Group
 from segtailor.core.strategy import Problem, SearchProblem
 from segtailor.data.batches import Batches
 from segtailor.nets.network import initialise
@@ -24,8 +24,9 @@ from segtailor.search.gradient_settings import Gradient, Pass
 from segtailor.search.halved_pixels import FIRST_STREAM, FIT_STREAM, JUDGE_STREAM, half_batches, halved_pixels
 from segtailor.search.prices import Prices
 from segtailor.search.roles import mixed_seed
-from segtailor.search.saved_supernet import SupernetFacts, save_supernet
+from segtailor.search.saved_supernet import facts_of, save_supernet
 from segtailor.search.shared_judge import SharedJudge
+from segtailor.search.steering import descent_of
 from segtailor.search.supernet_engine import SupernetEngine, plain
 from segtailor.search.telling import Warnings
 from segtailor.search.trajectory import (
@@ -89,6 +90,8 @@ class GradientSearch:
             0 if first is None or self._first is None else first.fit.total(self._first.steps_per_epoch)
         )
         self._interval = max(1, self._total // settings.marks)
+        self._descent = descent_of(problem, settings)
+        self._engine.steering.gain = settings.cost.adapt / self._total
         self._prepared = self._done = 0
         self._quality: float | None = None
         self._warnings = Warnings()
@@ -96,6 +99,7 @@ class GradientSearch:
         self._saved, self._save_seconds = -math.inf, 0.0
         self.trajectory: list[dict[str, Json]] = []
         self.judged: dict[str, list[float]] = {role: [] for role in self._engine.roles.names}
+        self._settled: dict[str, list[Candidate]] = {}
 
     def steps(self) -> Iterator[Step]:
         """Prepare weights, search, then choose, yielding a record about twice a second and at every mark."""
@@ -135,13 +139,14 @@ class GradientSearch:
             "logits": engine.roles.state(),
             "adam": optimiser_state(engine.roles.optimiser),
             "guard": engine.guard.state(),
-            "cost": {"pressure": engine.pressure, "excess": engine.excess},
+            "cost": engine.steering.state(),
             "rng": devices.rng_state(self._device),
         }
         counters: dict[str, Any] = {
             "done": self._done,
             "prepared": self._prepared,
             "most": engine.most,
+            "descent": None if self._descent is None else self._descent.first,
             "remaining": {name: list(left) for name, left in engine.supernet.remaining().items()},
             "quality": self._quality,
             "warnings": self._warnings.all,
@@ -165,8 +170,9 @@ class GradientSearch:
             load_optimiser(engine.optimiser, groups.get("weights", {}))
             load_optimiser(engine.roles.optimiser, groups.get("adam", {}))
             engine.guard.load(groups["guard"])
-            engine.pressure = groups["cost"]["pressure"].to(self._device)
-            engine.excess = groups["cost"]["excess"].to(self._device)
+            engine.steering.load(groups["cost"])
+            if self._descent is not None:
+                self._descent.first = counters["descent"]
             self._done, self._quality = int(counters["done"]), counters["quality"]
             self._prepared, engine.most = int(counters["prepared"]), counters.get("most")
             self._warnings.restore(list(counters["warnings"]))
@@ -200,17 +206,7 @@ class GradientSearch:
 
     def save_supernet(self, folder: Path) -> None:
         """Write the trained supernet, from which trials can judge architectures without training."""
-        problem, data = self._problem, self._problem.data
-        facts = SupernetFacts(
-            space=SPACES.name_of(type(problem.space)),
-            settings=to_json(problem.space),
-            strategy=self._settings,
-            task=problem.task,
-            image=(problem.image.height, problem.image.width),
-            seed=problem.seed,
-            data="" if data is None else data.fingerprint,
-            remaining=self._engine.supernet.remaining(),
-        )
+        facts = facts_of(self._problem, self._settings, remaining=self._engine.supernet.remaining())
         save_supernet(folder, facts, self._engine.module)
 
     @property
@@ -268,22 +264,25 @@ class GradientSearch:
         """Take one step: both together on one batch, or logits on the other half and then weights."""
         fit, engine, number = self._settings.fit, self._engine, 2 * self._done
         factor = fit.schedule.factor(self._done, total=self._total, steps_per_epoch=self._fit.steps_per_epoch)
-        rate, temperature, learning = fit.lr * factor, self.temperature, self.learning
+        learning = self.learning
+        goal = None if self._descent is None else self._descent.goal(self._done / self._total, self._greatest)
+        step = partial(engine.step, temperature=self.temperature, goal=goal)
         if self._settings.updates == "alternating":
             if learning:
-                batch = self._other.at(self._done)
-                message = engine.step(
-                    batch, number=number + 1, temperature=temperature, rate=None, learning=learning
-                )
-                self._warnings.add(message)
+                told = step(self._other.at(self._done), number=number + 1, rate=None, learning=learning)
+                self._warnings.add(told)
             learning = set()
-        batch = self._fit.at(self._done)
-        message = engine.step(batch, number=number, temperature=temperature, rate=rate, learning=learning)
-        self._warnings.add(message)
+        told = step(self._fit.at(self._done), number=number, rate=fit.lr * factor, learning=learning)
+        self._warnings.add(told)
         self._done += 1
-        if self._settings.cost.window is not None and self._done % self._fit.steps_per_epoch == 0:
-            paying = [name for name in engine.roles.names if self._pays(name)]
-            engine.steer([self._prices(arch) for name in paying for _, arch in self._shortlist(name)])
+        window, limit = self._settings.cost.window, self._problem.limit
+        if window is not None and limit is not None and self._done % self._fit.steps_per_epoch == 0:
+            paying = filter(self._pays, engine.roles.names)
+            costs = [self._prices(arch) for name in paying for _, arch in self._shortlist(name)]
+            engine.steering.into(window, [cost / limit for cost in costs])
+
+    def _greatest(self) -> float:
+        return self._engine.greatest_cost().item()
 
     def _report(self) -> dict[str, float]:
         loss, skipped, row = self._engine.report()
@@ -348,7 +347,11 @@ class GradientSearch:
                 _, arch = candidate
                 self.judged[role].append(self._judged(role, candidate))
                 count, last = len(self.judged[role]), self.judged[role][-1]
-                self._warnings.add(self._over_budget(role) if count == len(candidates) else None)
+                self._warnings.add(
+                    self._choosing.over_budget(candidates)
+                    if count == len(candidates) and self._pays(role)
+                    else None
+                )
                 yield Step(
                     phase=f"choose {role}" if len(self.judged) > 1 else "choose",
                     done=count,
@@ -375,21 +378,18 @@ class GradientSearch:
         """Tell whether a role pays for its cost, and so has a budget."""
         return next(row for row in self._settings.roles if row.name == role).cost > 0
 
-    def _over_budget(self, role: str) -> str | None:
-        limit = self._problem.limit if self._pays(role) else None
-        least = min(self._prices(arch) for _, arch in self._shortlist(role))
-        if limit is None or least <= limit:
-            return None
-        unit = self._problem.cost.unit
-        return (
-            f"nothing that the search left is within the budget of {limit:g} {unit}; the cheapest costs {least:.4g} "
-            f"{unit}. Raise cost.weight, set cost.adapt, or lower remove_below, which drops cheap candidates for good."
-        )
-
     def _shortlist(self, role: str) -> list[Candidate]:
-        seed = mixed_seed(self._problem.seed, 2, list(self.judged).index(role))
-        samples = self._settings.choice.samples
-        return self._choosing.shortlist(self._to_choose(role), samples=samples, seed=seed)
+        """Return what there is to choose among; once the search has ended, that is settled."""
+        if role not in self._settled:
+            seed, samples = (
+                mixed_seed(self._problem.seed, 2, list(self.judged).index(role)),
+                self._settings.choice.samples,
+            )
+            found = self._choosing.shortlist(self._to_choose(role), samples=samples, seed=seed)
+            if self._done < self._total:
+                return found
+            self._settled[role] = found
+        return self._settled[role]
 
     def _to_choose(self, role: str) -> Mapping[str, list[float]]:
         return plain(self._engine.roles.to_choose(role))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from segtailor.core.codec import fingerprint, from_json, read_json, to_json
 from segtailor.core.errors import RunProblem, Unsupported
 from segtailor.core.plan import Shape
 from segtailor.core.space import SPACES, SearchSpace
-from segtailor.core.strategy import Halves
+from segtailor.core.strategy import Halves, Problem
 from segtailor.core.task import Task
 from segtailor.nets.supernet import Supernet, keep_only
 from segtailor.search.gradient_settings import Gradient
@@ -58,6 +59,22 @@ class SupernetFacts:
     def build_space(self) -> SearchSpace:
         """Return the space that the supernet holds."""
         return from_json(SPACES.get(self.space), self.settings, what=f"settings of space '{self.space}'")
+
+
+def facts_of(
+    problem: Problem, settings: Gradient, *, remaining: Mapping[str, tuple[int, ...]]
+) -> SupernetFacts:
+    """Return what there is to know about the supernet of a search."""
+    return SupernetFacts(
+        space=SPACES.name_of(type(problem.space)),
+        settings=to_json(problem.space),
+        strategy=settings,
+        task=problem.task,
+        image=(problem.image.height, problem.image.width),
+        seed=problem.seed,
+        data="" if problem.data is None else problem.data.fingerprint,
+        remaining=dict(remaining),
+    )
 
 
 def save_supernet(folder: Path, facts: SupernetFacts, supernet: torch.nn.Module) -> None:

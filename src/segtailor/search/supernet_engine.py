@@ -7,7 +7,6 @@ the weights.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -27,6 +26,7 @@ from segtailor.nets.supernet import Supernet
 from segtailor.search.gradient_settings import Gradient, Pass, Role
 from segtailor.search.prices import remembered
 from segtailor.search.roles import Roles, mixed_seed
+from segtailor.search.steering import Steering
 from segtailor.tasks import kind_of
 from segtailor.training import device as devices
 from segtailor.training.captured import CapturedStep
@@ -36,8 +36,6 @@ from segtailor.training.optimiser import make_optimiser, set_rate, update
 LEAST_COST = (
     1e-6  # keeps the logarithm of a network of nothing but zeros finite (AutoRTNet, specification 8.1)
 )
-DAMPING = 2.0  # logarithm of the factor on the cost weight at twice the budget
-PRESSURE = 7.0  # an adaptive cost weight changes by at most exp(7), about 1000
 
 
 class Report(NamedTuple):
@@ -46,6 +44,15 @@ class Report(NamedTuple):
     loss: float
     skipped: int
     row: int
+
+
+class Kind(NamedTuple):
+    """What a step does: its passes, the groups whose logits it moves, whether weights move, whether it is steered."""
+
+    turns: tuple[Pass, ...]
+    learning: frozenset[Group]
+    trains: bool
+    steered: bool
 
 
 class NoRoom(Exception):
@@ -79,10 +86,7 @@ class SupernetEngine:
         )
         self.optimiser: Optimizer = make_optimiser(self.module, settings.fit)
         self.guard = Guard(self.module, device, scaled=False)
-        # The cost weight is multiplied by exp(pressure + excess): what has built up, and what is wrong just now. The
-        # second damps the first, which alone would swing around the budget.
-        self.pressure = torch.zeros((), device=device)
-        self.excess = torch.zeros((), device=device)
+        self.steering = Steering(device)
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
         self.most: int | None = None  # images at a time that memory is known to have room for
@@ -104,11 +108,13 @@ class SupernetEngine:
         rate: float | None,
         learning: Collection[Group],
         turns: Sequence[Pass] | None = None,
+        goal: float | None = None,
     ) -> str | None:
         """Update the weights at a learning `rate` (None leaves them) and the logits of the groups `learning`.
 
         `number` decides the noise, so it must differ between updates. `turns` are the passes, by default the search's.
-        Return a message when the batch had to be divided because memory ran out.
+        The cost weight is steered towards a `goal` for the expected cost where there is one. Return a message when the
+        batch had to be divided because memory ran out.
         """
         turns = tuple(self.settings.turns if turns is None else turns)
         images = len(batch.labels) if self.settings.per_image else None
@@ -116,30 +122,31 @@ class SupernetEngine:
             self.roles.noise(seed=mixed_seed(self.problem.seed, 1, number, index), images=images)
             for index in range(len(turns))
         ]
-        work = partial(self._step, turns=turns, learning=learning, train=rate is not None)
-        key = turns, rate is None, frozenset(learning), batch.labels.shape
+        kind = Kind(turns, frozenset(learning), trains=rate is not None, steered=goal is not None)
+        numbers = {"temperature": temperature} | ({} if goal is None else {"goal": goal})
         if rate is not None:
             self._set_rate(rate)
         message = None
         while True:
             try:
-                self._run(work, key, batch, noise=torch.stack(noise), temperature=temperature)
+                self._run(kind, batch, torch.stack(noise), **numbers)
                 return message
             except NoRoom as problem:
                 tried = problem.images  # what failed is freed only after this block is left
             message = self._shrink(tried)
 
-    def _run(
-        self, work: Callable[..., None], key: Hashable, batch: Batch, *, noise: Tensor, temperature: float
-    ) -> None:
-        """Do the step, or its recording."""
+    def _run(self, kind: Kind, batch: Batch, noise: Tensor, **numbers: float) -> None:
+        """Do the step, or its recording, which reads numbers from the device."""
+        work: Callable[..., None] = partial(self._step, kind)
+        tensors = {"images": batch.images, "labels": batch.labels, "noise": noise}
         if not self.settings.record:
-            work(images=batch.images, labels=batch.labels, noise=noise, temperature=temperature)
+            work(**tensors, **numbers)
             return
+        key = kind, batch.labels.shape
         if key not in self._steps:
             self._steps[key] = CapturedStep(work, self.device, pool=self._pool)
-        heat = torch.full((), temperature, device=self.device)
-        self._steps[key](images=batch.images, labels=batch.labels, noise=noise, temperature=heat)
+        placed = {name: torch.full((), value, device=self.device) for name, value in numbers.items()}
+        self._steps[key](**tensors, **placed)
 
     def _shrink(self, images: int) -> str:
         """Forget the step that was tried; let the next ones take half the images at a time."""
@@ -165,22 +172,21 @@ class SupernetEngine:
 
     def _step(
         self,
+        kind: Kind,
+        *,
         images: Tensor,
         labels: Tensor,
         noise: Tensor,
         temperature: float | Tensor,
-        *,
-        turns: Sequence[Pass],
-        learning: Collection[Group],
-        train: bool,
+        goal: float | Tensor | None = None,
     ) -> None:
         """Do what is done on the device: a function of tensors and of constants."""
         self.guard.open()
         loss = torch.zeros((), device=self.device)
         batch = Batch(images, labels)
         roles = {role.name: role for role in self.settings.roles}
-        with nullcontext() if train else self._frozen(), self._rewound():
-            for index, turn in enumerate(turns):
+        with nullcontext() if kind.trains else self._frozen(), self._rewound():
+            for index, turn in enumerate(kind.turns):
                 soft = self.roles.draw(
                     turn.role,
                     noise=noise[index],
@@ -188,8 +194,8 @@ class SupernetEngine:
                     images=len(labels) if self.settings.per_image else None,
                     widths=turn.widths,
                 )
-                loss += self._backward(batch, roles[turn.role], soft, turn=turn, learn=bool(learning))
-        self._update(loss / len(turns), train=train, learning=learning)
+                loss += self._backward(batch, roles[turn.role], soft, turn=turn, learn=bool(kind.learning))
+        self._update(loss / len(kind.turns), kind, goal)
 
     @contextmanager
     def _rewound(self) -> Iterator[None]:
@@ -222,9 +228,15 @@ class SupernetEngine:
         """Return the expected cost of the whole network under a role's probabilities."""
         return self.supernet.cost(self.roles.probabilities(role), self.price)
 
+    @torch.no_grad()
+    def greatest_cost(self) -> Tensor:
+        """Return the expected cost of the costliest role that pays."""
+        paying = [role.name for role in self.settings.roles if role.cost > 0]
+        return torch.stack([self.expected_cost(name) for name in paying]).max()
+
     def cost_weight(self) -> Tensor:
         """Return the weight of the cost term as it is now."""
-        return self.settings.cost.weight * (self.pressure + self.excess).exp()
+        return self.settings.cost.weight * self.steering.factor()
 
     def remove(self, doomed: Sequence[tuple[str, int]]) -> None:
         """Drop candidates; the others keep their momentum."""
@@ -336,10 +348,10 @@ class SupernetEngine:
             return torch.log(cost.clamp(min=LEAST_COST))
         return cost if form == "absolute" else cost / self.reference
 
-    def _update(self, loss: Tensor, *, train: bool, learning: Collection[Group]) -> None:
+    def _update(self, loss: Tensor, kind: Kind, goal: float | Tensor | None) -> None:
         weights = [row for group in self.optimiser.param_groups for row in group["params"]]
         logits = self.roles.parameters()
-        self.roles.freeze(learning)
+        self.roles.freeze(kind.learning)
         found = [row.grad for row in [*weights, *logits] if row.grad is not None]
         norm = nn.utils.get_total_norm(found)
         if self.settings.fit.clip is not None:
@@ -347,39 +359,17 @@ class SupernetEngine:
             nn.utils.clip_grads_with_norm_(weights, self.settings.fit.clip, own)
         bad = ~torch.isfinite(loss + norm)
         skip = self.guard.close(bad)
-        if train:
+        if kind.trains:
             update(self.optimiser, skip=skip)
-        if learning:
+        if kind.learning:
             update(self.roles.optimiser, skip=skip)
-            self._adapt(bad)
+            if goal is not None:
+                goal = torch.as_tensor(goal, device=self.device)
+                self.steering.towards(goal, self.greatest_cost(), bad=bad)
         self.optimiser.zero_grad(set_to_none=True)
         self.roles.optimiser.zero_grad(set_to_none=True)
         self._loss += torch.where(bad, 0.0, loss)
         self._good += ~bad
-
-    @torch.no_grad()
-    def _adapt(self, bad: Tensor) -> None:
-        """Move the cost weight towards what keeps the costliest role at the budget."""
-        adapt, limit = self.settings.cost.adapt, self.problem.limit
-        if not adapt or limit is None:
-            return
-        paying = [role.name for role in self.settings.roles if role.cost > 0]
-        cost = torch.stack([self.expected_cost(name) for name in paying]).max()
-        wrong = torch.where(bad, 0.0, (cost / limit - 1).clamp(-1, 1))
-        self.pressure.copy_((self.pressure + adapt * wrong).clamp(-PRESSURE, PRESSURE))
-        self.excess.copy_(torch.where(bad, self.excess, DAMPING * wrong))
-
-    def steer(self, costs: Sequence[float]) -> None:
-        """Halve the cost weight where a network is cheaper than it need be, else double it where one is too dear."""
-        window, limit = self.settings.cost.window, self.problem.limit
-        if window is None or limit is None or not costs:
-            return
-        step = (
-            -math.log(2)
-            if min(costs) <= window[0] * limit
-            else math.log(2) * (max(costs) >= window[1] * limit)
-        )
-        self.pressure.add_(step).clamp_(-PRESSURE, PRESSURE)
 
     def _set_rate(self, rate: float) -> None:
         """Set the learning rate; a recorded step reads it from the device."""

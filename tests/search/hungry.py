@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 
 import torch
@@ -20,11 +21,14 @@ class HungrySupernet(ToyOpsSupernet):
     """Has memory for `most` images only, and finds out after its norms have seen them, or only while recording."""
 
     most, when_recorded = BATCH, False
+    failed: weakref.ref[Tensor] | None = None  # what was computed before memory ran out
 
     def forward(self, image: Tensor, weights: Weights, live: Live | None = None) -> Outputs:
+        assert self.failed is None or self.failed() is None, "what failed still takes memory"
         outputs = super().forward(image, weights, live)
         now = not self.when_recorded or torch.cuda.is_current_stream_capturing()
         if now and len(image) > self.most and self.training and torch.is_grad_enabled():
+            self.failed = weakref.ref(outputs["main"])
             raise torch.OutOfMemoryError("simulated")
         return outputs
 

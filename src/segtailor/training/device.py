@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -83,7 +84,8 @@ def restore_rng(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 def release_memory(device: torch.device) -> None:
-    """Give cached blocks back after running out of memory, so that smaller ones fit."""
+    """Give back what a failure for lack of memory left behind, and cached blocks, so that smaller ones fit."""
+    gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
@@ -134,6 +136,8 @@ def record(function: Callable[[], None], device: torch.device, *, pool: object =
         if failure is None:
             raise
         raise failure from None  # not what ending a broken recording may say besides
+    finally:
+        del failure  # it knows this frame, and both would keep what was computed until they are collected
     return graph.replay
 
 

@@ -192,6 +192,16 @@ def test_no_child_exceeds_the_budget() -> None:
     assert max(member["cost"] for member in state.summary()["family"]) == 11  # type: ignore[index,union-attr,call-overload]
 
 
+@pytest.mark.parametrize(("steps", "limit", "told"), [(1, 11.0, True), (9, 11.0, False), (1, None, False)])
+def test_growth_that_ends_far_below_the_budget_says_so(steps: int, limit: float | None, told: bool) -> None:
+    asked = problem(limit=limit)
+    state = ExpansionState(Expansion(steps=steps), asked, Prices(asked))
+    while batch := state.ask():
+        state.tell([judged(item, item.cost / 100) for item in batch])
+    warnings: Any = state.summary()["warnings"]
+    assert [f"after {steps} steps at" in text and "of 11 ch" in text for text in warnings] == [True] * told
+
+
 def test_a_budget_below_the_start_says_what_the_cheapest_costs() -> None:
     asked = problem(limit=2.0)
     with pytest.raises(SearchProblem, match=r"no architecture within 2 ch.*costs 6 ch"):

@@ -81,6 +81,8 @@ def _print(console: Console, result: dict[str, Any], data: str) -> None:
         f"--out {shlex.quote(result['run'] + '-trained')}",
         highlight=False,
     )
+    for warning in result.get("warnings", ()):
+        console.print(f"note: {warning}", highlight=False)
 
 
 def _figures(row: dict[str, Any]) -> list[str]:

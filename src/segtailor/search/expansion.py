@@ -178,7 +178,24 @@ class ExpansionState:
 
     def summary(self) -> Mapping[str, Json]:
         """Return the chosen network of every step, and the directions that ended for want of a network or price."""
-        return {"family": self._family, "ended": dict(self._grower.faults)}
+        unspent = self._unspent()
+        return {
+            "family": self._family,
+            "ended": dict(self._grower.faults),
+            "warnings": [] if unspent is None else [unspent],
+        }
+
+    def _unspent(self) -> str | None:
+        """Say that the budget has room for more growth than there were steps."""
+        limit, parent = self._grower.limit, self._parent
+        if limit is None or parent is None or len(self._family) <= self._settings.steps:
+            return None
+        if not self._dearer(parent):
+            return None
+        return (
+            f"growing ended after {self._settings.steps} steps at {parent.cost:.4g} of {limit:.4g} {self._unit}: "
+            "give more --steps to use the budget."
+        )
 
     def _root(self) -> Candidate:
         arch = self._grower.growth.build(self._place)
@@ -195,11 +212,7 @@ class ExpansionState:
         step = len(self._family)
         if step > self._settings.steps or self._parent is None:
             return []
-        dearer = [
-            child
-            for child in distinct(self._grower.children(self._place))
-            if child.candidate.cost > self._parent.cost  # without that a gain per cost means nothing
-        ]
+        dearer = self._dearer(self._parent)
         if not dearer and step == 1 and self._grower.limit is None:
             why = "; ".join(list(self._grower.faults.values())[:1]) or "all cost the same"
             raise SearchProblem(
@@ -215,6 +228,11 @@ class ExpansionState:
             )
             for child in dearer
         ]
+
+    def _dearer(self, parent: Judged) -> list[Child]:
+        """Return the children that cost more: without that a gain per cost means nothing."""
+        children = distinct(self._grower.children(self._place))
+        return [child for child in children if child.candidate.cost > parent.cost]
 
     def _settle(self, chosen: Judged, how: Mapping[str, Json]) -> None:
         self._parent = chosen

@@ -93,3 +93,19 @@ def test_every_draw_is_judged_in_a_form_within_the_budget() -> None:
     assert max(drawn) <= limit
     unbound = [asked.price(arch) for _, arch in bound.shortlist(even, samples=40, seed=0, limited=False)]
     assert max(unbound) > limit  # a teacher has no budget
+
+
+def test_what_is_given_up_for_the_budget_is_needed() -> None:
+    limit = 150_000.0
+    bound, asked = choosing(limit)
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        rows = torch.rand(3, 4, generator=rng).softmax(dim=1).tolist()
+        probabilities = {f"block{index}": row for index, row in enumerate(rows)}
+        first = {name: max(range(4), key=row.__getitem__) for name, row in probabilities.items()}
+        picks = bound.affordable(first, probabilities)
+        assert asked.price(asked.space.architecture(picks)) <= limit
+        for name in picks:
+            if picks[name] != first[name]:
+                undone = asked.space.architecture({**picks, name: first[name]})
+                assert asked.price(undone) > limit

@@ -153,6 +153,18 @@ class Choosing:
                 current = changed
             else:
                 useless.add(swap)
+        return self._given_back(current, picks, probabilities, limit)
+
+    def _given_back(
+        self, changed: Picks, first: Picks, probabilities: Probabilities, limit: float
+    ) -> dict[str, int]:
+        """Undo what turned out not to be needed, likeliest first: a swap may have saved more than was left to save."""
+        current = dict(changed)
+        moved = [name for name in current if current[name] != first[name]]
+        for name in sorted(moved, key=lambda name: -probabilities[name][first[name]]):
+            undone = {**current, name: first[name]}
+            if self.prices(self.problem.space.architecture(undone)) <= limit:
+                current = undone
         return current
 
     def _best_swap(

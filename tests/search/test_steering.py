@@ -12,7 +12,7 @@ from segtailor.core.strategy import Problem
 from segtailor.costs import Macs
 from segtailor.search.choosing import Choosing
 from segtailor.search.gradient import GradientSearch
-from segtailor.search.gradient_settings import CostTerm, Learning
+from segtailor.search.gradient_settings import Choice, CostTerm, Learning, Role
 from segtailor.search.prices import Prices
 from segtailor.search.steering import DAMPING, MOST, PRESSURE, Descent, Steering
 from tests.search.gradient_toys import ToyOps, problem, settings
@@ -109,3 +109,18 @@ def test_what_is_given_up_for_the_budget_is_needed() -> None:
             if picks[name] != first[name]:
                 undone = asked.space.architecture({**picks, name: first[name]})
                 assert asked.price(undone) > limit
+
+
+def test_a_role_that_pays_nothing_is_chosen_among_draws_beyond_the_budget() -> None:
+    limit = 60_000.0
+    roles = (Role(name="student"), Role(name="teacher", cost=0.0))
+    how = settings(steps=4, roles=roles, choice=Choice(samples=12, recalibrate=1))
+    job = GradientSearch(how, problem(ToyOps(blocks=3), limit=limit))
+    for _ in job.steps():
+        pass
+    result: Any = job.result()
+    costs = {
+        "student": [trial["result"]["cost"] for trial in result["trials"][1:]],  # the first is the likeliest
+        "teacher": [trial["result"]["cost"] for trial in result["roles"]["teacher"]["trials"]],
+    }
+    assert max(costs["student"]) <= limit < max(costs["teacher"])

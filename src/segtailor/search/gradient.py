@@ -106,15 +106,11 @@ class GradientSearch:
         pace = Pace()
         while self._prepared < self._ahead:
             self._prepare()
-            if (
-                self._prepared % self._interval == 0
-                or self._prepared == self._ahead
-                or pace.due(self._prepared)
-            ):
-                done = self._prepared % self._interval == 0 or self._prepared == self._ahead
+            at_mark = self._prepared % self._interval == 0 or self._prepared == self._ahead
+            if at_mark or pace.due(self._prepared):
                 step = Step(phase="pretrain", done=self._prepared, total=self._ahead, metrics=self._report())
                 seconds = pace.seconds()
-                yield replace(step, checkpoint=done, message=self._warnings.news())
+                yield replace(step, checkpoint=at_mark, message=self._warnings.news())
                 pace.rest(self._prepared, seconds=seconds)
         if not self.trajectory:
             self._mark()
@@ -347,11 +343,8 @@ class GradientSearch:
                 _, arch = candidate
                 self.judged[role].append(self._judged(role, candidate))
                 count, last = len(self.judged[role]), self.judged[role][-1]
-                self._warnings.add(
-                    self._choosing.over_budget(candidates)
-                    if count == len(candidates) and self._pays(role)
-                    else None
-                )
+                if count == len(candidates) and self._pays(role):
+                    self._warnings.add(self._choosing.over_budget(candidates))
                 yield Step(
                     phase=f"choose {role}" if len(self.judged) > 1 else "choose",
                     done=count,
@@ -381,11 +374,11 @@ class GradientSearch:
     def _shortlist(self, role: str) -> list[Candidate]:
         """Return what there is to choose among; once the search has ended, that is settled."""
         if role not in self._settled:
-            seed, samples = (
-                mixed_seed(self._problem.seed, 2, list(self.judged).index(role)),
-                self._settings.choice.samples,
+            seed = mixed_seed(self._problem.seed, 2, list(self.judged).index(role))
+            samples, limited = self._settings.choice.samples, self._pays(role)
+            found = self._choosing.shortlist(
+                self._to_choose(role), samples=samples, seed=seed, limited=limited
             )
-            found = self._choosing.shortlist(self._to_choose(role), samples=samples, seed=seed)
             if self._done < self._total:
                 return found
             self._settled[role] = found

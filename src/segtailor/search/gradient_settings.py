@@ -70,8 +70,8 @@ class CostTerm:
 
     `of` says whether the expectation is taken over `probabilities` (no noise, no temperature) or over the `sampled`
     soft weights. `whole` counts everything, also what the paper lets go free. With `adapt` the weight follows a path of
-    the expected cost down to the budget: it grows while the cost is above that path and shrinks while it is below, in a
-    whole search by the factor exp(adapt) at twice the path; 20 is usual.
+    the expected cost down to the budget: it grows while the cost is above that path and shrinks while it is below, by
+    exp(adapt / 10) in a whole search where it is a tenth of the path; 20 is usual.
     With a `window`, two shares of the budget, it is halved after an epoch in which a network that would be chosen costs
     no more than the lower, else doubled where one costs no less than the upper (FasterSeg's release). Where groups pay
     different shares, a group pays through its own decisions, the `others` staying as they are now (`current`) or being

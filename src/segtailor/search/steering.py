@@ -16,8 +16,8 @@ from torch import Tensor
 from segtailor.core.strategy import Problem
 from segtailor.search.gradient_settings import Gradient
 
-DAMPING = 8.0  # logarithm of the factor on the cost weight at twice the goal, were it not for `MOST`
-MOST = 0.5  # share of the goal by which the cost may be wrong before it makes no more difference
+DAMPING = 8.0  # times the share by which the cost is wrong: logarithm of the factor that answers at once
+MOST = 0.5  # what is wrong by a larger share counts no more than that
 PRESSURE = 7.0  # an adaptive cost weight changes by at most exp(7), about 1000
 ARRIVAL = 0.5  # share of the steered steps after which the cost should be at the budget
 
@@ -25,8 +25,8 @@ ARRIVAL = 0.5  # share of the steered steps after which the cost should be at th
 class Steering:
     """The factor on the cost weight: exp(pressure + excess), what has built up, and what is wrong just now.
 
-    The second damps the first, which alone would swing around the goal. `gain` is how much is built up in a step at
-    twice the goal.
+    The second damps the first, which alone would swing around the goal. `gain` times the share by which the cost is
+    wrong is what builds up in a step.
     """
 
     gain = 0.0

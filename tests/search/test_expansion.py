@@ -199,7 +199,7 @@ def test_growth_that_ends_far_below_the_budget_says_so(steps: int, limit: float 
     while batch := state.ask():
         state.tell([judged(item, item.cost / 100) for item in batch])
     warnings: Any = state.summary()["warnings"]
-    assert [f"after {steps} steps at" in text and "of 11 ch" in text for text in warnings] == [True] * told
+    assert [f"after {steps} step(s) at" in text and "of 11 ch" in text for text in warnings] == [True] * told
 
 
 def test_a_budget_below_the_start_says_what_the_cheapest_costs() -> None:

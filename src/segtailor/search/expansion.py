@@ -193,7 +193,7 @@ class ExpansionState:
         if not self._dearer(parent):
             return None
         return (
-            f"growing ended after {self._settings.steps} steps at {parent.cost:.4g} of {limit:.4g} {self._unit}: "
+            f"growing ended after {self._settings.steps} step(s) at {parent.cost:.4g} of {limit:.4g} {self._unit}: "
             "give more --steps to use the budget."
         )
 

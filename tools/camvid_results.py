@@ -113,6 +113,12 @@ class Results:
         means = [figure.mean for figure in found if figure is not None]
         return statistics.mean(means) if len(means) == len(DRIVES) else None
 
+    def gain(self, row: str, base: str) -> float | None:
+        """Return by how much a row is better than another one, over the drives that both were scored on."""
+        pairs = [(self.score(row, drive), self.score(base, drive)) for drive in DRIVES]
+        gains = [mine.mean - theirs.mean for mine, theirs in pairs if mine is not None and theirs is not None]
+        return statistics.mean(gains) if gains else None
+
     def network(self, row: str) -> str | None:
         """Return the network of a row: a name, or the file of an architecture."""
         records = self.outcomes.get(row, ())

@@ -61,17 +61,14 @@ def main_table(results: Results) -> str:
 def ablation_table(results: Results) -> str:
     """One row per change of the recipe: every drive, their mean, and the difference to the base."""
     told = results.rows["ablation"]
-    base = results.left_out(f"{told['folder']}/{told['base']}")
+    base = f"{told['folder']}/{told['base']}"
     names = sorted(results.study(told["folder"]), key=lambda name: (name != told["base"], name))
     rows = []
     for name in names:
         row = f"{told['folder']}/{name}"
-        mean = results.left_out(row)
-        known = mean is not None and base is not None and name != told["base"]
-        rows.append([
-            told["labels"].get(name, name), *_drives(row, results), _percent(mean),
-            f"{100 * (mean - base):+.1f}" if known else "",
-        ])  # fmt: skip
+        gain = results.gain(row, base) if row != base else None
+        cells = [*_drives(row, results), _percent(results.left_out(row))]
+        rows.append([told["labels"].get(name, name), *cells, "" if gain is None else f"{100 * gain:+.1f}"])
     return table(["recipe", *DRIVES, "mean", "difference"], rows)
 
 
@@ -104,14 +101,19 @@ def searches_table(results: Results) -> str:
     return table(["search", "GPU minutes", "device", "seed", "command"], rows)
 
 
-def expansion_table(results: Results) -> str:
+def expansion_table(results: Results, search: str = "lpsnet", device: str = "H200") -> str:
     """Step by step what LPS-Net's expansion did (its Figure 7)."""
-    record = results.search("lpsnet") or {"result": {"family": []}}
+    record = results.search(search) or {"result": {"family": []}}
     rows = []
     for member in record["result"]["family"]:
         moved = f"{member['direction']} x {member['k']}" if "direction" in member else "start"
         rows.append([str(member["step"]), moved, _percent(member["quality"]), _ms(member["cost"])])
-    return table(["step", "direction", "mIoU of the judging half", "H200 ms by the table"], rows)
+    return table(["step", "direction", "mIoU of the judging half", f"{device} ms by the table"], rows)
+
+
+def expansion_cpu_table(results: Results) -> str:
+    """The same where a CPU's latency counts."""
+    return expansion_table(results, "lpsnet-cpu", "CPU")
 
 
 def papers_table(results: Results) -> str:
@@ -128,6 +130,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "candidates": candidates_table,
     "searches": searches_table,
     "expansion": expansion_table,
+    "expansion-cpu": expansion_cpu_table,
     "papers": papers_table,
 }
 

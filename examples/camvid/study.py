@@ -5,7 +5,7 @@
 A plan is JSON: `common` settings (as after `segtailor train --set`), and `rows` with `name`, `network` (a name or a
 file beside the plan), `set`, `folds` (drives to leave out; "" is the official split, "train+val" trains on both and
 scores on nothing), `seeds`, and `teachers`: names of other rows, whose networks of the same fold and seed 0 are
-distilled from. What has ended is not repeated, what was
+distilled from; `size` brings all images to a size first. What has ended is not repeated, what was
 interrupted goes on. Each run's outcome is one small JSON file below `OUT/outcomes`, the table is printed last.
 Several processes share a GPU well when CUDA's multi-process service is on (`nvidia-cuda-mps-control -d`).
 """
@@ -39,6 +39,7 @@ class Training(NamedTuple):
     fold: str
     seed: int
     place: Path  # of the plan: networks lie beside it
+    size: str | None = None
 
     @property
     def name(self) -> str:
@@ -49,7 +50,9 @@ class Training(NamedTuple):
         network = self.row["network"]
         file = self.place / network
         joined = "+" in self.fold
-        data = f"camvid:{options.path}" + (f"?fold={self.fold}" if self.fold and not joined else "")
+        wanted = [f"fold={self.fold}"] if self.fold and not joined else []
+        wanted += [f"size={self.size}"] if self.size else []
+        data = f"camvid:{options.path}" + ("?" + "&".join(wanted) if wanted else "")
         words = ["train", str(file) if file.exists() else network, "--data", data, "--seed", str(self.seed)]
         words += ["--out", str(options.out / self.name), "--no-check", "--json"]
         if self.row.get("teachers"):
@@ -75,7 +78,7 @@ def trainings(plan: Path) -> list[Training]:
     """Return the runs of a plan, one fold after the other, so that every row has a figure early."""
     document = json.loads(plan.read_text())
     found = [
-        Training(row, document["common"], fold, seed, plan.parent)
+        Training(row, document["common"], fold, seed, plan.parent, document.get("size"))
         for row in document["rows"]
         for fold in row["folds"]
         for seed in row.get("seeds", [0])

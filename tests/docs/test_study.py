@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -16,9 +16,8 @@ from tests.docs.markdown import ROOT
 from tests.scripts import load_script
 
 SCRIPT = ROOT / "examples" / "camvid" / "study.py"
-PLANS = [
-    SCRIPT.parent / "plans" / f"{name}.json" for name in ("recipe", "networks", "candidates", "final", "val")
-]
+NAMES = ("recipe", "networks", "candidates", "combined", "final", "found", "third", "val")
+PLANS = [SCRIPT.parent / "plans" / f"{name}.json" for name in NAMES]
 DRIVES = ("0001TP_1", "0006R0_1", "0016E5_1")
 
 
@@ -41,7 +40,21 @@ def test_every_row_of_a_plan_can_be_trained(plan: Path, camvid: Path, tmp_path: 
         network = str(file) if file.exists() else run.row["network"]
         changes = [*run.common, *run.row.get("set", [])]
         recipe = train_recipe(network, f"camvid:{camvid}?fold=0006R0", changes=changes, surroundings=around)
-        assert recipe.fit.precision == "bf16"
+        assert recipe.fit.precision == ("fp32" if plan.stem == "third" else "bf16")
+
+
+def test_a_plan_may_bring_images_to_a_size(camvid: Path, tmp_path: Path) -> None:
+    rows = [{"name": "a", "network": "lpsnet-step0", "folds": ["0006R0", "", "train+val"]}]
+    plan = tmp_path / "plan.json"
+    options = SimpleNamespace(path=camvid, out=tmp_path)
+
+    def data(**more: str) -> list[str]:
+        plan.write_text(json.dumps({"common": [], "rows": rows, **more}))
+        commands = [run.command(options) for run in load_study().trainings(plan)]
+        return [words[words.index("--data") + 1].removeprefix(f"camvid:{camvid}") for words in commands]
+
+    assert data() == ["?fold=0006R0", "", ""]
+    assert data(size="6x8") == ["?fold=0006R0&size=6x8", "?size=6x8", "?size=6x8"]
 
 
 def test_the_table_has_means_over_seeds_and_drives(tmp_path: Path) -> None:

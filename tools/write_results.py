@@ -70,9 +70,7 @@ def ablation_table(results: Results, told: str = "ablation") -> str:
         mean = [_percent(results.left_out(row))] if len(drives) == len(DRIVES) else []
         name = row.rpartition("/")[2]
         label = entry["labels"].get(name, name)
-        rows.append(
-            [label, *_drives(row, results, drives), *mean, "" if gain is None else f"{100 * gain:+.1f}"]
-        )
+        rows.append([label, *_drives(row, results, drives), *mean, _points(gain)])
     return table(["recipe", *drives, *(["mean"] if len(drives) == len(DRIVES) else []), "difference"], rows)
 
 
@@ -208,6 +206,10 @@ def _rank(row: str, results: Results) -> float:
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}"
+
+
+def _points(gain: float | None) -> str:
+    return "" if gain is None else f"{round(100 * gain, 1) + 0.0:+.1f}"  # no minus before a zero
 
 
 def _ms(value: float | None) -> str:

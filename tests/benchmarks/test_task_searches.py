@@ -21,6 +21,7 @@ def benchmark() -> ModuleType:
     return load_script(SCRIPT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["depth", "pose"])
 def test_both_searches_begin_alike_and_their_winners_are_scored_elsewhere(
     benchmark: ModuleType, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ def without(words: list[str], *options: str) -> list[str]:
     return words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
 def test_every_search_of_the_plan_is_understood(
     row: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -62,6 +62,7 @@ def test_a_trial_that_hangs_is_ended_after_the_timeout() -> None:
     assert "took longer than 5 s" in job.result()["trials"][1]["result"]["reason"]
 
 
+@pytest.mark.slow
 def test_leaving_a_search_early_ends_its_workers_at_once() -> None:
     job: Any = RandomSearch(trials=4).job(problem(executor=Processes(), work="slow", sleep=60))
     steps = job.steps()

@@ -64,14 +64,15 @@ def ablation_table(results: Results, told: str = "ablation") -> str:
     folder, base = entry["folder"], f"{entry['folder']}/{entry['base']}"
     names = sorted(results.study(folder), key=lambda name: (name != entry["base"], name))
     drives = [drive for drive in DRIVES if any(results.score(f"{folder}/{name}", drive) for name in names)]
+    whole = len(drives) == len(DRIVES)  # a mean over some of them could not be compared
     rows = []
-    for row in (f"{folder}/{name}" for name in names):
+    for name in names:
+        row = f"{folder}/{name}"
+        mean = [_percent(results.left_out(row))] if whole else []
         gain = results.gain(row, base) if row != base else None
-        mean = [_percent(results.left_out(row))] if len(drives) == len(DRIVES) else []
-        name = row.rpartition("/")[2]
         label = entry["labels"].get(name, name)
         rows.append([label, *_drives(row, results, drives), *mean, _points(gain)])
-    return table(["recipe", *drives, *(["mean"] if len(drives) == len(DRIVES) else []), "difference"], rows)
+    return table(["recipe", *drives, *(["mean"] if whole else []), "difference"], rows)
 
 
 def third_table(results: Results) -> str:

@@ -2,11 +2,11 @@
 
     python examples/camvid/study.py PATH --out runs/camvid --plan examples/camvid/plans/recipe.json --jobs 4 --minutes 9
 
-A plan is JSON: `common` settings (as after `segtailor train --set`), and `rows` with `name`, `network` (a name or a
-file beside the plan), `set`, `folds` (drives to leave out; "" is the official split, "train+val" trains on both and
-scores on nothing), `seeds`, and `teachers`: names of other rows, whose networks of the same fold and seed 0 are
-distilled from; `size` brings all images to a size first. What has ended is not repeated, what was
-interrupted goes on. Each run's outcome is one small JSON file below `OUT/outcomes`, the table is printed last.
+A plan is JSON: `common` settings (as after `segtailor train --set`), where images are to be brought to one first their
+`size`, and `rows` with `name`, `network` (a name or a file beside the plan), `set`, `folds` (drives to leave out; "" is
+the official split, "train+val" trains on both and scores on nothing), `seeds`, and `teachers`: names of other rows,
+whose networks of the same fold and seed 0 are distilled from. What has ended is not repeated, what was interrupted goes
+on. Each run's outcome is one small JSON file below `OUT/outcomes`, the table is printed last.
 Several processes share a GPU well when CUDA's multi-process service is on (`nvidia-cuda-mps-control -d`).
 """
 

@@ -1,5 +1,6 @@
 """A whole tailoring in small, from scenes to an exported network, with every system."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from segtailor.api.training import Surroundings
 from segtailor.cli.main import run
 from segtailor.core.codec import read_json
 from segtailor.core.space import family_of
+from segtailor.report.numbers import amount
 from segtailor.tailoring.choosing import SYSTEMS
 from segtailor.tailoring.run import carry_out, planned, requested
 from segtailor.tailoring.settings import Effort, TailorRecipe
@@ -79,6 +81,9 @@ def test_every_system_ends_with_an_exported_network_that_keeps_the_budget(
         assert count(teacher, image=(64, 96)).macs >= 1.5 * count(own, image=(64, 96)).macs
     page = Path(str(found["report"])).read_text(encoding="utf-8")
     assert "not finished" not in page
+    size = count(model.architecture, image=plan.image, classes=model.task.outputs)
+    # In its row among the others, and under the drawing.
+    assert len(re.findall(rf">\s*{amount(size.params)}\s*<", page)) >= 2
     assert all(
         f'id="{part}"' in page for part in ("verdict", "front", "network", "layers", "classes", "pictures")
     )

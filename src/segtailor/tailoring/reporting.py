@@ -157,8 +157,8 @@ def _front(context: Context) -> page.Front:
         times = final if best and not context.outcomes["int8"]["kept"] else row
         rest = "searched family" if own else "baseline" if row["network"] in handmade() else "published"
         group = "winner" if best else rest
-        arch = load_bundle(Path(row["model"])).architecture
-        counted = count(arch, image=context.recipe.image)
+        model = load_bundle(Path(row["model"]))
+        counted = count(model.architecture, image=context.recipe.image, classes=model.task.outputs)
         points.append(
             page.Point(
                 name=row["network"],

@@ -33,6 +33,7 @@ def test_processes_give_the_same_results_as_serial() -> None:
     assert results(Processes(), strategy, noise=0.05) == results(Serial(), strategy, noise=0.05)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     strategy = RandomSearch(trials=5)

@@ -94,7 +94,9 @@ def same_size(one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
     return functional.interpolate(one, size=two.shape[2:], mode="bilinear"), two
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))]
+)
 def test_random_decoders_equal_a_second_implementation_in_every_output(seed: int) -> None:
     arch = sample(SPACE, Random(seed))
     full = segtailor.create(arch, classes=3, outputs="all")

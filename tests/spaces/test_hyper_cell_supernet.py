@@ -94,6 +94,7 @@ def test_supernet_stands_for_its_networks(wiring: object) -> None:
     check_supernet(space, image=Shape(3, 33, 47), draws=6)
 
 
+@pytest.mark.slow
 def test_every_combination_of_depths_equals_its_network() -> None:
     supernet = TINY.supernet(IMAGE, 4)
     combinations = product(*(range(1, deepest + 1) for deepest in TINY.depths))

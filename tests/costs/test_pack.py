@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -41,9 +42,14 @@ SPACE = SPACES.get("inverted_residual")()
 IMAGE = (64, 96)
 
 
+@cache
+def calls_of_the_space() -> list[OpCall]:
+    return list(ranked_calls(SPACE, Shape(3, *IMAGE), 4))
+
+
 def made(**changes: Any) -> Pack:
     """A pack in which the n-th entry takes n microseconds and one kernel."""
-    calls = ranked_calls(SPACE, Shape(3, *IMAGE), 4)
+    calls = calls_of_the_space()
     pack = Pack(
         space="inverted_residual",
         settings={},

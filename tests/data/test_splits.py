@@ -13,7 +13,7 @@ from segtailor.data.splits import by_ratio, parts_of, read_list
 
 
 @given(
-    names=st.sets(st.text(min_size=1, max_size=5), min_size=3, max_size=60),
+    names=st.sets(st.text(min_size=1, max_size=5), min_size=3, max_size=30),
     val=st.floats(0, 0.4),
     test=st.floats(0, 0.3),
     seed=st.integers(0, 9),

@@ -59,3 +59,17 @@ def test_applied_changes_the_network_for_a_while_even_through_an_error() -> None
     assert seen == [1.0, 7.0]
     assert float(network.head.bias[0].detach()) == 3.0
     assert float(average.state()["head.bias"][0]) == 1.0
+
+
+def test_statistics_of_norms_are_averaged_where_wanted_and_counters_never() -> None:
+    network = Toy()
+    network.norm.running_mean.fill_(1.0)  # type: ignore[operator,union-attr]
+    average = Average(network, decay=0.75, warm_up=False, norms=True)
+    network.norm.running_mean.fill_(5.0)  # type: ignore[operator,union-attr]
+    network.norm.num_batches_tracked.fill_(3)  # type: ignore[operator,union-attr]
+    average.update()
+    with average.applied():
+        assert network.norm.running_mean[0] == 2.0  # type: ignore[index]
+        assert network.norm.num_batches_tracked == 3
+    assert network.norm.running_mean[0] == 5.0  # type: ignore[index]
+    assert "norm.num_batches_tracked" not in average.state()

@@ -41,7 +41,7 @@ def test_a_toy_network_learns_its_task() -> None:
     "how",
     [
         {},
-        {"optimiser": "adamw", "lr": 0.01, "ema": 0.99, "clip": 0.5, "accumulate": 2},
+        {"optimiser": "adamw", "lr": 0.01, "ema": 0.99, "ema_norms": True, "clip": 0.5, "accumulate": 2},
         {"precision": "bf16", "channels_last": True, "decay_norms": False},
         {
             "precision": "fp16",

@@ -1,4 +1,4 @@
-"""Polyak averaging: an exponential mean of the parameters; statistics of norms are taken as they are."""
+"""Polyak averaging: an exponential mean of the parameters, and where wanted of the statistics of norms."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ class Average:
     """`average = decay * average + (1 - decay) * weights` after every step, started from the weights.
 
     With `warm_up` the decay grows as (1 + n) / (10 + n) until it reaches its value, so that the random start is
-    forgotten soon.
+    forgotten soon. Statistics of norms are taken as they are, which is how it was published; they are those of the last
+    weights, though, not of their mean. With `norms` they are averaged as well, which comes closer.
     """
 
-    def __init__(self, network: nn.Module, *, decay: float, warm_up: bool = True) -> None:
+    def __init__(
+        self, network: nn.Module, *, decay: float, warm_up: bool = True, norms: bool = False
+    ) -> None:
         self.decay = decay
         self.warm_up = warm_up
         self.updates = 0
-        self._live = dict(network.named_parameters())
+        statistics = network.named_buffers() if norms else ()
+        measured = {name: value for name, value in statistics if value.is_floating_point()}
+        self._live: dict[str, Tensor] = {**dict(network.named_parameters()), **measured}
         self._mean = {name: value.detach().clone() for name, value in self._live.items()}
 
     @torch.no_grad()
@@ -40,7 +45,7 @@ class Average:
             self._swap()
 
     def state(self) -> dict[str, Tensor]:
-        """Return the mean by parameter name."""
+        """Return the mean by name."""
         return dict(self._mean)
 
     def load(self, state: Mapping[str, Tensor], *, updates: int) -> None:

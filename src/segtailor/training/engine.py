@@ -67,9 +67,8 @@ class Engine:
         self.part = max(1, settings.batch // world().size // settings.accumulate)  # images at a time
         self.optimiser = make_optimiser(network, settings)
         self.second = make_encoder_optimiser(network, settings)
-        self.average = (
-            Average(network, decay=settings.ema, warm_up=settings.ema_warmup) if settings.ema else None
-        )
+        how = {"warm_up": settings.ema_warmup, "norms": settings.ema_norms}
+        self.average = Average(network, decay=settings.ema, **how) if settings.ema else None
         self.guard = Guard(network, device, scaled=settings.precision == "fp16")
         wrapped = parallel(AllOutputs(network), device)
         self.outputs: nn.Module = torch.compile(wrapped) if settings.compile else wrapped  # type: ignore[assignment]

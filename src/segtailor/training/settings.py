@@ -41,6 +41,7 @@ class FitSettings:
     process's share of the batch into that many parts. `validate_every` counts epochs, 0 validates only at the end.
     `patience` is the number of non-finite steps in a row that stops the run. `encoder` gives a pre-trained part an
     optimiser of its own, which is then also clipped apart; `freeze_norms` keeps the statistics of norms as they are.
+    `ema` averages weights with that decay, `ema_norms` also the statistics of norms (`training.averaging`).
     `record` launches a whole forward and backward pass at once where the device can (CUDA graphs). `stochastic_depth`
     is the share of images for which the last residual block adds nothing (earlier ones less, linearly), `dropout` that
     of the channels which residual blocks do not add (`training.dropping`).
@@ -65,6 +66,7 @@ class FitSettings:
     distill: DistillSettings | None = None
     ema: float | None = None
     ema_warmup: bool = True
+    ema_norms: bool = False
     precision: Precision = "fp32"
     channels_last: bool = True
     compile: bool = False

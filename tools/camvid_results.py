@@ -97,11 +97,7 @@ class Results:
 
     def score(self, row: str, fold: str) -> Figure | None:
         """Return the mIoU of a row on a drive that was left out, or on val."""
-        found = {
-            record["seed"]: record["result"]["miou"]
-            for record in self.outcomes.get(row, ())
-            if record["fold"] == fold and "miou" in record["result"]
-        }
+        found = self._by_seed(row, fold)
         if not found:
             return None
         spread = statistics.stdev(found.values()) if len(found) > 1 else None
@@ -114,10 +110,20 @@ class Results:
         return statistics.mean(means) if len(means) == len(DRIVES) else None
 
     def gain(self, row: str, base: str) -> float | None:
-        """Return by how much a row is better than another one, over the drives that both were scored on."""
-        pairs = [(self.score(row, drive), self.score(base, drive)) for drive in DRIVES]
-        gains = [mine.mean - theirs.mean for mine, theirs in pairs if mine is not None and theirs is not None]
+        """Return by how much a row is better than another one, over the drives and seeds that both were scored on."""
+        gains = []
+        for drive in DRIVES:
+            mine, theirs = self._by_seed(row, drive), self._by_seed(base, drive)
+            if seeds := mine.keys() & theirs.keys():
+                gains.append(statistics.mean(mine[seed] - theirs[seed] for seed in seeds))
         return statistics.mean(gains) if gains else None
+
+    def _by_seed(self, row: str, fold: str) -> dict[int, float]:
+        return {
+            record["seed"]: record["result"]["miou"]
+            for record in self.outcomes.get(row, ())
+            if record["fold"] == fold and "miou" in record["result"]
+        }
 
     def network(self, row: str) -> str | None:
         """Return the network of a row: a name, or the file of an architecture."""

@@ -59,10 +59,15 @@ def main_table(results: Results) -> str:
 
 
 def ablation_table(results: Results, told: str = "ablation") -> str:
-    """One row per change of the recipe: the drives that were left out, their mean, and the difference to the base."""
+    """One row per change of the recipe: the drives that were left out, their mean, and the difference to the base.
+
+    The base comes first, then what has a label, as labels are listed.
+    """
     entry = results.rows[told]
     folder, base = entry["folder"], f"{entry['folder']}/{entry['base']}"
-    names = sorted(results.study(folder), key=lambda name: (name != entry["base"], name))
+    order = [entry["base"], *entry["labels"]]
+    rank = {name: place for place, name in reversed(list(enumerate(order)))}
+    names = sorted(results.study(folder), key=lambda name: (rank.get(name, len(order)), name))
     drives = [drive for drive in DRIVES if any(results.score(f"{folder}/{name}", drive) for name in names)]
     whole = len(drives) == len(DRIVES)  # a mean over some of them could not be compared
     rows = []

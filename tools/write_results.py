@@ -65,9 +65,8 @@ def ablation_table(results: Results, told: str = "ablation") -> str:
     """
     entry = results.rows[told]
     folder, base = entry["folder"], f"{entry['folder']}/{entry['base']}"
-    order = [entry["base"], *entry["labels"]]
-    rank = {name: place for place, name in reversed(list(enumerate(order)))}
-    names = sorted(results.study(folder), key=lambda name: (rank.get(name, len(order)), name))
+    rank = {entry["base"]: -1} | {name: place for place, name in enumerate(entry["labels"])}
+    names = sorted(results.study(folder), key=lambda name: (rank.get(name, len(rank)), name))
     drives = [drive for drive in DRIVES if any(results.score(f"{folder}/{name}", drive) for name in names)]
     whole = len(drives) == len(DRIVES)  # a mean over some of them could not be compared
     rows = []

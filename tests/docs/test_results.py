@@ -119,10 +119,9 @@ def test_the_ablation_says_what_a_change_is_worth_on_the_drives_that_both_know(r
 
 def test_an_ablation_on_one_drive_has_one_column(results: Results) -> None:
     outcome(results.folder, "small/base", "0016E5", 0.4)
-    outcome(
-        results.folder, "small/base", "0016E5", 0.2, seed=1
-    )  # a seed that nothing else has compares with nothing
     outcome(results.folder, "small/late", "0016E5", 0.43)
+    # A seed that nothing else has compares with nothing.
+    outcome(results.folder, "small/base", "0016E5", 0.2, seed=1)
     told = json.loads((results.folder / "rows.json").read_text())
     put(results.folder / "rows.json", {**told, "third": {"folder": "small", "base": "base", "labels": {}}})
     table = write_results.third_table(Results(folder=results.folder))

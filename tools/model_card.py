@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from tools.camvid_results import DRIVES, IMAGE, OFFICIAL, Latency, Results, size
 
+from segtailor.api.training import JITTER
+from segtailor.data.augment import Augment
+from segtailor.recipes.overrides import overridden
+from segtailor.recipes.recipe import recipe_document
+from segtailor.recipes.training import TrainRecipe
+
+NO_MATTER = ("fit.compile", "fit.seed", "fit.validate_every")  # change how fast, or are told beside a figure
 CARD = """\
 # {name}
 
@@ -25,14 +33,13 @@ research, not for commercial use.
 
 ## Figures
 
-All are of trainings with the same settings that did **not** see the images they are scored on; most are shorter (see
-the commands). The shipped weights were trained on `{split}`, so scores on these images say nothing. mIoU in %, whole
-images, single scale, no flip.
+All are of other trainings of this network, which did **not** see the images they are scored on; what sets each apart
+from the shipped one is told above its table. The shipped weights were trained on `{split}`, so scores on these images
+say nothing. mIoU in %, whole images, single scale, no flip.
 
 {scores}
 
-Drives that were left out, as far as they are filled in, are what recipe and network were chosen by: val shows the same
-drive as train and flatters.
+Drives that were left out are what recipe and network were chosen by: val shows the same drive as train and flatters.
 
 ## Latency
 
@@ -90,28 +97,63 @@ def card(name: str, record: Mapping[str, Any], results: Results) -> str:
         ],
         split=origin["train_split"],
         images=origin["train_images"],
-        scores=_scores(origin["row"], results),
+        scores="\n\n".join(_scores(row, record, results) for row in _scored(origin)),
         latency=_latency(name, origin["row"], results),
         seed=origin["seed"],
         steps=origin["steps"],
         recipe=json.dumps(origin["recipe"], indent=1),
-        commands="\n".join(_commands(name, origin["row"], results)),
+        commands="\n".join(_commands(name, origin, results)),
     )
 
 
-def _scores(row: str, results: Results) -> str:
+def _scored(origin: Mapping[str, Any]) -> list[str]:
+    """Return the rows of trainings that say how good a shipped network is, the one with most seeds first."""
+    return [origin["row"], *origin.get("also", ())]
+
+
+def _scores(row: str, record: Mapping[str, Any], results: Results) -> str:
+    """Return a row's scores as a table, below what sets its trainings apart from the shipped one."""
     lines = ["| scored on | mIoU | seeds |", "|---|---|---|"]
     folds = [
         *((drive, f"drive {drive}, left out of train and val") for drive in DRIVES),
         (OFFICIAL, "val, trained on train"),
     ]
     for fold, what in folds:
-        figure = results.score(row, fold)
-        seeds = ", ".join(map(str, figure.seeds)) if figure else ""
-        lines.append(f"| {what} | {figure.told() if figure else ''} | {seeds} |")
+        if figure := results.score(row, fold):
+            lines.append(f"| {what} | {figure.told()} | {', '.join(map(str, figure.seeds))} |")
     mean = results.left_out(row)
-    lines.append(f"| mean over the drives | {'' if mean is None else f'{100 * mean:.1f}'} | |")
-    return "\n".join(lines)
+    if mean is not None:
+        lines.append(f"| mean over the drives | {100 * mean:.1f} | |")
+    commands = [str(training["command"]) for training in results.outcomes.get(row, ())]
+    apart = sorted({change for command in commands for change in _apart(command, record)})
+    return "\n".join([f"`{row}` has {', '.join(apart) or 'the same settings'}.", "", *lines])
+
+
+def _apart(command: str, record: Mapping[str, Any]) -> list[str]:
+    """Return the settings that a training command has otherwise than the shipped training, with both values."""
+    changes = shlex.split(command.partition(" --set ")[2])
+    usual = TrainRecipe(
+        architecture=record["architecture"],
+        data=record["provenance"]["data"],
+        augment=Augment(crop=IMAGE, **JITTER),
+    )
+    theirs, ours = _flat(overridden(recipe_document(usual), changes)), _flat(record["provenance"]["recipe"])
+    return [
+        f"{key} {json.dumps(value)} instead of {json.dumps(ours[key])}"
+        for key, value in theirs.items()
+        if key.startswith(("augment.", "fit."))
+        and key not in NO_MATTER
+        and key in ours
+        and ours[key] != value
+    ]
+
+
+def _flat(document: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return plain data with one level: dotted names and their values."""
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        found |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
 
 
 def _latency(name: str, row: str, results: Results) -> str:
@@ -132,8 +174,9 @@ def _latency(name: str, row: str, results: Results) -> str:
     return "\n".join(lines)
 
 
-def _commands(name: str, row: str, results: Results) -> list[str]:
-    trained = [str(record["command"]) for record in results.outcomes.get(row, ())]
+def _commands(name: str, origin: Mapping[str, Any], results: Results) -> list[str]:
+    row = origin["row"]
+    trained = [str(record["command"]) for one in _scored(origin) for record in results.outcomes.get(one, ())]
     timed = [
         f"segtailor bench {name} --target '{one.document['target']}' --image {one.image[0]}x{one.image[1]}"
         for one in _measured(name, row, results)

@@ -1,10 +1,11 @@
 """Ship a finished training: write `src/segtailor/weights/NAME`, then tables and cards anew.
 
-python -m tools.ship RUN NAME --row ROW [--search NAME --system NAME]
+python -m tools.ship RUN NAME --row ROW [--also ROW ...] [--search NAME --system NAME]
 
-RUN is the run directory of the final training on train+val; ROW names the trainings in `results/camvid/outcomes` with
-the same recipe that were scored (drives left out, val with several seeds). The network is kept as it is used: its main
-output alone, averaged weights, branches folded (`segtailor train` did both), in single precision where that fits.
+RUN is the run directory of the final training on train+val; ROW names the trainings in `results/camvid/outcomes` of the
+same network that were scored (drives left out, val with several seeds). The first is for tables, the card has all, and
+what sets each apart from RUN. The network is kept as it is used: its main output alone, averaged weights, branches
+folded (`segtailor train` did both), in single precision where that fits.
 """
 
 from __future__ import annotations
@@ -39,15 +40,18 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("name")
     parser.add_argument("--row", required=True, help="name of the trainings that were scored")
+    parser.add_argument("--also", nargs="+", help="more of them, with other settings or fewer seeds")
     parser.add_argument("--search", help="name of the search that found it, in results/camvid/searches")
     parser.add_argument("--system", help="which of the five systems that search belongs to")
     options = parser.parse_args()
-    told = {key: getattr(options, key) for key in ("row", "search", "system") if getattr(options, key)}
+    told = {
+        key: getattr(options, key) for key in ("row", "also", "search", "system") if getattr(options, key)
+    }
     ship(options.run, options.name, told)
     write_results.main()
 
 
-def ship(run: Path, name: str, told: dict[str, str]) -> Path:
+def ship(run: Path, name: str, told: dict[str, Any]) -> Path:
     """Write the bundle of a finished run under a name, and return its folder; nothing is left where it fails."""
     trained = load_bundle(Layout(run).weights)
     model = replace(

@@ -85,15 +85,16 @@ def third_table(results: Results) -> str:
 
 
 def networks_table(results: Results, told: str = "networks") -> str:
-    """Every network that was trained alike: those of a study, and single rows of others."""
+    """Every network that was trained alike: those of a study, and single rows of others; val where any has it."""
     entry = results.rows[told]
     names = [f"{entry['folder']}/{name}" for name in results.study(entry["folder"])] + entry.get("also", [])
+    val = [OFFICIAL] if any(results.score(row, OFFICIAL) for row in names) else []
     rows = []
     for row in sorted(names, key=lambda row: _rank(row, results)):
-        cells = [*_size(results.network(row)), *_drives(row, results), _percent(results.left_out(row))]
-        name = row.rpartition("/")[2]
+        name, mean = row.rpartition("/")[2], _percent(results.left_out(row))
+        cells = [*_size(results.network(row)), *_drives(row, results), mean, *_drives(row, results, val)]
         rows.append([entry["labels"].get(name, name), *cells])
-    return table(["network", "parameters", "MACs", *DRIVES, "mean"], rows)
+    return table(["network", "parameters", "MACs", *DRIVES, "mean", *("val" for _ in val)], rows)
 
 
 def candidates_table(results: Results) -> str:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from tools import ship, write_results
 from tools.camvid_results import DRIVES, RESULTS, Results
+from tools.model_card import card
 
 import segtailor
 from segtailor.api.timing import bench
@@ -33,11 +34,11 @@ def put(file: Path, content: Any) -> None:
     file.write_text(json.dumps(content), encoding="utf-8")
 
 
-def outcome(folder: Path, row: str, fold: str, miou: float, seed: int = 0) -> None:
+def outcome(folder: Path, row: str, fold: str, miou: float, seed: int = 0, settings: str = "") -> None:
     study, _, name = row.rpartition("/")
     record = {
         "name": name, "network": "lpsnet-step0", "fold": fold, "seed": seed,
-        "command": f"segtailor train lpsnet-step0 --data 'camvid:PATH?fold={fold}' --seed {seed}",
+        "command": f"segtailor train lpsnet-step0 --data 'camvid:PATH?fold={fold}' --seed {seed}{settings}",
         "result": {"miou": miou},
     }  # fmt: skip
     put(folder / "outcomes" / study / f"{name}-{fold or 'official'}-{seed}.json", record)
@@ -183,7 +184,7 @@ def test_a_finished_training_is_shipped_with_figures_and_card(
     assert model.provenance["train_images"] == 3
     assert model.numbers["left_out_mean_miou"] == pytest.approx(0.2)
     assert model.numbers["val_miou"]["seeds"] == [0, 1, 2]
-    card = (folder / "card.md").read_text()
+    written = (folder / "card.md").read_text()
     for part in (
         "CC BY-NC 4.0",
         "3 images",
@@ -192,9 +193,29 @@ def test_a_finished_training_is_shipped_with_figures_and_card(
         "12.3",
         "camvid:PATH?fold=0006R0",
     ):
-        assert part in card
-    assert str(tmp_path) not in card + (folder / "model.json").read_text()
+        assert part in written
+    assert str(tmp_path) not in written + (folder / "model.json").read_text()
     assert rows(page.read_text())[f"**{NAME}**"][2] == "20.0"
+
+
+def test_a_card_says_what_sets_a_scored_training_apart(trained: Path, results: Results) -> None:
+    outcome(
+        results.folder,
+        "more",
+        "0006R0",
+        0.25,
+        settings=" --set fit.batch=2 fit.ema=0.25 'fit.betas=[0.8,0.9]'",
+    )
+    folder = ship.ship(trained, NAME, {"row": "tiny", "also": ["more"]})
+    record = json.loads((folder / "model.json").read_text())
+    text = card(NAME, record, Results(folder=results.folder))
+    (apart,) = (line for line in text.splitlines() if line.startswith("`more` has "))
+    assert "fit.ema 0.25 instead of 0.5" in apart
+    assert "fit.betas [0.8, 0.9] instead of [0.9, 0.999]" in apart
+    assert "fit.batch" not in apart
+    assert "augment.crop [360, 480] instead of [6, 8]" in apart
+    assert "| drive 0006R0, left out of train and val | 25.0 | 0 |" in text
+    assert "| drive 0006R0, left out of train and val | 20.0 | 0 |" in text
 
 
 def test_weights_that_are_too_large_are_halved_or_not_shipped(

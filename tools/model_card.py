@@ -9,8 +9,7 @@ from typing import Any
 
 from tools.camvid_results import DRIVES, IMAGE, OFFICIAL, Latency, Results, size
 
-from segtailor.api.training import JITTER
-from segtailor.data.augment import Augment
+from segtailor.api.training import usual_looks
 from segtailor.recipes.overrides import overridden
 from segtailor.recipes.recipe import recipe_document
 from segtailor.recipes.training import TrainRecipe
@@ -135,7 +134,7 @@ def _apart(command: str, record: Mapping[str, Any]) -> list[str]:
     usual = TrainRecipe(
         architecture=record["architecture"],
         data=record["provenance"]["data"],
-        augment=Augment(crop=IMAGE, **JITTER),
+        augment=usual_looks("segmentation", IMAGE),
     )
     theirs, ours = _flat(overridden(recipe_document(usual), changes)), _flat(record["provenance"]["recipe"])
     return [

@@ -43,7 +43,7 @@ TRAININGS = {"auxcells": auxcells_training, "auxcells-depth": depth_training, "a
 CROP_STEP = 32  # crops are a multiple of this where the images allow it: the deepest stride of the families
 LARGEST_CROP = (768, 1536)
 JITTER: dict[str, Any] = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.03}
-LOOKS: Mapping[Kind, dict[str, Any]] = {  # how a training shows pictures unless told otherwise
+LOOKS: Mapping[Kind, dict[str, Any]] = {
     "segmentation": {},
     "depth": {"scale": (0.8, 1.25)},  # where things stand in a picture says how far they are
     "pose": {"scale": (0.75, 1.25), "rotate": 30.0},
@@ -76,11 +76,16 @@ def train_recipe(
     recipe = TrainRecipe(
         architecture=architecture_document(resolve(model)),
         data=data,
-        augment=Augment(crop=found, **LOOKS[dataset.task.kind], **JITTER),
+        augment=usual_looks(dataset.task.kind, found),
         val_split="val" if "val" in dataset.splits else None,
     )
     changed = parse_recipe(overridden(recipe_document(recipe), changes), what="recipe")
     return changed if isinstance(changed, TrainRecipe) else recipe
+
+
+def usual_looks(kind: Kind, crop: tuple[int, int]) -> Augment:
+    """Return how a training shows pictures unless told otherwise."""
+    return Augment(crop=crop, **LOOKS[kind], **JITTER)
 
 
 def staged_recipe(

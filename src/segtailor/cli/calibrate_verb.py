@@ -31,7 +31,7 @@ class What:
     classes: int = 19
     """Number of output channels."""
     minutes: float | None = None
-    """Time for operators, most used first; those left out are estimated. Whole networks come on top."""
+    """Time for all of it. Operators are timed most used first; those left out are estimated."""
     networks: int = 30
     """Random networks to measure whole for the trust report."""
     seed: int = 0
@@ -119,9 +119,10 @@ def _summary(result: dict[str, Any]) -> str:
 
 
 def _warning(result: dict[str, Any]) -> str:
-    if not result["disturbed"]:
-        return ""
-    return (
-        f"\nother programs disturbed {result['disturbed']} of {result['networks']} networks: "
-        "stop them and calibrate again into another file"
-    )
+    found = [f"\nwarning: {text}" for text in result["warnings"]]
+    if result["disturbed"]:
+        found.append(
+            f"\nwarning: other programs disturbed {result['disturbed']} of {result['networks']} networks: "
+            "stop them and calibrate again into another file"
+        )
+    return "".join(found)

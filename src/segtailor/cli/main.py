@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("serve", "Show a trained network at work in a local page: pictures, camera, overlay, latency."),
     ("resume", "Go on with a run that was interrupted."),
 )
+SPINS = "10000"  # of a waiting thread, about 30 microseconds
 DATA_VERBS: tuple[tuple[str, str], ...] = (
     ("check", "Examine a dataset and say what is wrong with it, where, and how to fix it."),
     ("show", "Draw a contact sheet of images with their labels."),
@@ -56,6 +58,7 @@ def build() -> App:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a verb and exit with its code."""
+    wait_briefly()
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
@@ -81,6 +84,16 @@ def run(argv: Sequence[str]) -> int:
         traceback.print_exc()
         print("this is a bug in segtailor: please report it with the lines above.", file=sys.stderr)
         return 2
+
+
+def wait_briefly() -> None:
+    """Let threads of an operation that wait for each other give their core away soon; before torch is imported.
+
+    They would spin for about a millisecond: where another program holds a core, that is most of the time. Not to spin
+    at all costs more than it gains on a quiet machine (docs/results.md).
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 def _fail(message: str) -> int:

@@ -223,7 +223,8 @@ class Executor(Protocol):
 class Problem:
     """Everything a strategy may know. `limit` is the hard budget, in the unit of the cost.
 
-    `retries` is how often a trial that ran out of memory or diverged is repeated, with the same seed.
+    `retries` is how often a trial that ran out of memory or diverged is repeated, with the same seed. `seconds` is how
+    long a search by trials may take: then it ends with what it has.
     """
 
     space: SearchSpace
@@ -239,6 +240,7 @@ class Problem:
     limit: float | None = None
     retries: int = 2
     cache: Path | None = None
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.limit is not None and not self.limit > 0:

@@ -94,6 +94,7 @@ class Pack:
             "mape": trust.mape if trust else None,
             "networks": len(trust.networks) if trust else 0,
             "disturbed": sum(one.disturbed for one in trust.networks) if trust else 0,
+            "warnings": [str(text) for text in self.conditions.get("warnings", ())],
         }
 
     def document(self) -> dict[str, Json]:

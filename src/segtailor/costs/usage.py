@@ -43,12 +43,13 @@ def _leaders_first(ranked: Sequence[OpCall]) -> list[OpCall]:
     return front + [call for call in ranked if call not in chosen]
 
 
-def leaders(ranked: Sequence[OpCall]) -> list[OpCall]:
-    """Return the most used entries of each group: timed in any case, since estimates lean on them."""
-    counts: Counter[str] = Counter()
-    found = []
+def leaders(ranked: Sequence[OpCall], per_group: int = PER_GROUP) -> list[OpCall]:
+    """Return the most used entries of each group, since estimates lean on them: first one of each, and so on."""
+    places: Counter[str] = Counter()
+    found: list[tuple[int, OpCall]] = []
     for call in ranked:
-        counts[group_of(call)] += 1
-        if counts[group_of(call)] <= PER_GROUP:
-            found.append(call)
-    return found
+        group = group_of(call)
+        if places[group] < per_group:
+            found.append((places[group], call))
+        places[group] += 1
+    return [call for _, call in sorted(found, key=lambda item: item[0])]

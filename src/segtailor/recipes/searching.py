@@ -54,6 +54,7 @@ class SearchRecipe:
     `image` is the size (height, width) that networks are priced at, `limit` the hard budget in the unit of the cost.
     Without an objective quality alone counts. `training` is the short training that judges a candidate, `staged` the
     one of the evaluator of that name, `judging` the share of the training split that candidates are judged by.
+    `seconds` ends a search by trials early, with what it has by then.
     """
 
     name: str
@@ -72,6 +73,7 @@ class SearchRecipe:
     executor: ExecutorSpec = field(default_factory=ExecutorSpec)
     retries: int = 2
     seed: int = 0
+    seconds: float | None = None
 
     def job(self, place: Place) -> Searching:
         """Check that everything fits together, and return the job."""
@@ -106,6 +108,7 @@ class SearchRecipe:
             limit=self.limit,
             retries=self.retries,
             cache=place.cache / "trials",
+            seconds=self.seconds,
         )
 
     def _space(self) -> SearchSpace:

@@ -41,10 +41,14 @@ from segtailor.search.trajectory import (
 )
 from segtailor.training import device as devices
 from segtailor.training.optimiser import load_optimiser, optimiser_state
-from segtailor.training.pace import Pace
+from segtailor.training.pace import Allowance, Pace
 from segtailor.training.state import read_state, write_state
+from segtailor.training.threads import Threads, chosen_threads
 
 SAVING = 0.1  # the most that checkpoints at marks may take of the time
+PREPARING = 0.5  # the most that training weights alone may take of a time that is given
+FEWEST_JUDGED = 2  # of a shortlist, late or not: the likeliest network, and its form within the budget
+SEARCHING = 0.85  # of the time that is left is for steps, the rest for judging
 
 
 class GradientSearch:
@@ -93,6 +97,7 @@ class GradientSearch:
         self._descent = descent_of(problem, settings)
         self._engine.steering.gain = settings.cost.adapt / self._total
         self._prepared = self._done = 0
+        self._allowance = Allowance(settings.fit.seconds)
         self._quality: float | None = None
         self._warnings = Warnings()
         self._warnings.add(too_slow(settings.logits.lr, self._learning_steps))
@@ -103,6 +108,12 @@ class GradientSearch:
 
     def steps(self) -> Iterator[Step]:
         """Prepare weights, search, then choose, yielding a record about twice a second and at every mark."""
+        with chosen_threads(self._device, fixed=self._settings.fit.deterministic) as threads:
+            self._allowance.begin()
+            yield from self._train(threads)
+            yield from self._choose()
+
+    def _train(self, threads: Threads) -> Iterator[Step]:
         pace = Pace()
         while self._prepared < self._ahead:
             self._prepare()
@@ -110,7 +121,13 @@ class GradientSearch:
             if at_mark or pace.due(self._prepared):
                 step = Step(phase="pretrain", done=self._prepared, total=self._ahead, metrics=self._report())
                 seconds = pace.seconds()
-                yield replace(step, checkpoint=at_mark, message=self._warnings.news())
+                told = threads.observe(steps=self._prepared - pace.since, seconds=seconds)
+                if (
+                    self._allowance.seconds is not None
+                    and self._allowance.spent > PREPARING * self._allowance.seconds
+                ):
+                    self._ahead = self._prepared
+                yield replace(step, checkpoint=at_mark, message=told or self._warnings.news())
                 pace.rest(self._prepared, seconds=seconds)
         if not self.trajectory:
             self._mark()
@@ -120,11 +137,24 @@ class GradientSearch:
             at_mark = self._done % self._interval == 0 or self._done == self._total
             if at_mark or pace.due(self._done):
                 metrics, seconds = self._report(), pace.seconds()
-                if at_mark:
+                steps = self._done - pace.since
+                told = threads.observe(steps=steps, seconds=seconds)
+                self._shorten(seconds / steps)
+                if at_mark or self._done == self._total:
                     metrics |= self._mark()
-                yield self._step(metrics, checkpoint=at_mark and self._worth_saving)
+                step = self._step(metrics, checkpoint=at_mark and self._worth_saving)
+                yield replace(step, message=told or step.message)
                 pace.rest(self._done, seconds=seconds)
-        yield from self._choose()
+
+    def _shorten(self, step_seconds: float) -> None:
+        """Plan fewer steps where the machine is too slow for all of them and for judging what they lead to."""
+        fit = self._settings.fit
+        self._total = self._allowance.total(
+            self._done,
+            self._total,
+            step_seconds=step_seconds / SEARCHING,
+            least=min(fit.least_steps, self._total),
+        )
 
     def save(self, folder: Path) -> None:
         """Write the whole state."""
@@ -141,6 +171,9 @@ class GradientSearch:
         counters: dict[str, Any] = {
             "done": self._done,
             "prepared": self._prepared,
+            "ahead": self._ahead,
+            "total": self._total,
+            "seconds": self._allowance.spent,
             "most": engine.most,
             "descent": None if self._descent is None else self._descent.first,
             "remaining": {name: list(left) for name, left in engine.supernet.remaining().items()},
@@ -171,6 +204,8 @@ class GradientSearch:
                 self._descent.first = counters["descent"]
             self._done, self._quality = int(counters["done"]), counters["quality"]
             self._prepared, engine.most = int(counters["prepared"]), counters.get("most")
+            self._ahead, self._total = counters.get("ahead", self._ahead), counters.get("total", self._total)
+            self._allowance.begin(float(counters.get("seconds", 0.0)))
             self._warnings.restore(list(counters["warnings"]))
             self.trajectory = list(counters["trajectory"])
             self.judged = {role: list(counters["judged"][role]) for role in self.judged}
@@ -339,6 +374,9 @@ class GradientSearch:
             self._warnings.add(advice(idle, weight=float(self._engine.cost_weight())))
             candidates = self._shortlist(role)
             while len(self.judged[role]) < len(candidates):
+                if len(self.judged[role]) >= FEWEST_JUDGED and self._allowance.over:
+                    self._settled[role] = candidates = candidates[: len(self.judged[role])]
+                    break
                 candidate = candidates[len(self.judged[role])]
                 _, arch = candidate
                 self.judged[role].append(self._judged(role, candidate))

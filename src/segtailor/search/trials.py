@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,11 +37,17 @@ from segtailor.search.front import pareto
 from segtailor.search.halving import budgets
 from segtailor.search.prices import Prices
 from segtailor.search.trial_strategy import TrialStrategy, check_trials
+from segtailor.training.pace import Allowance
 
 FILE, STATE = "trials.json", "strategy"
 FORMAT = 1
 SAVE_SECONDS = 1.0  # trials shorter than this are not worth a checkpoint each
 LIMIT = 256 * 2**20  # bytes of the saved results
+FEWEST_DONE = 2  # trials, however late it is
+
+
+class OutOfTime(Exception):
+    """The search may take no longer."""
 
 
 class Kept(NamedTuple):
@@ -65,6 +72,7 @@ class TrialSearch:
         self._unsaid: list[dict[str, Json]] = []  # records that no step has carried yet
         self._said: set[str] = set()  # architectures whose price a step has carried
         self._saved = 0.0
+        self._allowance = Allowance(problem.seconds)
         self._state = strategy.begin(problem, self._prices)
         self._kept: Kept | None = None
         self._known: Mapping[str, Json] = {}
@@ -81,7 +89,8 @@ class TrialSearch:
             self._judged, self._running, self._next, self._kept = [], {}, 0, None
             self._recall()
         self._fresh = False
-        with self._executor.open(self._evaluator.work) as pool:
+        self._allowance.begin()
+        with self._executor.open(self._evaluator.work) as pool, suppress(OutOfTime):
             while batch := self._state.ask():
                 judged = yield from self._judge(pool, batch)
                 self._judged += judged
@@ -89,6 +98,7 @@ class TrialSearch:
                 self._state.tell(judged)
                 if isinstance(self._state, Keeping):
                     self._kept = Kept(self._state.keep(), self._next, len(self._judged))
+                self._check_time()
 
     def save(self, folder: Path) -> None:
         """Write all results and prices, and the strategy's state where it keeps one."""
@@ -104,6 +114,7 @@ class TrialSearch:
         document = {
             "told": told,
             "format": FORMAT,
+            "seconds": self._allowance.spent,
             "prices": self._prices.known,
             "trials": [self._records[number] for number in sorted(self._records)],
         }
@@ -117,6 +128,7 @@ class TrialSearch:
                 f"{folder / FILE} is no search state of format {FORMAT}; use the version that wrote it."
             )
         self._prices.known.update(document["prices"])
+        self._allowance.begin(float(document.get("seconds", 0.0)))
         self.retell(document["trials"])
         if document.get("told") and isinstance(self._state, Keeping):
             told = document["told"]
@@ -150,8 +162,8 @@ class TrialSearch:
             "architecture": architecture_document(best.candidate.architecture),
             **self._describe(best),
             "unit": self._problem.cost.unit,
-            "front": [self._describe(item) for item in pareto(self._judged)],
-            "failed": sum(item.result.status == "failed" for item in self._judged),
+            "front": [self._describe(item) for item in pareto(self._all())],
+            "failed": sum(item.result.status == "failed" for item in self._all()),
             "trials": [self._records[number] for number in sorted(self._records)],
             **self._state.summary(),
         }
@@ -214,16 +226,23 @@ class TrialSearch:
         if pending:
             yield self._step(pool, waiting=len(pending), latest=None)
         left = {trial.id: trial for trial in pending}
-        for result in self._attempts(pool, pending):
-            trial = left.pop(result.id)
-            judged = self._record(trial, batch[trial.id - first], result)
-            found[trial.id] = judged
-            if budget == 1:
-                self._running[trial.id] = judged
-            yield self._step(pool, waiting=len(left), latest=judged)
+        with closing(self._attempts(pool, pending)) as results:
+            for result in results:
+                trial = left.pop(result.id)
+                judged = self._record(trial, batch[trial.id - first], result)
+                found[trial.id] = judged
+                if budget == 1:
+                    self._running[trial.id] = judged
+                yield self._step(pool, waiting=len(left), latest=judged)
+                self._check_time()
         return [found[trial.id] for trial in trials]
 
-    def _attempts(self, pool: Pool, trials: Sequence[Trial]) -> Iterator[TrialResult]:
+    def _check_time(self) -> None:
+        """Stop where the time is over and there is something to choose from."""
+        if self._allowance.over and sum(item.done for item in self._all()) >= FEWEST_DONE:
+            raise OutOfTime
+
+    def _attempts(self, pool: Pool, trials: Sequence[Trial]) -> Generator[TrialResult, None, None]:
         """Run trials; failures that may pass are repeated when the others are done, with the same seed."""
         retries = self._problem.retries
         for attempt in range(retries + 1):

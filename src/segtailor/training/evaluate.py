@@ -16,6 +16,7 @@ from segtailor.data.dataset import Pair
 from segtailor.nets.inference import inference, normalise, predict
 from segtailor.tasks import Scores, kind_of
 from segtailor.training.distributed import add_up, share_buffers, world
+from segtailor.training.threads import chosen_threads
 
 
 class Pictures(Protocol):
@@ -45,7 +46,7 @@ def evaluate(
         raise UserError(f"batch: {batch} is too small; give 1 or more images at a time.")
     meter = kind_of(task).meter(task, device)
     share_buffers(network)
-    with inference(network):
+    with inference(network), chosen_threads(device):
         for indices in same_size(pictures.sizes, batch=batch, part=world()):
             pairs = [pictures.pair(index) for index in indices]
             images = normalise(np.stack([pair.image for pair in pairs]), preprocessing, device)

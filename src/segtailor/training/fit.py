@@ -27,9 +27,10 @@ from segtailor.training.dropping import drop_in_training
 from segtailor.training.engine import Engine
 from segtailor.training.evaluate import Pictures, evaluate
 from segtailor.training.optimiser import load_optimiser, optimiser_state
-from segtailor.training.pace import Pace
+from segtailor.training.pace import Allowance, Pace
 from segtailor.training.settings import FitSettings
 from segtailor.training.state import read_state, write_state
+from segtailor.training.threads import Threads, chosen_threads
 
 
 class BatchSource(Protocol):
@@ -95,6 +96,7 @@ class Fit:
         )
         self.engine = Engine(self.network, criterion, settings, device=self.device, teacher=self.teacher)
         self.total = settings.total(self.source.steps_per_epoch)
+        self.allowance = Allowance(settings.seconds)
         self.done = 0
         self.scores: Scores | None = None
         self.best: dict[str, float] = {}
@@ -104,7 +106,12 @@ class Fit:
 
         All processes yield at the same steps, so that whoever drives them may let them talk between two.
         """
+        with chosen_threads(self.device, fixed=self.settings.deterministic) as threads:
+            yield from self._steps(threads)
+
+    def _steps(self, threads: Threads) -> Iterator[Step]:
         pace = Pace(self.done, agree=partial(from_first, device=self.device))
+        self.allowance.begin()
         messages: list[str] = []
         while self.done < self.total:
             message = self.engine.step(self.source.at(self.done), rate=self.rate)
@@ -113,11 +120,31 @@ class Fit:
             due = self._validation_due()
             if due or messages or pace.due(self.done) or self.done == self.total:
                 record, seconds = self._progress(pace)
+                told = [
+                    threads.observe(steps=self.done - pace.since, seconds=seconds),
+                    self._shorten(seconds / (self.done - pace.since)),
+                ]
+                due = due or self._validation_due()
                 if due:
                     record = self._validated(record)
-                yield replace(record, message=" ".join(messages) or None, checkpoint=due or bool(messages))
+                message = " ".join([*messages, *filter(None, told)]) or None
+                yield replace(record, total=self.total, message=message, checkpoint=due or bool(messages))
                 pace.rest(self.done, seconds=seconds)
                 messages = []
+
+    def _shorten(self, step_seconds: float) -> str | None:
+        """Plan fewer steps where the machine is too slow for all of them; return what to tell the first time."""
+        if self.allowance.seconds is None:
+            return None
+        planned = self.settings.total(self.source.steps_per_epoch)
+        wanted = self.allowance.total(
+            self.done, self.total, step_seconds=step_seconds, least=min(self.settings.least_steps, planned)
+        )
+        first = self.total == planned
+        self.total = from_first(wanted, device=self.device)
+        if not first or self.total == planned:
+            return None
+        return f"slower than planned: about {self.total} instead of {planned} steps fit the time."
 
     @property
     def rate(self) -> float:
@@ -160,6 +187,8 @@ class Fit:
             "updates": engine.average.updates if engine.average else 0,
             "scores": to_json(self.scores) if self.scores else None,
             "best": dict(self.best),
+            "total": self.total,
+            "seconds": self.allowance.spent,
         }
         write_state(folder, groups, counters)
 
@@ -177,6 +206,8 @@ class Fit:
             engine.guard.load(groups["guard"])
             self.done, engine.part = int(counters["done"]), int(counters["part"])
             self.best = dict(counters["best"])
+            self.total = int(counters.get("total", self.total))
+            self.allowance.begin(float(counters.get("seconds", 0.0)))
             scores = counters["scores"]
         except (KeyError, IndexError, RuntimeError) as problem:
             raise RunProblem(

@@ -1,4 +1,5 @@
-"""How often a long run tells how it is going: twice a second or so, the only moments that wait for a device."""
+"""How often a long run tells how it is going (twice a second or so, the only moments that wait for a device), and
+how long it may take."""
 
 from __future__ import annotations
 
@@ -32,3 +33,37 @@ class Pace:
         """Count anew, at the speed of the steps that took so long; what was done besides does not count."""
         self._pause = self._agree(math.ceil(REPORT_SECONDS * (done - self.since) / seconds))
         self._started, self.since = time.perf_counter(), done
+
+
+class Allowance:
+    """The seconds that work may take over all its sessions; `spent` before this one were worked already."""
+
+    def __init__(self, seconds: float | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._before, self._began = 0.0, clock()
+
+    @property
+    def spent(self) -> float:
+        """Seconds worked so far."""
+        return self._before + self._clock() - self._began
+
+    def begin(self, spent: float | None = None) -> None:
+        """Start the clock of a session; `spent` replaces what was worked before it."""
+        self._before = self.spent if spent is None else spent
+        self._began = self._clock()
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is used up."""
+        return self.seconds is not None and self.spent >= self.seconds
+
+    def total(self, done: int, total: int, *, step_seconds: float, least: int) -> int:
+        """Return how many steps there shall be in all: fewer than planned where those would take too long.
+
+        At least `least`, whatever they take, and never fewer than were done.
+        """
+        if self.seconds is None:
+            return total
+        fitting = done + max(0, int((self.seconds - self.spent) / step_seconds))
+        return min(total, max(fitting, least, done))

@@ -44,7 +44,9 @@ class FitSettings:
     `ema` averages weights with that decay, `ema_norms` also the statistics of norms (`training.averaging`).
     `record` launches a whole forward and backward pass at once where the device can (CUDA graphs). `stochastic_depth`
     is the share of images for which the last residual block adds nothing (earlier ones less, linearly), `dropout` that
-    of the channels which residual blocks do not add (`training.dropping`).
+    of the channels which residual blocks do not add (`training.dropping`). `seconds` is how long the steps may take:
+    where the machine is slower than planned there are fewer of them, but no fewer than `least_steps`.
+    `deterministic` also keeps the number of threads, which otherwise follows from how busy the machine is.
     """
 
     epochs: int = 100
@@ -79,6 +81,8 @@ class FitSettings:
     validate_batch: int = 8
     patience: int = 25
     seed: int = 0
+    seconds: float | None = None
+    least_steps: int = 1
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "accumulate", "validate_batch", "patience"):
@@ -90,8 +94,9 @@ class FitSettings:
             raise UserError(f"lr: {self.lr} must be above 0.")
         if self.ema is not None and not 0 <= self.ema < 1:
             raise UserError(f"ema: {self.ema} is no decay; give e.g. 0.999, or leave it out.")
-        if self.clip is not None and not self.clip > 0:
-            raise UserError(f"clip: {self.clip} must be above 0, or left out.")
+        for name in ("clip", "seconds"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise UserError(f"{name}: {getattr(self, name)} must be above 0, or left out.")
         self._check_shares()
         for name in ("validate_every", "weight_decay", "seed"):
             if getattr(self, name) < 0:

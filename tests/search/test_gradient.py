@@ -457,3 +457,23 @@ def test_bad_settings_are_refused_with_a_remedy(make: Any, says: str) -> None:
 def test_an_unfinished_search_has_no_result() -> None:
     with pytest.raises(SearchProblem, match="resume"):
         GradientSearch(settings(), problem()).result()
+
+
+def test_a_search_with_too_little_time_takes_fewer_steps_and_still_chooses(tmp_path: Path) -> None:
+    plan = settings(steps=100_000)
+    plan = replace(plan, fit=replace(plan.fit, seconds=1.0))
+    job = GradientSearch(plan, problem(ToyOps()))
+    steps = job.steps()
+    first = next(steps)
+    assert first.total is not None
+    last = list(steps)[-1]
+    assert last.phase.startswith("choose")
+    assert job.result()["architecture"]
+    told = job.trajectory[-1]["step"]
+    assert isinstance(told, int)
+    assert 1 <= told < 100_000
+    job.save(tmp_path)
+    again = GradientSearch(plan, problem(ToyOps()))
+    again.load(tmp_path)
+    assert list(again.steps()) == []
+    assert again.result()["fingerprint"] == job.result()["fingerprint"]

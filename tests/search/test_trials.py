@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +255,24 @@ def test_prices_in_records_are_restored_not_measured_again() -> None:
     again: Any = Expansion(steps=2).job(problem())
     again.retell([{"prices": {key: price + 0.5}}])
     assert finish(again)["family"][0]["cost"] == price + 0.5
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=["random", "evolution", "expansion"])
+def test_a_search_that_is_out_of_time_ends_with_what_it_has(strategy: Any, tmp_path: Path) -> None:
+    job = strategy.job(replace(problem(work="slow", sleep=0.05), seconds=0.4))
+    begin = time.monotonic()
+    result = finish(job)
+    assert time.monotonic() - begin < 3.0
+    assert 2 <= len(result["trials"]) < 20
+    assert result["architecture"] in [
+        {**result["architecture"], "architecture": record["architecture"]} for record in result["trials"]
+    ]
+    job.save(tmp_path)
+    again = strategy.job(replace(problem(work="slow", sleep=0.05), seconds=0.4))
+    again.load(tmp_path)
+    assert len(finish(again)["trials"]) <= len(result["trials"]) + 2
+
+
+def test_two_trials_are_finished_however_late_it_is() -> None:
+    result = finish(RandomSearch(trials=12).job(replace(problem(work="slow", sleep=0.02), seconds=1e-6)))
+    assert len(result["trials"]) == 2

@@ -47,8 +47,10 @@ def test_the_best_network_within_the_budget_is_recommended_whoever_made_it(
     place = context(tmp_path, 10_000.0)
     model = place.outcomes["recommend"]["model"]
     ready = {"network": "lpsnet-step0", "model": model, "miou": 0.3}
-    trained = {"train": {"model": model, "miou": searched}, "baselines": {"networks": [ready]}}
-    found = recommend(replace(place, outcomes=trained))
+    own = {"network": "searched", "model": model, "miou": searched}
+    trained = {"train": own, "baselines": {"networks": [ready]}}
+    unchecked = replace(place.recipe, least_gain=None)
+    found = recommend(replace(place, recipe=unchecked, outcomes=trained))
     assert (found["network"], found["best_ready"]) == (winner, "lpsnet-step0")
     assert found["worth"] is (winner == "searched")
     assert all(0 < row["median_ms"] <= row["p95_ms"] for row in found["networks"])

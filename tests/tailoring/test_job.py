@@ -82,7 +82,7 @@ def test_where_no_network_keeps_the_budget_nothing_is_searched(tmp_path: Path) -
     log: list[str] = []
     stages = [
         counting(log, "data"),
-        ("fastest", lambda _: {"possible": False}),
+        ("fastest", lambda _: {"stop": "no network keeps the budget"}),
         counting(log, "search"),
         counting(log, "train"),
     ]

@@ -11,8 +11,10 @@ from segtailor.api.networks import count, published
 from segtailor.api.training import Surroundings, train_recipe
 from segtailor.core.sampling import sample
 from segtailor.core.space import Architecture, architecture_document, family_of
+from segtailor.runs import Quiet
 from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.tailoring.context import Context
+from segtailor.tailoring.pacing import LEAST_STEPS
 from segtailor.tailoring.settings import Speed
 from segtailor.tailoring.speed import step_seconds
 from segtailor.tailoring.training import baselines, larger, lengths, teacher, train
@@ -92,7 +94,9 @@ def rivals(folder: Path, *, left: float | None = None, **decided: object) -> Con
     place = context(folder, published("lpsnet-step0"), system="lpsnet")
     request = replace(place.recipe.request, seconds=None if left is None else 200.0)
     plan = replace(place.recipe, request=request, image=(32, 64), batch=2)
-    return replace(place, recipe=plan, left=left, outcomes={**place.outcomes, "lengths": decided})
+    trained = {"steps": decided.get("steps")}
+    outcomes = {**place.outcomes, "lengths": decided, "train": trained}
+    return replace(place, recipe=plan, left=left, outcomes=outcomes)
 
 
 def test_without_a_time_all_rivals_are_trained_as_planned(tmp_path: Path) -> None:
@@ -102,12 +106,49 @@ def test_without_a_time_all_rivals_are_trained_as_planned(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_with_a_time_probes_of_all_rivals_decide_on_one_length(tmp_path: Path) -> None:
-    hurried, patient = (lengths(rivals(tmp_path, left=left)) for left in (30.0, 3000.0))
-    assert hurried["networks"] == [READY[0]]
+    patient = lengths(rivals(tmp_path, left=3000.0))
     assert patient["networks"] == list(READY)
-    assert 2 <= hurried["steps"] < patient["steps"]
+    assert patient["steps"] > LEAST_STEPS
     spent = sum(cost["step"] * patient["steps"] + cost["rest"] for cost in patient["costs_seconds"])
     assert 2900 < spent < 3000
+
+
+class Heard(Quiet):
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.told.append(text)
+
+
+@pytest.mark.slow
+def test_a_training_that_would_be_too_short_is_extended_past_the_time_and_that_is_told(
+    tmp_path: Path,
+) -> None:
+    place, heard = rivals(tmp_path, left=21.0), Heard()
+    found = lengths(replace(place, around=replace(place.around, display=heard)))
+    assert (found["steps"], found["networks"]) == (LEAST_STEPS, [])
+    assert "after the time asked for: it is extended" in heard.told[-1]
+    assert found["seconds"] > 0
+    assert "stop" not in found
+
+
+@pytest.mark.slow
+def test_a_machine_far_too_slow_for_any_training_stops_and_says_what_time_it_needs(tmp_path: Path) -> None:
+    found = lengths(rivals(tmp_path, left=-500.0))
+    assert found["steps"] == 0
+    assert "Not enough time: 300 steps of training" in found["stop"]
+    assert "Give --time " in found["stop"]
+
+
+def test_ready_networks_are_trained_as_long_as_the_winner_was_not_as_long_as_was_planned(
+    tmp_path: Path,
+) -> None:
+    place = rivals(tmp_path, steps=5, networks=list(READY))
+    place = replace(place, outcomes={**place.outcomes, "train": {"steps": 3}})
+    assert {row["steps"] for row in baselines(place)["networks"]} == {3}
 
 
 def test_the_winner_and_the_ready_networks_are_trained_for_as_many_steps(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from segtailor.costs.table import LatencyTable
 
 FEWEST = 3  # undisturbed networks to fit on
 ROUNDS = 30  # of re-weighting
+OFF = 1.15  # times the price that a network may take now without the prices being changed
+DISAGREEING = 1.4  # between the ratios of two networks: then one factor does not mend a pack
 EXACT = 1e-3  # a relative error that cannot be told from none
 
 
@@ -62,6 +64,34 @@ def judged(pack: Pack, networks: Sequence[Seen]) -> Pack:
         for one in networks
     ]
     return replace(pack, trust=judge(rows))
+
+
+class Recheck(NamedTuple):
+    """How the prices of a pack compare with networks measured now: `ratio` is measured over price, in the middle.
+
+    `decision` is what follows: the pack fits, all its prices are off by one factor, or it must be made anew.
+    """
+
+    ratio: float
+    spread: float
+    decision: Literal["fits", "scale", "renew"]
+
+
+def recheck(pack: Pack, networks: Sequence[Seen]) -> Recheck:
+    """Compare prices with networks that were measured now: a pack may be of a busier or a quieter time."""
+    table = LatencyTable(pack=pack)
+    ratios = [one.low_ms / table.of(one.plan) for one in networks]
+    ratio, spread = float(np.median(ratios)), max(ratios) / min(ratios)
+    if spread > DISAGREEING:
+        return Recheck(ratio, spread, "renew")
+    return Recheck(ratio, spread, "fits" if 1 / OFF <= ratio <= OFF else "scale")
+
+
+def scaled(pack: Pack, ratio: float) -> Pack:
+    """Return the pack with every price times a ratio."""
+    before = pack.correction
+    after = Correction(slope=ratio * before.slope, per_kernel_us=ratio * before.per_kernel_us)
+    return replace(pack, correction=after, trust=None)
 
 
 def fit_correction(

@@ -14,10 +14,11 @@ from segtailor.core.target import Includes
 from segtailor.data.locate import locate
 from segtailor.recipes.recipe import Recipe
 from segtailor.runs import Layout
-from segtailor.tailoring.pacing import stage_seconds
+from segtailor.tailoring.pacing import before_training, stage_seconds
 from segtailor.tailoring.settings import TailorRecipe
 from segtailor.targets.timing import Measurement, TimingSettings
 
+OWN = "searched"  # the name of the network that was found, among ready ones
 RUNS = 50  # of a network that is timed, at least
 
 
@@ -58,6 +59,21 @@ class Context:
     def remaining(self) -> float | None:
         """Return how much of the time asked for is left now."""
         return None if self.left is None else self.left - (time.monotonic() - self.began)
+
+    def before_training(self, *, kept: float = 0.0) -> float | None:
+        """Return the seconds that may be spent before training begins, where a time was asked for.
+
+        `kept` is a share of the time asked for that stages between this one and training need.
+        """
+        remaining, asked = self.remaining(), self.recipe.request.seconds
+        if remaining is None or asked is None:
+            return None
+        return before_training(remaining, self.recipe.effort, asked=asked) - kept * asked
+
+    def tell(self, text: str) -> None:
+        """Say something to the user."""
+        if self.around.display is not None:
+            self.around.display.message(text)
 
     def overdue(self) -> bool:
         """Tell whether the time asked for is over."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from segtailor.api.exporting import export as export_bundle
 from segtailor.api.networks import plan
@@ -17,17 +20,21 @@ from segtailor.core.codec import to_json
 from segtailor.core.errors import Unsupported
 from segtailor.core.target import parse_target
 from segtailor.costs.timers import timer_for
+from segtailor.data.cache import open_pixels
+from segtailor.data.dataset import Pair
+from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
-from segtailor.tailoring.context import Context
+from segtailor.tailoring.context import OWN, Context
 from segtailor.targets.contract import check_contract
 from segtailor.targets.timing import Measurement
+from segtailor.training.evaluate import Pictures, score_predictions
 
 TRIES = 6  # measurements of the final network, if there is time: a busy moment is no reason to miss a budget,
 PAUSE = 1.0  # and as such moments may last, each waits so many seconds longer than the one before it
 LOOKS = 3  # at a trained network that misses the budget
 HOPELESS = 3.0  # times the budget: no busy moment explains that
+TRIVIAL_PICTURES = 200  # on which a network that names one class everywhere is scored
 LAYER_SECONDS, MOST_LAYERS = 0.05, 32
-OWN = "searched"
 
 
 def recommend(context: Context) -> dict[str, Any]:
@@ -35,10 +42,7 @@ def recommend(context: Context) -> dict[str, Any]:
 
     One by one, as each will run: threads of several open sessions would wait for each other's cores.
     """
-    rows = [
-        {"network": OWN, **context.outcomes["train"]},
-        *context.outcomes["baselines"]["networks"],
-    ]
+    rows = [dict(context.outcomes["train"]), *context.outcomes["baselines"]["networks"]]
     budget = context.recipe.request.budget_ms
     for row in rows:
         row |= _quietest(context, row["model"])
@@ -52,7 +56,65 @@ def recommend(context: Context) -> dict[str, Any]:
         "miou": best["miou"],
         "worth": best["network"] == OWN,
         "best_ready": max(others, key=lambda row: row["miou"])["network"] if others else None,
+        **_learned(context, best),
     }
+
+
+def _learned(context: Context, best: Mapping[str, Any]) -> dict[str, Any]:
+    """Hold a network against one class everywhere: what is not much better must not be delivered."""
+    recipe = context.recipe
+    if recipe.least_gain is None:
+        return {}
+    trivial = trivial_miou(recipe.data, context.around.cache)
+    if best["miou"] >= trivial + recipe.least_gain * (1 - trivial):
+        return {"trivial_miou": trivial}
+    asked = recipe.request.seconds
+    more = (
+        ""
+        if asked is None
+        else f" Give it more than {asked / 60:g} minutes (--time), or stop other programs;"
+    )
+    return {
+        "trivial_miou": trivial,
+        "stop": f"Not enough time: after {best['steps']} steps of training the best network reaches "
+        f"{100 * best['miou']:.1f} % mIoU, where naming the same class everywhere reaches {100 * trivial:.1f} %."
+        f"{more} nothing was exported.",
+    }
+
+
+def trivial_miou(data: str, cache: Path) -> float:
+    """Return the mIoU on validation pictures of naming their most frequent class everywhere."""
+    dataset = locate(data)
+    pixels = open_pixels(dataset, "val", cache)
+    shown = Every(pixels, max(1, len(pixels) // TRIVIAL_PICTURES))
+    counts = np.zeros(dataset.task.outputs, dtype=np.int64)
+    for index in range(len(shown)):
+        labels = shown.pair(index).labels
+        counts += np.bincount(labels[labels < len(counts)].ravel(), minlength=len(counts))
+    usual = int(counts.argmax())
+    scores = score_predictions(
+        lambda image: np.full(image.shape[:2], usual, dtype=np.uint8), shown, task=dataset.task
+    )
+    return float(scores.quality)
+
+
+class Every(NamedTuple):
+    """Every n-th of some pictures."""
+
+    pictures: Pictures
+    step: int
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Height and width of each."""
+        return self.pictures.sizes[:: self.step]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def pair(self, index: int) -> Pair:
+        """Return one sample."""
+        return self.pictures.pair(index * self.step)
 
 
 def _quietest(context: Context, model: str) -> dict[str, float]:

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from random import Random
+from statistics import mean
 from typing import Any
 
 from segtailor.api.calibration import pack_name
 from segtailor.api.networks import architectures, count, resolve
 from segtailor.api.training import CHECKED
+from segtailor.core.atomic import write_json
 from segtailor.core.errors import UserError
-from segtailor.core.space import family_of
-from segtailor.costs import Macs
+from segtailor.core.plan import Shape
+from segtailor.core.sampling import sample
+from segtailor.core.space import SPACES, Architecture, architecture_document, family_of, identity
+from segtailor.core.target import parse_target
+from segtailor.costs import LatencyTable, Macs
 from segtailor.costs.pack import Use, read_pack
+from segtailor.costs.trust import Seen, recheck, scaled
+from segtailor.costs.whole import different, time_networks
 from segtailor.data.doctor import examine
 from segtailor.data.locate import locate
 from segtailor.recipes.calibrating import CalibrateRecipe
 from segtailor.recipes.candidates import ready_networks
 from segtailor.runs import Layout
 from segtailor.spaces import baselines as handmade
-from segtailor.tailoring.context import Context
+from segtailor.tailoring.context import OWN, Context
+from segtailor.tailoring.pacing import PACK_MAKINGS, PACK_OF_REST, READY_SHARE
 from segtailor.tailoring.searches import search_recipe
 
 FASTEST = 4  # networks measured to know what the target can do at all
 MEASURED = 8  # candidates of a search that are measured whole before one is chosen
 SLACK = 0.95  # of the budget that a chosen network may take before it is trained
-LOOKING = 0.07  # of the time asked for, to find out which ready networks keep the budget
+FASTEST_SHARE = 0.05  # of the time asked for, after which one network within the budget is enough to know
+RECHECKED, DRAWN = 3, 40  # networks measured before a pack is used again, of so many drawn
+LOOK_SECONDS = 1.5  # of measuring a network, besides making it ready
+SMALLER_TRIES = 6  # smaller networks that are measured where none that was found keeps the budget
+SMALLER_DRAWS = 400  # random networks among which these are looked for
+SMALLER_SLACK = 0.85  # of the cost that would just keep the budget
 KIN, OTHERS = (
     1.3,
     3.0,
@@ -41,11 +57,22 @@ def data(context: Context) -> dict[str, Any]:
 
 def fastest(context: Context) -> dict[str, Any]:
     """Measure the smallest ready networks: if half of the runs of each are too slow, no search can help."""
-    image = context.recipe.image
+    image, request = context.recipe.image, context.recipe.request
     smallest = sorted(architectures(), key=lambda name: count(name, image=image).macs)[:FASTEST]
-    rows: list[dict[str, Any]] = [{"network": name, **context.look(name)} for name in smallest]
+    until = None if request.seconds is None else time.monotonic() + FASTEST_SHARE * request.seconds
+    rows: list[dict[str, Any]] = []
+    for name in smallest:
+        if until is not None and time.monotonic() > until and any(_kept(context, row) for row in rows):
+            break
+        rows.append({"network": name, **context.look(name)})
     best = min(rows, key=lambda row: row["median_ms"])
-    return {"networks": rows, **best, "possible": best["median_ms"] <= context.recipe.request.budget_ms}
+    possible = best["median_ms"] <= request.budget_ms
+    height, width = image
+    stop = (
+        f"No network keeps {request.budget_ms:g} ms on {request.target} at {height}x{width}: the fastest one known, "
+        f"{best['network']}, takes {best['median_ms']:.3g} ms. Allow more time, or a smaller --image."
+    )
+    return {"networks": rows, **best, "possible": possible, "stop": None if possible else stop}
 
 
 def pack(context: Context) -> dict[str, Any]:
@@ -67,12 +94,66 @@ def pack(context: Context) -> dict[str, Any]:
     )
     kept = context.around.cache / "packs" / pack_name(calibration)
     use = Use(space=space.kind, image=recipe.image, classes=classes, target=recipe.request.target)
-    if kept.is_file() and _fits(kept, use):
-        return {"pack": str(kept), "made": False, **read_pack(kept, use=use).summary()}
-    found = context.carry_out(calibration, "pack")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    read_pack(Path(str(found["pack"]))).write(kept)
+    again = None if context.begun("pack") else _known_pack(context, calibration, kept, use)
+    if again is not None:
+        return again
+    minutes = _pack_minutes(context)
+    if minutes is None and not context.begun("pack"):
+        reason = "a table of operators takes too long on this machine for the time; work stands for latency"
+        context.tell(reason)
+        return {"pack": None, "made": False, "reason": reason}
+    found = context.carry_out(replace(calibration, minutes=minutes or effort.pack_minutes), "pack")
+    if not found.get("warnings"):  # of a quiet time: good for later, too
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        read_pack(Path(str(found["pack"]))).write(kept)
     return {**found, "made": True}
+
+
+def _pack_minutes(context: Context) -> float | None:
+    """Return how long the pack may take, None where it could not be made well in that."""
+    minutes, left = context.recipe.effort.pack_minutes, context.before_training()
+    if left is None:
+        return minutes
+    seconds = min(60 * minutes, PACK_OF_REST * left)
+    making = mean(row["making_seconds"] for row in context.outcomes["fastest"]["networks"])
+    return None if seconds < PACK_MAKINGS * (making + LOOK_SECONDS) else round(seconds / 60, 2)
+
+
+def _known_pack(
+    context: Context, calibration: CalibrateRecipe, file: Path, use: Use
+) -> dict[str, Any] | None:
+    """Return the pack of an earlier tailoring, scaled to what networks take now; None where it must be made."""
+    if not file.is_file() or not _fits(file, use):
+        return None
+    known = read_pack(file, use=use)
+    limit = context.recipe.search_limit_ms
+    space, table = calibration.search_space(), LatencyTable(pack=known)
+    shape = Shape(3, *calibration.image)
+    drawn = [
+        (arch, space.plan(arch, shape, calibration.classes))
+        for arch in islice(different(space, seed=context.recipe.request.seed + 1), DRAWN)
+    ]
+    near = sorted(drawn, key=lambda pair: abs(table.of(pair[1]) - limit))[:RECHECKED]
+    taken = time_networks(
+        [plan for _, plan in near], parse_target(calibration.target), settings=context.timing(final=False)
+    )
+    seen = [
+        Seen(identity(arch), plan, low, median)
+        for (arch, plan), (low, median) in zip(near, taken, strict=True)
+    ]
+    found = recheck(known, seen)
+    outcome = {"made": False, "ratio": round(found.ratio, 3), **known.summary()}
+    if found.decision == "renew":
+        context.tell("the device pack of an earlier time does not fit this machine now: it is made anew")
+        return None
+    if found.decision == "fits":
+        return {"pack": str(file), **outcome}
+    context.tell(
+        f"networks take {found.ratio:.2f} times what the device pack of an earlier time says: its prices are scaled"
+    )
+    own = Layout(context.folder).stages / "pack.scaled.json"
+    scaled(known, found.ratio).write(own)
+    return {"pack": str(own), **outcome}
 
 
 def search(context: Context) -> dict[str, Any]:
@@ -96,17 +177,74 @@ def search(context: Context) -> dict[str, Any]:
 
 
 def choose(context: Context) -> dict[str, Any]:
-    """Measure what was found whole, best first, and take the first that keeps the budget with some slack."""
+    """Measure what was found whole, best first, and take the first that keeps the budget with some slack.
+
+    Where none does, smaller networks of the space take their place; where these are too slow as well, a ready one.
+    """
     layout = Layout(Path(context.outcomes["search"]["run"]))
     found = sorted(context.outcomes["search"]["found"], key=lambda row: -row["quality"])[:MEASURED]
-    rows = []
-    for row in found:
-        file = layout.architecture(row["fingerprint"])
-        rows.append({**row, "architecture": str(file), **context.look(str(file))})
-        if rows[-1]["p95_ms"] <= SLACK * context.recipe.request.budget_ms:
-            return {**rows[-1], "measured": rows, "kept": True}
-    if not rows:
+    if not found:
         raise UserError("the search found no network that works; see its journal, or give it more time.")
+    rows: list[dict[str, Any]] = []
+    for row in found:
+        left = context.before_training(kept=READY_SHARE)
+        if rows and left is not None and left < 0:
+            break
+        file = layout.architecture(row["fingerprint"])
+        rows.append({**row, "network": OWN, "architecture": str(file), **context.look(str(file))})
+        if _kept(context, rows[-1]):
+            return {**rows[-1], "measured": rows, "kept": True}
+    return _smaller(context, rows) or _ready_instead(context, rows)
+
+
+def _kept(context: Context, row: Mapping[str, Any]) -> bool:
+    return bool(row["p95_ms"] <= SLACK * context.recipe.request.budget_ms)
+
+
+def _smaller(context: Context, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Measure smaller and smaller networks of the space, the largest first of those that should keep the budget."""
+    recipe, pack = context.recipe, context.outcomes["pack"]["pack"]
+    space = search_recipe(context, pack=None).space.build(SPACES)
+    cost = Macs() if pack is None else LatencyTable(pack=read_pack(Path(pack)))
+    shape, classes = Shape(3, *recipe.image), locate(recipe.data).task.outputs
+
+    def price(arch: Architecture) -> float:
+        return float(cost.of(space.plan(arch, shape, classes)))
+
+    rng = Random(recipe.request.seed)
+    drawn = [sample(space, rng) for _ in range(SMALLER_DRAWS)]
+    drawn.append(space.architecture({decision.name: 0 for decision in space.decisions}))
+    priced = sorted(((price(arch), arch) for arch in drawn), key=lambda pair: pair[0])
+    last = min(rows, key=lambda row: row["p95_ms"])
+    spent, measured = price(resolve(last["architecture"])), rows
+    context.tell("no network that was found keeps the budget as measured: smaller ones take their place")
+    for number in range(SMALLER_TRIES):
+        limit = SMALLER_SLACK * spent * SLACK * recipe.request.budget_ms / last["p95_ms"]
+        fitting = [pair for pair in priced if pair[0] <= limit]
+        spent, arch = fitting[-1] if fitting else priced[0]
+        file = Layout(context.folder).stages / f"smaller-{number}.json"
+        write_json(file, architecture_document(arch), what="architecture")
+        row = {"network": OWN, "fingerprint": identity(arch), "quality": None, "cost": spent, "trial": None}
+        last = {**row, "architecture": str(file), **context.look(str(file))}
+        measured = [*measured, last]
+        if _kept(context, last):
+            return {**last, "measured": measured, "kept": True}
+        if not fitting:
+            break
+    rows[:] = measured
+    return None
+
+
+def _ready_instead(context: Context, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Take the largest ready network that is known to keep the budget; with none, the fastest of all that there is."""
+    known = context.outcomes["fastest"]["networks"]
+    keeping = [row for row in known if _kept(context, row)]
+    if keeping:
+        best = max(keeping, key=lambda row: row["p95_ms"])
+        context.tell(
+            f"no network of the search keeps the budget: the ready network {best['network']} is trained"
+        )
+        return {**best, "architecture": best["network"], "measured": rows, "kept": True}
     return {**min(rows, key=lambda row: row["p95_ms"]), "measured": rows, "kept": False}
 
 
@@ -116,9 +254,10 @@ def ready(context: Context) -> dict[str, Any]:
     At least one is hand-made where any keeps the budget. What the target is known to run in time needs no other look.
     """
     wanted, asked = context.recipe.effort.baselines, context.recipe.request.seconds
-    until = None if asked is None else time.monotonic() + LOOKING * asked
+    until = None if asked is None else time.monotonic() + READY_SHARE * asked
     found: list[dict[str, Any]] = []
     names = _worth_a_look(context) if wanted else []
+    names = [name for name in names if name != context.outcomes["choose"].get("network")]
     for group in (
         [name for name in names if name in handmade()],
         [name for name in names if name not in handmade()],

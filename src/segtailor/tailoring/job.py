@@ -39,8 +39,12 @@ STAGES: tuple[tuple[str, StageWork], ...] = (
     ("contract", delivering.contract),
     ("layers", delivering.layers),
 )
-ALWAYS = ("data", "fastest")  # done even if no network can keep the budget
 CLOCK = "clock.json"
+
+
+def stopped(outcomes: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return why a stage found that going on makes no sense, if one did."""
+    return next((str(found["stop"]) for found in outcomes.values() if found.get("stop")), None)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -59,7 +63,7 @@ class Tailoring:
         folder.mkdir(parents=True, exist_ok=True)
         for number, (name, work) in enumerate(self.stages, start=1):
             file = folder / f"{name}.json"
-            if self._impossible() and name not in ALWAYS:
+            if stopped(self.outcomes) is not None:
                 continue
             if file.exists():
                 self.outcomes[name] = dict(read_json(file, what=f"stage '{name}'", error=RunProblem))
@@ -80,7 +84,7 @@ class Tailoring:
     def result(self) -> Mapping[str, Json]:
         """Write the report and return the figures."""
         context = self._context("report")
-        return reporting.deliver(context, seconds=self._clock())
+        return reporting.deliver(context, seconds=self._clock(), stopped=stopped(self.outcomes))
 
     def _carried_out(self, name: str, work: StageWork) -> dict[str, Any]:
         begin = time.monotonic()
@@ -120,9 +124,6 @@ class Tailoring:
             str(name): float(value)
             for name, value in dict(read_json(file, what="clock of the stages", error=RunProblem)).items()
         }
-
-    def _impossible(self) -> bool:
-        return self.outcomes.get("fastest", {}).get("possible") is False
 
     def _tell(self, text: str) -> None:
         if self.around.display is not None:

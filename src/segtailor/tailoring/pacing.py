@@ -1,4 +1,4 @@
-"""Where the time is divided: shares of the stages that train, what is kept for the end, one length for all rivals."""
+"""Where the time is divided: deadlines before training, shares of the stages that train, what is kept for the end."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ SHARES = {
     "teacher": 0.12,
     "train": 0.56,
 }  # of the time that is for training; `train` is that of the winner and of the ready networks beside it
+TRAINING_SHARE = (
+    0.5  # of the time asked for is kept for teacher, winner and ready networks, whatever came before
+)
+CHOOSE_SHARE, READY_SHARE = 0.06, 0.05  # of the time asked for, to measure what was found, and ready networks
+PACK_OF_REST = 0.4  # the most of what is left before training that a device pack may take
 PACES = (0.25, 10.0)  # the least and the most of what was planned
 FIXED_SECONDS = 25.0  # doctor, the fastest network, choosing, measuring ready networks
 CLOSING_SECONDS = 45.0  # of a usual network, see `closing_seconds`
-PACK_SHARE, PACK_MINUTES = 0.12, (2.0, 10.0)  # of the whole time; at least and at most
+PACK_SHARE, PACK_MINUTES = 0.15, (2.0, 10.0)  # of the whole time; at least and at most
 PACK_WORTH = 900.0  # seconds in all below which a search goes by work, not by a table of operators
-PACK_NETWORK_SECONDS = 2.5  # each of the networks that the pack is checked on
+PACK_MAKINGS = 12  # networks that a pack must have time to make ready and measure, or it is not worth making
 FEWEST = 2  # steps of any training
+LEAST_STEPS = 300  # of the network that is delivered: a shorter training ends late rather than so early
+OVERTIME_SHARE = 0.5  # of the time asked for: what would end later than that is not begun
 ENOUGH_STEPS = (
     400  # networks that cannot be trained so long are not searched for, nor is another ready one added
 )
@@ -48,13 +55,8 @@ def training_time(seconds: float, *, packless: bool) -> TrainingTime:
         return TrainingTime(0.0, 0, max(left, 0.3 * seconds))
     pack = min(max(PACK_SHARE * seconds / 60, PACK_MINUTES[0]), PACK_MINUTES[1])
     networks = 6 if seconds < PACK_WORTH else 30
-    left -= pack_seconds(pack, networks)
+    left -= 60 * pack
     return TrainingTime(pack, networks, max(left, 0.3 * seconds))
-
-
-def pack_seconds(minutes: float, networks: int) -> float:
-    """Return how long a device pack takes: operators, then the networks that it is fitted to and checked on."""
-    return 60 * minutes + PACK_NETWORK_SECONDS * (networks + 4) if minutes else 0.0
 
 
 def stage_seconds(effort: Effort, stage: str) -> float:
@@ -65,8 +67,7 @@ def stage_seconds(effort: Effort, stage: str) -> float:
 def expected_seconds(recipe: TailorRecipe) -> float:
     """Return how long a plan takes: the time asked for, unless even the least of it takes longer."""
     effort, asked = recipe.effort, recipe.request.seconds
-    pack = pack_seconds(effort.pack_minutes, effort.pack_networks)
-    rest = recipe.planning_seconds + FIXED_SECONDS + pack + effort.closing_seconds
+    rest = recipe.planning_seconds + FIXED_SECONDS + 60 * effort.pack_minutes + effort.closing_seconds
     return (
         rest + effort.training_seconds
         if asked is None
@@ -81,6 +82,11 @@ def pace(effort: Effort, stage: str, *, left: float | None) -> float:
     stages = list(SHARES)
     planned = sum(stage_seconds(effort, ahead) for ahead in stages[stages.index(stage) :])
     return min(max((left - effort.closing_seconds) / planned, PACES[0]), PACES[1])
+
+
+def before_training(left: float, effort: Effort, *, asked: float) -> float:
+    """Return how much of the seconds that are left may be spent before training begins."""
+    return left - effort.closing_seconds - TRAINING_SHARE * asked
 
 
 def closing_seconds(making: float, *, untimed: int = 0) -> float:

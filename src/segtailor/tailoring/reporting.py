@@ -21,18 +21,19 @@ from segtailor.report.inspecting import inspect
 from segtailor.report.layers import layer_times
 from segtailor.report.parts import save_parts
 from segtailor.spaces import baselines as handmade
-from segtailor.tailoring.context import Context
-from segtailor.tailoring.delivering import OWN
+from segtailor.tailoring.context import OWN, Context
 from segtailor.tailoring.settings import TailorRecipe
 
+NONE_KEPT = "no ready network that was tried kept the budget"
 
-def deliver(context: Context, *, seconds: Mapping[str, float]) -> dict[str, Json]:
-    """Write the report and return what the command prints."""
-    if context.outcomes["fastest"]["possible"]:
+
+def deliver(context: Context, *, seconds: Mapping[str, float], stopped: str | None = None) -> dict[str, Json]:
+    """Write the report and return what the command prints; `stopped` says why nothing is delivered."""
+    if stopped is None:
         figures = _figures(context)
         parts = _parts(context, figures, seconds)
     else:
-        figures = _impossible(context)
+        figures = _nothing(context, stopped)
         parts = page.Parts(
             verdict=page.Verdict(sentence=str(figures["verdict"]), met=False),
             choices=context.recipe.choices,
@@ -82,8 +83,10 @@ def verdict(context: Context) -> str:
     )
     rows = {row["network"]: row for row in chosen["networks"]}
     rival = chosen["best_ready"] if chosen["worth"] else OWN
-    if rival is None:
-        return f"{sentence}; no ready network that was tried kept the budget."
+    if rival is None or rival not in rows:
+        untrained = all(name == OWN for name in rows)
+        why = "there was no time to train a ready network beside it" if untrained else NONE_KEPT
+        return f"{sentence}; {why if chosen['worth'] else 'no network of the search kept the budget'}."
     who = f"the best ready network ({rival})" if chosen["worth"] else "the searched network"
     unequal = _unequal(rows[chosen["network"]]["steps"], rows[rival]["steps"])
     late = rows[rival]["p95_ms"]
@@ -98,23 +101,23 @@ def _unequal(own: int, other: int) -> str:
     return f" after {other} steps of training against {own}, which is no fair comparison"
 
 
-def _impossible(context: Context) -> dict[str, Json]:
-    best, asked = context.outcomes["fastest"], context.recipe.request
-    height, width = context.recipe.image
+def _nothing(context: Context, why: str) -> dict[str, Json]:
+    """Return the figures of a tailoring that delivers no network: those of the best that was measured or trained."""
+    asked = context.recipe.request
+    rows = context.outcomes.get("recommend", {}).get("networks", [])
+    trained = max(rows, key=lambda row: row["miou"], default=None)
+    best = trained or context.outcomes.get("choose") or context.outcomes["fastest"]
     return {
         "run": str(context.folder),
         "model": None,
         "network": best["network"],
-        "miou": None,
+        "miou": trained["miou"] if trained else None,
         "latency_ms": best["median_ms"],
         "p95_ms": best["p95_ms"],
         "budget_ms": asked.budget_ms,
         "met": False,
         "target": asked.target,
-        "verdict": (
-            f"No network keeps {asked.budget_ms:g} ms on {asked.target} at {height}x{width}: the fastest one known, "
-            f"{best['network']}, takes {best['median_ms']:.3g} ms. Allow more time, or a smaller --image."
-        ),
+        "verdict": why,
     }
 
 
@@ -172,6 +175,8 @@ def _front(context: Context) -> page.Front:
             )
         )
     for row in context.outcomes["choose"]["measured"]:
+        if row["quality"] is None:  # not judged by the search: it replaces one that was too slow
+            continue
         points.append(
             page.Point(
                 name=f"trial {row['trial']}",

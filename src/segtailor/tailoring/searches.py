@@ -10,8 +10,11 @@ from segtailor.recipes.choices import SearchChoices
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.tailoring.choosing import DIRECTIONS, expands
 from segtailor.tailoring.context import Context
+from segtailor.tailoring.pacing import CHOOSE_SHARE, READY_SHARE
 
 STEPS_PER_CHOICE = 10  # of a supernet, for each network that is drawn from it in the end and judged
+LEAST_SECONDS = 20.0  # of a search, however late it is
+SLOWEST = 3.0  # times its share of the search, that a candidate's training may take
 LAST_STAGE = 4  # steps of the first of two stages (the decoder alone) for one of the second (everything)
 
 
@@ -31,6 +34,7 @@ def search_recipe(context: Context, *, pack: Path | None, priced: bool = False) 
         changes += ["cost.kind=macs"] if pack is None else []
         if base.objective is not None and "limit" in base.objective.settings:
             changes.append(f"objective.settings.limit={limit}")
+        changes += _deadlines(context, base)
     if priced and pack is not None:
         choices = replace(choices, pack=pack, target=recipe.request.target)
     return searching.search_recipe(
@@ -75,6 +79,20 @@ def _judging(context: Context, base: SearchRecipe) -> list[str]:
         f"training.fit.precision={recipe.precision}",
         f"training.augment.crop=[{recipe.crop[0]},{recipe.crop[1]}]",
     ]
+
+
+def _deadlines(context: Context, base: SearchRecipe) -> list[str]:
+    """Return when the search ends at the latest, and how long one candidate may take of it."""
+    left = context.before_training(kept=CHOOSE_SHARE + READY_SHARE)
+    if left is None:
+        return []
+    seconds = round(max(left, LEAST_SECONDS), 1)
+    if by_gradients(base):
+        return [f"strategy.settings.fit.seconds={seconds}"]
+    recipe = context.recipe
+    each = round(SLOWEST * seconds * recipe.workers / recipe.effort.candidates, 1)
+    training = "staged.stage2" if base.evaluator == "staged" else "training.fit"
+    return [f"seconds={seconds}", f"{training}.seconds={each}"]
 
 
 def _breeding(context: Context) -> list[str]:

@@ -86,6 +86,8 @@ class TailorRecipe:
     and timed at. `search_limit_ms` is what the search may spend on the network alone, so that the whole keeps the
     budget; `search_limit_macs` is about as much arithmetic on this target, for a search without a device pack.
     `timing_seconds` is how long a network is timed when there are several to choose from, final ones twice as long.
+    `least_gain` is what a network must have learned to be delivered: that share of the way from one class everywhere
+    to perfect labels.
     """
 
     request: Request
@@ -103,6 +105,7 @@ class TailorRecipe:
     planning_seconds: float = 0.0
     quantise: bool = True
     timing_seconds: float = 1.0
+    least_gain: float | None = 0.1
     includes: Includes = LABELS
     choices: tuple[Choice, ...] = field(default_factory=tuple)
 

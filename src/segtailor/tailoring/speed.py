@@ -59,7 +59,7 @@ def step_seconds(recipe: TrainRecipe, around: Surroundings) -> float:
     A training tells its progress about twice a second, and only when its device has done what it tells of. The middle
     of these counts, so that a moment in which the machine is busy does not.
     """
-    endless = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=ENDLESS))
+    endless = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=ENDLESS, seconds=None))
     moments: list[tuple[int, float]] = []
     for step in _steps(endless, around):
         if step.done >= WARM:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -19,8 +19,19 @@ from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
 from segtailor.recipes.training import TrainRecipe
-from segtailor.tailoring.context import Context
-from segtailor.tailoring.pacing import LATEST, Rival, closing_seconds, common_length, lesson_seconds
+from segtailor.tailoring.context import OWN, Context
+from segtailor.tailoring.pacing import (
+    FEWEST,
+    LATEST,
+    LEAST_STEPS,
+    OVERTIME_SHARE,
+    TRAINING_SHARE,
+    Length,
+    Rival,
+    closing_seconds,
+    common_length,
+    lesson_seconds,
+)
 from segtailor.tailoring.searches import search_recipe
 from segtailor.tailoring.speed import step_seconds
 
@@ -28,6 +39,7 @@ LARGER, LARGEST = 1.5, 12.0  # multiply-accumulates of a teacher, in those of it
 WANTED = 4.0
 DRAWN = 64  # random networks among which a teacher is looked for where none is published
 LESSON = 150  # steps below which a teacher knows less than its student will, and only holds it up
+LEAST_SECONDS = 1.0  # of a training whose time is over before it begins
 SHORT = 400  # steps below which an average over many of them would still hold the beginning
 
 
@@ -46,7 +58,8 @@ def teacher(context: Context) -> dict[str, Any]:
         if steps < LESSON:
             reason = f"{name} would learn for {steps} steps only in the time; that goes to its student"
             return {"network": None, "model": None, "reason": reason}
-    return {"network": name, **_trained(context, job, _of_length(context, job, steps))}
+        seconds -= time.monotonic() - begin
+    return {"network": name, **_trained(context, job, _of_length(context, job, steps, seconds=seconds))}
 
 
 def lengths(context: Context) -> dict[str, Any]:
@@ -63,18 +76,49 @@ def lengths(context: Context) -> dict[str, Any]:
     making = mean(row["making_seconds"] for row in (context.outcomes["choose"], *found))  # any may win
     left = (context.remaining() or 0.0) - closing_seconds(making)
     length = common_length(winner, others, seconds=left)
-    return {
-        "steps": length.steps,
+    if length.steps < LEAST_STEPS:  # better one network that has learned something than two that have not
+        length = common_length(winner, [], seconds=left)
+    decided = {
         "networks": names[: length.ready],
         "making_seconds": making,
         "costs_seconds": [one._asdict() for one in (winner, *others)],
+    }
+    if length.steps >= LEAST_STEPS:
+        return {
+            **decided,
+            "steps": length.steps,
+            "seconds": _share(winner, others[: length.ready], length, left),
+        }
+    return {**decided, "networks": [], **_overtime(context, winner, late=winner.seconds(LEAST_STEPS) - left)}
+
+
+def _share(winner: Rival, others: Sequence[Rival], length: Length, left: float) -> float:
+    """Return the winner's part of the time for all trainings, less what is not for its steps."""
+    everyone = winner.seconds(length.steps) + sum(one.seconds(length.steps) for one in others)
+    return left * winner.seconds(length.steps) / everyone - winner.rest
+
+
+def _overtime(context: Context, winner: Rival, *, late: float) -> dict[str, Any]:
+    """Train for the fewest steps that make sense although they end late; where that is far too late, stop."""
+    asked = context.recipe.request.seconds or 0.0
+    steps = f"{LEAST_STEPS} steps of training, the fewest that are worth anything,"
+    if late <= OVERTIME_SHARE * asked:
+        context.tell(f"{steps} end about {late / 60:.1f} minutes after the time asked for: it is extended.")
+        return {"steps": LEAST_STEPS, "seconds": winner.seconds(LEAST_STEPS)}
+    needed = (2 * winner.seconds(LEAST_STEPS) + context.recipe.effort.closing_seconds) / TRAINING_SHARE
+    return {
+        "steps": 0,
+        "seconds": 0.0,
+        "stop": f"Not enough time: {steps} take {winner.seconds(LEAST_STEPS) / 60:.0f} minutes on this machine "
+        f"as it is now. Give --time {math.ceil(needed / 60)}m, or stop other programs; nothing was exported.",
     }
 
 
 def train(context: Context) -> dict[str, Any]:
     """Train the network that was found, with the teacher's help."""
-    job = _winner(context)
-    return _trained(context, job, _of_length(context, job, context.outcomes["lengths"]["steps"]))
+    job, decided = _winner(context), context.outcomes["lengths"]
+    recipe = _of_length(context, job, decided["steps"], seconds=decided.get("seconds"), least=LEAST_STEPS)
+    return {"network": context.outcomes["choose"].get("network", OWN), **_trained(context, job, recipe)}
 
 
 def baselines(context: Context) -> dict[str, Any]:
@@ -84,25 +128,36 @@ def baselines(context: Context) -> dict[str, Any]:
     which the verdict tells.
     """
     rows: list[dict[str, Any]] = []
-    names, wanted = context.outcomes["lengths"]["networks"], context.outcomes["lengths"]["steps"]
+    names, wanted = context.outcomes["lengths"]["networks"], context.outcomes["train"]["steps"]
     for number, name in enumerate(names):
         job = _ready(context, name)
         steps = wanted if context.begun(job.folder) else min(wanted, _affordable(context, number))
         if number and steps < wanted:
             break
-        rows.append({"network": name, **_trained(context, job, _of_length(context, job, steps))})
+        seconds = _training_seconds(context, number)
+        rows.append(
+            {"network": name, **_trained(context, job, _of_length(context, job, steps, seconds=seconds))}
+        )
     return {"networks": rows, "left_out": names[len(rows) :]}
 
 
 def _affordable(context: Context, number: int) -> int:
     """Return how many steps of a ready network end early enough."""
+    decided, seconds = context.outcomes["lengths"], _training_seconds(context, number)
+    if seconds is None:
+        return int(decided["steps"])
+    return max(FEWEST, int(seconds / decided["costs_seconds"][1 + number]["step"]))
+
+
+def _training_seconds(context: Context, number: int) -> float | None:
+    """Return how long the steps of a ready network may take."""
     remaining, asked = context.remaining(), context.recipe.request.seconds
     decided = context.outcomes["lengths"]
     if remaining is None or asked is None:
-        return int(decided["steps"])
-    rival = Rival(**decided["costs_seconds"][1 + number])
+        return None
     closing = closing_seconds(decided["making_seconds"], untimed=1 + number)
-    return rival.steps(remaining + (LATEST - 1) * asked - closing)
+    rest = float(decided["costs_seconds"][1 + number]["rest"])
+    return max(remaining + (LATEST - 1) * asked - closing - rest, LEAST_SECONDS)
 
 
 def larger(context: Context) -> tuple[str, Architecture] | None:
@@ -161,7 +216,10 @@ def _rival(context: Context, job: Lesson, measured: Mapping[str, Any]) -> Rival:
     return Rival(step=step, rest=lesson_seconds(measured["making_seconds"], step=step, batches=batches))
 
 
-def _of_length(context: Context, job: Lesson, steps: int) -> TrainRecipe:
+def _of_length(
+    context: Context, job: Lesson, steps: int, *, seconds: float | None = None, least: int = 1
+) -> TrainRecipe:
+    """Describe a training of so many steps; fewer, but not below `least`, where they take longer than `seconds`."""
     recipe = context.recipe
     changes = [
         f"fit.steps={steps}",
@@ -174,6 +232,8 @@ def _of_length(context: Context, job: Lesson, steps: int) -> TrainRecipe:
         f"fit.seed={recipe.request.seed}",
         "reparameterise=true",
     ]
+    if seconds is not None:
+        changes += [f"fit.seconds={max(seconds, LEAST_SECONDS):.1f}", f"fit.least_steps={least}"]
     if job.teacher is not None:
         changes += [f'teacher="{job.teacher}"', "fit.distill.kind=kl"]
     return train_recipe(

@@ -108,7 +108,7 @@ def test_a_calibration_on_a_machine_that_becomes_busy_says_so(
     from segtailor.costs import calibrate
 
     rows = iter([1.0, 1.0, 1.0, *[3.0] * 10_000])
-    monkeypatch.setattr(calibrate, "reference_for", lambda target: Reference(lambda: next(rows)))
+    monkeypatch.setattr(calibrate, "reference_for", lambda _: Reference(lambda: next(rows)))
     monkeypatch.setattr(calibrate, "WAITING_SECONDS", 0.5)
     job = Calibration(tiny(), settings())
     list(job.steps())

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import segtailor
 from segtailor.api.training import Surroundings
 from segtailor.core.task import Task
+from segtailor.data.cache import open_pixels
+from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.tailoring import delivering
 from segtailor.tailoring.context import Context
-from segtailor.tailoring.delivering import contract, recommend
+from segtailor.tailoring.delivering import contract, recommend, trivial_miou
 from tests.tailoring.test_job import recipe
 
 CLASSES = 3
@@ -68,3 +71,33 @@ def test_a_close_miss_is_measured_again_and_told(tmp_path: Path, monkeypatch: py
     assert f"measured {delivering.TRIES} times" in found["sentence"]
     late = contract(replace(context(tmp_path, 0.6 * usual), left=-1.0))
     assert late["tries_p95_ms"] == [late["p95_ms"]]
+
+
+SCENES = "synthetic:size=32x64,train=4,val=6,seed=0"
+
+
+@pytest.mark.parametrize(("share", "enough"), [(0.0, False), (0.05, False), (0.2, True), (0.9, True)])
+def test_what_is_not_far_better_than_one_class_everywhere_is_not_delivered(
+    tmp_path: Path, share: float, enough: bool
+) -> None:
+    """`share` of the way from one class everywhere to perfect labels."""
+    place = context(tmp_path, 10_000.0)
+    place = replace(place, recipe=replace(place.recipe, data=SCENES))
+    trivial = trivial_miou(SCENES, place.around.cache)
+    model = place.outcomes["recommend"]["model"]
+    own = {"network": "searched", "model": model, "miou": trivial + share * (1 - trivial), "steps": 7}
+    found = recommend(replace(place, outcomes={"train": own, "baselines": {"networks": []}}))
+    assert (found.get("stop") is None) is enough
+    if not enough:
+        assert found["stop"].startswith("Not enough time: after 7 steps of training the best network reaches")
+
+
+def test_one_class_everywhere_scores_the_share_of_that_class_over_the_number_of_classes(
+    tmp_path: Path,
+) -> None:
+    pixels = open_pixels(locate(SCENES), "val", tmp_path)
+    labels = np.concatenate([pixels.pair(index).labels.ravel() for index in range(len(pixels))])
+    labels = labels[labels != 255]
+    counts = np.bincount(labels)
+    there = int((counts > 0).sum())
+    assert trivial_miou(SCENES, tmp_path) == pytest.approx(counts.max() / counts.sum() / there)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from segtailor.api.networks import count, published, resolve
 from segtailor.api.training import Surroundings
-from segtailor.core.space import architecture_document, family_of
+from segtailor.core.space import architecture_document, family_of, identity
+from segtailor.runs import Layout
 from segtailor.tailoring.context import Context
-from segtailor.tailoring.finding import KIN, OTHERS, _worth_a_look, ready
+from segtailor.tailoring.finding import KIN, OTHERS, SLACK, _pack_minutes, _worth_a_look, choose, ready
 from tests.tailoring.test_job import recipe
 
 WINNER = "lpsnet-step1"
@@ -63,3 +65,86 @@ def test_none_is_taken_where_none_keeps_the_budget_or_none_is_wanted(tmp_path: P
     loose = context(tmp_path, budget_ms=1.0, lpsnet_step0=0.3)
     none = replace(loose.recipe, effort=replace(loose.recipe.effort, baselines=0))
     assert ready(replace(loose, recipe=none)) == {"networks": []}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(Context):
+    """A target that is told, not measured: so many multiply-accumulates in a millisecond."""
+
+    macs_per_ms: float = 1e6
+
+    def look(self, model: Any) -> dict[str, float]:
+        p95 = count(resolve(model), image=self.recipe.image).macs / self.macs_per_ms
+        return {"median_ms": 0.9 * p95, "p95_ms": p95, "making_seconds": 1.0}
+
+
+def searched(folder: Path, names: list[str], *, budget_ms: float, fastest_ms: float) -> Told:
+    """What a search found, best first, on a target that does 1 GMAC in a second."""
+    layout = Layout(folder / "search")
+    layout.architectures.mkdir(parents=True)
+    (folder / "stages").mkdir()
+    rows = []
+    for number, name in enumerate(names):
+        arch = published(name)
+        mark = identity(arch)
+        layout.architecture(mark).write_text(json.dumps(architecture_document(arch)))
+        rows.append({"trial": number, "fingerprint": mark, "quality": 0.5 - 0.1 * number, "cost": 1.0})
+    known = {"network": "lpsnet-step0", "median_ms": fastest_ms, "p95_ms": fastest_ms, "making_seconds": 1.0}
+    outcomes = {
+        "search": {"run": str(layout.root), "found": rows},
+        "pack": {"pack": None},
+        "fastest": {"networks": [known]},
+    }
+    plan = replace(recipe(), system="lpsnet", image=IMAGE, data="synthetic:size=32x64,train=8,val=2")
+    plan = replace(plan, request=replace(plan.request, budget_ms=budget_ms))
+    around = Surroundings(cache=folder / "cache", device="cpu")
+    return Told(recipe=plan, folder=folder, around=around, outcomes=outcomes)
+
+
+def ms(name: str) -> float:
+    return count(name, image=IMAGE).macs / 1e6
+
+
+def test_the_best_that_keeps_the_budget_as_measured_is_chosen(tmp_path: Path) -> None:
+    place = searched(tmp_path, ["lpsnet-l", "lpsnet-s"], budget_ms=1.1 * ms("lpsnet-s"), fastest_ms=0.1)
+    found = choose(place)
+    assert (found["trial"], found["kept"], found["network"]) == (1, True, "searched")
+    assert [row["trial"] for row in found["measured"]] == [0, 1]
+
+
+@pytest.mark.parametrize("share", [0.8, 0.4, 0.2])
+def test_networks_that_miss_the_budget_are_replaced_by_smaller_ones_that_keep_it(
+    tmp_path: Path, share: float
+) -> None:
+    place = searched(tmp_path, ["lpsnet-l", "lpsnet-m"], budget_ms=share * ms("lpsnet-m"), fastest_ms=0.1)
+    found = choose(place)
+    assert found["kept"]
+    assert found["network"] == "searched"
+    assert found["p95_ms"] <= SLACK * place.recipe.request.budget_ms
+    assert found["p95_ms"] >= 0.3 * place.recipe.request.budget_ms  # and not by being tiny
+    assert resolve(found["architecture"]) is not None
+
+
+def test_where_no_network_of_the_space_keeps_the_budget_a_ready_one_takes_its_place(tmp_path: Path) -> None:
+    place = searched(tmp_path, ["lpsnet-l"], budget_ms=1e-3, fastest_ms=5e-4)
+    found = choose(place)
+    assert (found["network"], found["architecture"], found["kept"]) == ("lpsnet-step0", "lpsnet-step0", True)
+    late = searched(tmp_path / "other", ["lpsnet-l"], budget_ms=1e-3, fastest_ms=1.0)
+    assert choose(late)["kept"] is False
+
+
+@pytest.mark.parametrize(
+    ("left", "making", "minutes"),
+    [(900.0, 1.0, 2.25), (540.0, 1.0, None), (900.0, 20.0, None), (None, 20.0, 2.25)],
+)
+def test_a_pack_is_made_only_where_there_is_time_for_its_networks(
+    tmp_path: Path, left: float | None, making: float, minutes: float | None
+) -> None:
+    place = context(tmp_path, budget_ms=10.0, lpsnet_step0=1.0)
+    for row in place.outcomes["fastest"]["networks"]:
+        row["making_seconds"] = making
+    plan = replace(place.recipe, request=replace(place.recipe.request, seconds=left and 900.0))
+    effort = replace(plan.effort, pack_minutes=2.25, closing_seconds=45.0)
+    plan = replace(plan, effort=effort)
+    found = _pack_minutes(replace(place, recipe=plan, left=left))
+    assert found == (None if minutes is None else pytest.approx(minutes, rel=0.05))

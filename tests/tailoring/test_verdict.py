@@ -53,3 +53,15 @@ def test_without_a_ready_network_in_the_budget_that_is_said() -> None:
 def test_networks_that_were_not_trained_alike_are_not_compared_in_silence(steps: int) -> None:
     told = verdict(context({"kept": False}, steps=steps))
     assert f"reached 30.0 % after {steps} steps of training against 100, which is no fair comparison." in told
+
+
+def test_without_time_for_a_ready_network_that_is_said() -> None:
+    place = context({"kept": False}, best_ready=None)
+    place.outcomes["recommend"]["networks"][:] = place.outcomes["recommend"]["networks"][:1]
+    assert verdict(place).endswith("there was no time to train a ready network beside it.")
+
+
+def test_a_ready_network_in_place_of_all_that_was_found_is_named() -> None:
+    place = context({"kept": False}, network="lpsnet-s")
+    place.outcomes["recommend"]["networks"][:] = place.outcomes["recommend"]["networks"][1:]
+    assert verdict(place).endswith("no network of the search kept the budget.")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from segtailor.training import threads as module
 from segtailor.training.threads import (
     RECORDS,
     RETRY_SECONDS,
@@ -107,10 +106,12 @@ def test_one_thread_needs_no_probe_and_a_fixed_number_stays(monkeypatch: pytest.
     assert machine.threads(1).count == 1
     assert machine.probes == 0
     torch.set_num_threads(2)
-    monkeypatch.setattr(module, "probe", lambda count: pytest.fail("probed"))
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: pytest.fail("changed"))
     with chosen_threads(torch.device("cpu"), fixed=True) as threads:
         assert torch.get_num_threads() == 2
-        assert threads.observe(steps=1, seconds=100.0) is None
+        for seconds in (1.0, 1.0, 1.0, 100.0, 100.0, 100.0):
+            assert threads.observe(steps=1, seconds=seconds) is None
+    monkeypatch.undo()
 
 
 def test_a_probe_draws_no_random_numbers_and_the_number_of_threads_is_put_back() -> None:

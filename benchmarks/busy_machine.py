@@ -1,0 +1,101 @@
+"""What other programs cost: steps of trainings and searches beside processes of low priority, against a quiet machine.
+
+    python benchmarks/busy_machine.py --busy 1
+
+Every row is measured quiet and busy in one run, once with all threads as torch has them and once with threads chosen
+by `training.threads`. Run it where nothing else works, or `quiet` is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+DATA = "synthetic:size=128x256,train=24,val=4,seed=0"
+WARM, SECONDS, STEPS = 2, 15.0, 400  # steps that do not count; what counts, at most
+WORK = ("train lpsnet-s", "search fasterseg", "search squeezenas")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--busy", type=int, default=1, help="processes of low priority beside the work")
+    parser.add_argument("--one", nargs=2, metavar=("WORK", "THREADS"), help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.one:
+        print(json.dumps(step_seconds(*chosen.one)))
+        return
+    print(
+        f"| work | threads | quiet, ms a step | beside {chosen.busy}, ms a step | times |\n|---|---|---|---|---|"
+    )
+    for work in WORK:
+        for threads in ("fixed", "chosen"):
+            quiet = measured(work, threads)
+            with others(chosen.busy):
+                busy = measured(work, threads)
+            row = f"| {work} | {threads} | {1000 * quiet:.1f} | {1000 * busy:.1f} | {busy / quiet:.2f} |"
+            print(row, flush=True)
+
+
+def measured(work: str, threads: str) -> float:
+    """Return the seconds of a step, in a process of its own: how threads wait is set before torch is imported."""
+    environment = dict(os.environ)
+    if threads == "chosen":
+        environment["GOMP_SPINCOUNT"] = "10000"  # as the command line sets it
+    command = [sys.executable, __file__, "--one", work, threads]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+@contextmanager
+def others(count: int) -> Iterator[None]:
+    """Let processes of low priority keep cores busy."""
+    busy = [
+        subprocess.Popen(["nice", "-n", "10", sys.executable, "-c", "while True: pass"]) for _ in range(count)
+    ]
+    try:
+        time.sleep(1.0)
+        yield
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+
+
+def step_seconds(work: str, threads: str) -> float:
+    """Return the mean seconds of the steps of a training or search."""
+    from segtailor.api.searching import search_recipe
+    from segtailor.api.training import Surroundings, train_recipe
+    from segtailor.recipes.recipe import Place
+
+    verb, name = work.split()
+    fixed = str(threads == "fixed").lower()
+    with TemporaryDirectory() as folder:
+        around = Surroundings(cache=Path(folder), device="cpu")
+        if verb == "train":
+            changes = ["fit.steps=100000", "fit.batch=4", f"fit.deterministic={fixed}"]
+            recipe = train_recipe(name, DATA, crop=(64, 128), changes=changes, surroundings=around)
+        else:
+            changes = [f"strategy.settings.fit.deterministic={fixed}"]
+            recipe = search_recipe(name, DATA, changes=changes, surroundings=around)  # type: ignore[assignment]
+        job = recipe.job(Place(folder=Path(folder), cache=Path(folder), device="cpu"))
+        begin, first = 0.0, 0
+        for step in job.steps():
+            if step.phase.startswith("choose"):
+                break
+            if not begin and step.done >= WARM:
+                begin, first = time.perf_counter(), step.done
+            elif begin and (time.perf_counter() - begin > SECONDS or step.done - first >= STEPS):
+                break
+        return (time.perf_counter() - begin) / (step.done - first)
+
+
+if __name__ == "__main__":
+    main()

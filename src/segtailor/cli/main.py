@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from cyclopts import App, CycloptsError
 
 import segtailor
+from segtailor.cli.output import note
 from segtailor.core.errors import Interrupted, UserError
 
 VERBS: tuple[tuple[str, str], ...] = (
@@ -56,6 +58,8 @@ def build() -> App:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a verb and exit with its code."""
+    if isinstance(sys.stdout, TextIOWrapper):  # letters that this terminal lacks become escapes, not an error
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
@@ -67,22 +71,22 @@ def run(argv: Sequence[str]) -> int:
     except CycloptsError as problem:
         return _fail(f"{problem} See 'segtailor --help' or 'segtailor VERB --help'.")
     except UserError as problem:
-        return _fail(str(problem))
+        return _fail(*problem.lines)
     except Interrupted as event:
-        print(event, file=sys.stderr)
+        note(str(event))
         return 130
     except KeyboardInterrupt:
-        print("interrupted.", file=sys.stderr)
+        note("interrupted.")
         return 130
     except BrokenPipeError:  # the reader of a pipe went away, e.g. `segtailor list | head`
         sys.stderr.close()
         return 0
     except Exception:  # noqa: BLE001 - the last resort: a bug of ours, shown in full
-        traceback.print_exc()
-        print("this is a bug in segtailor: please report it with the lines above.", file=sys.stderr)
+        note(*traceback.format_exc().splitlines())
+        note("this is a bug in segtailor: please report it with the lines above.")
         return 2
 
 
-def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
+def _fail(message: str, *more: str) -> int:
+    note(f"error: {message}", *more)
     return 1

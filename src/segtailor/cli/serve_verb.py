@@ -44,9 +44,7 @@ def serve_(
     verb = "would show" if dry_run else "showing"
     emit(
         facts,
-        lambda console: console.print(
-            f"{verb} {demo.name} ({demo.runtime}) at {server.url}", markup=False, highlight=False
-        ),
+        lambda printer: printer.say(f"{verb} {demo.name} ({demo.runtime}) at {server.url}"),
         json=json,
     )
     sys.stdout.flush()

@@ -72,6 +72,12 @@ def run(argv: Sequence[str]) -> int:
         return _fail(f"{problem} See 'segtailor --help' or 'segtailor VERB --help'.")
     except UserError as problem:
         return _fail(*problem.lines)
+    except UnicodeEncodeError as problem:
+        if not _no_utf8(problem):
+            return _bug()
+        return _fail(
+            f"'{problem.object}' holds bytes that are no UTF-8, which a library in use cannot work with; rename it."
+        )
     except Interrupted as event:
         note(str(event))
         return 130
@@ -82,9 +88,18 @@ def run(argv: Sequence[str]) -> int:
         sys.stderr.close()
         return 0
     except Exception:  # noqa: BLE001 - the last resort: a bug of ours, shown in full
-        note(*traceback.format_exc().splitlines())
-        note("this is a bug in segtailor: please report it with the lines above.")
-        return 2
+        return _bug()
+
+
+def _no_utf8(problem: UnicodeEncodeError) -> bool:
+    """Tell whether a name of a file was at fault: Python writes bytes that are no UTF-8 as surrogates."""
+    return isinstance(problem.object, str) and "\ud800" <= problem.object[problem.start] <= "\udfff"
+
+
+def _bug() -> int:
+    note(*traceback.format_exc().splitlines())
+    note("this is a bug in segtailor: please report it with the lines above.")
+    return 2
 
 
 def _fail(message: str, *more: str) -> int:

@@ -47,9 +47,12 @@ class Printer:
         self._console.print(built)
 
     def document(self, data: Any) -> None:
-        """Print JSON for reading: letters of all languages as they are."""
+        """Print JSON for reading: letters of all languages as they are, what cannot be seen as JSON escapes it."""
         text = json_module.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
-        self._console.print(JSONHighlighter()(Text(visible(text, lines=True))))
+        seen = (
+            sign if visible(sign, lines=True) == sign else json_module.dumps(sign).strip('"') for sign in text
+        )
+        self._console.print(JSONHighlighter()(Text("".join(seen))))
 
 
 def emit(data: Any, text: Callable[[Printer], None], *, json: bool) -> None:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import html
 import shlex
 import unicodedata
+from pathlib import Path
+
+from segtailor.core.errors import UserError
 
 # Control, format, surrogate, private and unassigned characters, and separators of lines and paragraphs.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -49,6 +52,16 @@ def path_argument(path: object) -> str:
     """Return a path as an argument: one that starts like a flag or a home folder is still a path."""
     text = str(path)
     return f"./{text}" if text.startswith(("-", "~")) else text
+
+
+def require_utf8(path: Path, *, what: str) -> None:
+    """Refuse a path for files of libraries that cannot use one with bytes that are no UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{what} {path}: its name holds bytes that are no UTF-8, which weights cannot be read from; rename it."
+        ) from None
 
 
 def _hidden(sign: str) -> bool:

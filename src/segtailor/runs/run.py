@@ -14,7 +14,7 @@ from segtailor.core.atomic import strict, sweep, write_json, writing
 from segtailor.core.codec import Json, canonical, read_json
 from segtailor.core.errors import Interrupted, RunProblem, UserError
 from segtailor.core.job import Job, Step
-from segtailor.core.text import command, path_argument
+from segtailor.core.text import command, path_argument, require_utf8
 from segtailor.runs.checkpoint import Checkpoints
 from segtailor.runs.display import Display, Quiet
 from segtailor.runs.environment import changes, environment
@@ -46,6 +46,7 @@ def execute(
     tells each of them whether any was asked to stop, so that all stop after the same step.
     """
     layout = Layout(folder)
+    require_utf8(folder, what="run directory")
     try:
         if not leader:
             return _follow(make, layout, recipe, agree=agree)

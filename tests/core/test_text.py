@@ -60,12 +60,11 @@ def test_every_name_makes_valid_xml(name: str) -> None:
     assert title.nodeValue == visible(name, lines=True)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
 @pytest.mark.parametrize("name", NASTY)
-def test_a_shell_reads_a_command_back_exactly(name: str, shell: str) -> None:
-    program = shutil.which(shell)
+def test_a_shell_reads_a_command_back_exactly(name: str) -> None:
+    program = shutil.which("bash")
     if program is None:
-        pytest.skip(f"needs {shell}")
+        pytest.skip("needs bash")
     line = command("printf", "%s|", name, f"--data={name}")
     assert visible(line) == line
     found = subprocess.run([program, "-c", line], capture_output=True, check=True).stdout

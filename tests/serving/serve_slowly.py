@@ -16,7 +16,6 @@ from segtailor.serving.connection import Traffic
 from segtailor.serving.demo import Demo, Limits
 from segtailor.serving.server import open_server
 
-
 TASK = Task(classes=("dark", "bright"))
 
 

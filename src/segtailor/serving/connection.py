@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -148,9 +150,16 @@ class Connection(H11Protocol):
         if asking and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.write(answer)
             self.transport.close()
-            self._timer = self.loop.call_later(1, self.transport.abort)
+            self._timer = self.loop.call_later(1, self._cut)
         else:
-            self.transport.abort()
+            self._cut()
+
+    def _cut(self) -> None:
+        """End the connection and forget what was not read, which the system would keep for as long as it lasts."""
+        self.transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        self.transport.abort()
 
     def _made_room(self) -> bool:
         """End another connection if there are too many; return whether this one may stay."""

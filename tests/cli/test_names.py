@@ -184,6 +184,18 @@ def test_a_terminal_without_the_letters_gets_escapes(tmp_path: Path) -> None:
     assert done.stdout.endswith(b"stra\\xdfe.png\n")
 
 
+def test_warnings_are_one_harmless_line() -> None:
+    program = """import warnings
+from segtailor.cli.main import main
+try:
+    main(["--version"])
+except SystemExit:
+    warnings.warn("a\\x1b\\nb")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.endswith(r"UserWarning: a\x1b\nb" + "\n"), done.stderr
+
+
 @pytest.mark.slow
 def test_the_whole_way_works_with_such_names(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

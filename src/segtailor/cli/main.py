@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from io import TextIOWrapper
 
@@ -12,6 +13,7 @@ from cyclopts import App, CycloptsError
 import segtailor
 from segtailor.cli.output import note
 from segtailor.core.errors import Interrupted, UserError
+from segtailor.core.text import visible
 
 VERBS: tuple[tuple[str, str], ...] = (
     ("tailor", "Make a network for your data, your device and your budget: the whole way."),
@@ -60,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run a verb and exit with its code."""
     if isinstance(sys.stdout, TextIOWrapper):  # letters that this terminal lacks become escapes, not an error
         sys.stdout.reconfigure(errors="backslashreplace")
+    warnings.formatwarning = _warning
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
@@ -89,6 +92,17 @@ def run(argv: Sequence[str]) -> int:
         return 0
     except Exception:  # noqa: BLE001 - the last resort: a bug of ours, shown in full
         return _bug()
+
+
+def _warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,  # noqa: ARG001
+) -> str:
+    """Write a warning of a library, which may hold names, in one line."""
+    return visible(f"{filename}:{lineno}: {category.__name__}: {message}") + "\n"
 
 
 def _no_utf8(problem: UnicodeEncodeError) -> bool:

@@ -21,8 +21,11 @@ from tests.predicting.models import TASK, Threshold, halves
 pytest.importorskip("starlette", reason="needs the packages of the extra `demo`")
 testclient = pytest.importorskip("starlette.testclient", reason="needs the package httpx2")
 
+from starlette.exceptions import HTTPException  # noqa: E402
+
 from segtailor.serving.app import FILES, build_app  # noqa: E402
 from segtailor.serving.guard import HEADERS, is_local  # noqa: E402
+from segtailor.serving.sharing import Share  # noqa: E402
 
 
 def demo(**limits: int) -> Demo:
@@ -87,6 +90,12 @@ def test_too_many_bytes_are_refused_with_or_without_a_stated_length() -> None:
         assert "over the limit" in answer.json()["error"]
 
 
+def test_large_pictures_are_shown_to_the_network_smaller() -> None:
+    facts = client(network_pixels=1024).post("/segment", content=picture()).json()
+    assert (facts["height"], facts["width"]) == (40, 60)
+    assert facts["network_size"][0] * facts["network_size"][1] <= 1024
+
+
 def test_too_many_pixels_are_refused() -> None:
     answer = client(pixels=1000).post("/segment", content=picture())
     assert answer.status_code == 400
@@ -112,6 +121,27 @@ def test_other_sites_may_not_send_pictures() -> None:
     assert client().post("/segment", content=picture(), headers=own).status_code == 200
     for bad in (other, {"origin": "null"}, {"origin": "http://127.0.0.1:9999"}):
         assert client().post("/segment", content=picture(), headers=bad).status_code == 403
+
+
+@pytest.mark.parametrize("bad", ["http://[", "http://[::1", "]", "http://\u2100.example", ""])
+def test_malformed_names_of_hosts_and_origins_are_refused(bad: str) -> None:
+    for anyone in (False, True):
+        page = client(anyone=anyone)
+        assert page.post("/segment", content=b"", headers={"origin": bad.encode()}).status_code == 403
+        assert page.get("/model/", headers={"host": bad.encode()}).status_code in (403, 404)
+
+
+def test_an_address_takes_half_of_what_is_shared_at_most() -> None:
+    share = Share(8)
+    with share.visit("a") as a, share.visit("b") as b, share.visit("c") as c:
+        a.take(4)
+        with pytest.raises(HTTPException, match="too many pictures"):
+            a.take(1)
+        b.take(4)
+        with pytest.raises(HTTPException, match="too many pictures"):
+            c.take(1)
+    with share.visit("a") as a:
+        a.take(4)
 
 
 @pytest.mark.parametrize(

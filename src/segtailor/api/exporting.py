@@ -22,6 +22,7 @@ from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.figures import KIND_FACTS, Figure
 from segtailor.core.shipped import is_shipped
+from segtailor.core.text import require_utf8
 from segtailor.core.version import VERSION
 from segtailor.data.dataset import Pair
 from segtailor.deploy.export import Graph, Precision
@@ -229,6 +230,7 @@ def planned(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Expo
     )
     _format(to, graph).check(graph)
     folder = Path(out) if out is not None else model_place(str(model))
+    require_utf8(folder, what="folder")
     return ExportPlan(
         model=loaded, to=to, graph=graph, out=folder, data=options.get("data"), assumed=known is None
     )

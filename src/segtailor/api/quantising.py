@@ -19,6 +19,7 @@ from segtailor.core.errors import DataProblem, Unsupported, UserError
 from segtailor.core.figures import needs_classes
 from segtailor.core.job import Step
 from segtailor.core.target import Target, parse_target
+from segtailor.core.text import command, path_argument
 from segtailor.data.dataset import Dataset
 from segtailor.data.locate import locate
 from segtailor.deploy.calibration_images import Feeds, GraphForm, Pictures, pictures
@@ -126,7 +127,8 @@ def _exported(folder: Path, image: tuple[int, int] | None) -> OnnxSubject:
     file = folder / FP32_FILE
     if not file.is_file():
         raise UserError(
-            f"{folder} holds no {FP32_FILE} to quantise; export it first: segtailor export {folder} --to onnx."
+            f"{folder} holds no {FP32_FILE} to quantise; export it first: "
+            + command("segtailor", "export", path_argument(folder), "--to", "onnx")
         )
     return read_onnx(file, image=image)
 

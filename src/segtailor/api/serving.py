@@ -6,6 +6,7 @@ from pathlib import Path
 
 from segtailor.api.models import model_place, open_model
 from segtailor.core.shipped import is_shipped
+from segtailor.core.text import command, path_argument
 from segtailor.serving.demo import Demo
 from segtailor.serving.server import Server, open_server
 
@@ -23,8 +24,11 @@ def demonstrate(model: str | Path) -> Demo:
         return Demo(
             predictor=predictor, name=name, runtime="ONNX Runtime", note=getattr(predictor, "note", None)
         )
-    whereto = " --out FOLDER" if is_shipped(model) else ""
-    note = f"the bundle has no {EXPORTED}; `segtailor export {model}{whereto}` makes it faster"
+    shipped = is_shipped(model)
+    export = command(
+        "segtailor", "export", *([model, "--out", "FOLDER"] if shipped else [path_argument(model)])
+    )
+    note = f"the bundle has no {EXPORTED}; `{export}` makes it faster"
     return Demo(predictor=predictor, name=name, runtime="PyTorch, not exported", note=note)
 
 

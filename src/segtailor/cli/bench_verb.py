@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from segtailor.cli.options import Json, Size
-from segtailor.cli.output import emit, note, table
+from segtailor.cli.output import Printer, emit, note
 from segtailor.core.target import Includes, parse_budget_ms
 
 OPERATOR_SECONDS = 0.3
@@ -65,7 +64,7 @@ def bench_(
     documents = [row.document() | _verdict(row, limit) for row in rows]
     emit(
         documents[0] if len(documents) == 1 else documents,
-        lambda console: _print(console, documents),
+        lambda printer: _print(printer, documents),
         json=json,
     )
     for warning, names in _warnings(documents).items():
@@ -85,11 +84,15 @@ def _study(flags: BenchFlags, targets: Sequence[str], *, json: bool) -> int:
     for target in targets:
         folder = out if out is None or len(targets) == 1 else out / target.replace("/", "-").replace("?", "-")
         documents.append(run(name, target, out=folder, seconds=seconds))
-    emit(documents[0] if len(documents) == 1 else documents, lambda c: _print_study(c, documents), json=json)
+    emit(
+        documents[0] if len(documents) == 1 else documents,
+        lambda printer: _print_study(printer, documents),
+        json=json,
+    )
     return 0
 
 
-def _print_study(console: Console, documents: list[dict[str, Any]]) -> None:
+def _print_study(printer: Printer, documents: list[dict[str, Any]]) -> None:
     for document in documents:
         rows = [
             [row["series"], row["label"], f"{row['ms']:.4f}", f"{row['macs'] / 1e6:.1f}", f"{row['gmacs_per_ms']:.3f}",
@@ -97,10 +100,10 @@ def _print_study(console: Console, documents: list[dict[str, Any]]) -> None:
             for row in document["rows"]
         ]  # fmt: skip
         title = f"{document['title']} on {document['target']}"
-        console.print(table(title, ["series", "case", ">ms", ">MMACs", ">GMACs/ms", ">published ms"], rows))
+        printer.table(title, ["series", "case", ">ms", ">MMACs", ">GMACs/ms", ">published ms"], rows)
         for granularity, span in document["spans_ms"].items():
-            console.print(f"span by {granularity}: {span:.4f} ms per layer")
-        console.print(document["source"])
+            printer.say(f"span by {granularity}: {span:.4f} ms per layer")
+        printer.say(document["source"])
 
 
 def _missed(documents: list[dict[str, Any]]) -> int:
@@ -132,15 +135,15 @@ def _verdict(row: Any, limit: float | None) -> dict[str, Any]:
     return {"budget_ms": limit, "met": check_contract(row, limit).met}
 
 
-def _print(console: Console, documents: list[dict[str, Any]]) -> None:
+def _print(printer: Printer, documents: list[dict[str, Any]]) -> None:
     rows = []
     for row in documents:
         times = [f"{row[name]:.3f}" for name in ("median_ms", "p95_ms")]
         rows.append([row["network"], row["target"], *times, f"{row['fps']:.1f}", f"{row['spread']:.0%}"])
     columns = ["network", "target", ">median ms", ">p95 ms", ">fps", ">spread"]
-    console.print(table(None, columns, rows))
+    printer.table(None, columns, rows)
     machine = documents[0]["machine"]
     sizes = " and ".join(sorted({f"{row['inputs'][0][1]}x{row['inputs'][0][2]}" for row in documents}))
     included = " and ".join(sorted({str(row["includes"]) for row in documents}))
     hardware = ", ".join([machine["cpu"], f"{machine['cores']} cores", *machine["gpus"]])
-    console.print(f"\n{included} at {sizes}, batch 1, on {hardware}", highlight=False)
+    printer.say("", f"{included} at {sizes}, batch 1, on {hardware}")

@@ -84,7 +84,7 @@ def calibrate_(
     if import_ is not None:
         pack = out or import_.with_suffix(".pack.json")
         result = {"pack": str(pack)} if dry_run else calibration.import_results(import_, pack)
-        emit(result, lambda console: console.print(_summary(result), highlight=False), json=json)
+        emit(result, lambda printer: printer.say(*_summary(result)), json=json)
         return
     recipe = what.recipe()
     pack = out or Path(calibration.pack_name(recipe))
@@ -95,34 +95,36 @@ def calibrate_(
         result = calibration.bundle(recipe, bundle, progress=_progress)
     else:
         result = calibration.calibrate(recipe, pack, display=display_for(sys.stderr, json=json))
-    emit(result, lambda console: console.print(_summary(result), highlight=False), json=json)
+    emit(result, lambda printer: printer.say(*_summary(result)), json=json)
 
 
 def _progress(step: Step) -> None:
     note(f"{step.phase}: {step.done} of {step.total}")
 
 
-def _summary(result: dict[str, Any]) -> str:
+def _summary(result: dict[str, Any]) -> list[str]:
     if "bundle" in result:
-        return (
-            f"{result['entries']} operators in {result['bundle']}\n"
+        return [
+            f"{result['entries']} operators in {result['bundle']}",
             "next: unzip it on the board, run `python board_runner.py` there, and bring results.json back for "
-            "`segtailor calibrate --import results.json`"
-        )
+            "`segtailor calibrate --import results.json`",
+        ]
     if result.get("pearson") is None:
-        return f"device pack {result['pack']}"
-    return (
-        f"device pack {result['pack']}: {result['entries']} entries, {result['estimated']} of them estimated\n"
+        return [f"device pack {result['pack']}"]
+    return [
+        f"device pack {result['pack']}: {result['entries']} entries, {result['estimated']} of them estimated",
         f"against whole networks: Pearson {result['pearson']:.4f}, Spearman {result['spearman']:.4f}, "
-        f"mean error {100 * result['mape']:.1f} %\nplot {result['plot']}{_warning(result)}"
-    )
+        f"mean error {100 * result['mape']:.1f} %",
+        f"plot {result['plot']}",
+        *_warnings(result),
+    ]
 
 
-def _warning(result: dict[str, Any]) -> str:
-    found = [f"\nwarning: {text}" for text in result["warnings"]]
+def _warnings(result: dict[str, Any]) -> list[str]:
+    found = [f"warning: {text}" for text in result["warnings"]]
     if result["disturbed"]:
         found.append(
-            f"\nwarning: other programs disturbed {result['disturbed']} of {result['networks']} networks: "
+            f"warning: other programs disturbed {result['disturbed']} of {result['networks']} networks: "
             "stop them and calibrate again into another file"
         )
-    return "".join(found)
+    return found

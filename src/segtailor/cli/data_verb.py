@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from segtailor.cli.options import DryRun, Json
-from segtailor.cli.output import emit, note, table
+from segtailor.cli.output import Printer, emit, note
 
-SIGNS = {"error": "[red]error[/red]", "warning": "[yellow]warning[/yellow]", "info": "info"}
+STYLES = {"error": "red", "warning": "yellow", "info": ""}
 
 
 def check_(
@@ -33,7 +32,7 @@ def check_(
 
     diagnosis = doctor.examine(lambda: locate(dataset), named=dataset, limit=limit)
     facts = diagnosis.document()
-    emit(facts, lambda console: _print(console, facts), json=json)
+    emit(facts, lambda printer: _print(printer, facts), json=json)
     return 0 if diagnosis.ok else 1
 
 
@@ -73,16 +72,17 @@ def show_(
         note(f"left out: {problem}")
     verb = "would write" if dry_run else "wrote"
     facts = {"picture": str(out), "split": split, "problems": list(sheet.problems)}
-    emit(facts, lambda console: console.print(f"{verb} {out}"), json=json)
+    emit(facts, lambda printer: printer.say(f"{verb} {out}"), json=json)
 
 
-def _print(console: Console, facts: dict[str, Any]) -> None:
+def _print(printer: Printer, facts: dict[str, Any]) -> None:
     for finding in facts["findings"]:
-        console.print(f"{SIGNS[finding['severity']]} {finding['kind']}: {finding['file']}", highlight=False)
-        console.print(f"    {finding['message']}\n    fix: {finding['fix']}", markup=False, highlight=False)
+        severity = finding["severity"]
+        printer.label(severity, STYLES[severity], f"{finding['kind']}: {finding['file']}")
+        printer.say(f"    {finding['message']}", f"    fix: {finding['fix']}")
     rows = [
         [name, part["images"], f"{100 * part['ignored']:.1f}"]
         for name, part in facts.get("splits", {}).items()
     ]
-    console.print(table(None, ["split", ">images", ">ignored %"], rows))
-    console.print("ready for training" if facts["ok"] else "not ready: mend the errors first")
+    printer.table(None, ["split", ">images", ">ignored %"], rows)
+    printer.say("ready for training" if facts["ok"] else "not ready: mend the errors first")

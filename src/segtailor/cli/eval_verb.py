@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from segtailor.cli.options import Json
-from segtailor.cli.output import emit, table
+from segtailor.cli.output import Printer, emit
 from segtailor.cli.surroundings import Where
 from segtailor.core.figures import KIND_FACTS
 
@@ -41,20 +40,20 @@ def eval_(
 
     around = where.surroundings(json=json)
     scores = evaluate(model, data, split=split, batch=batch, surroundings=around)
-    emit(scores, lambda console: _print(console, scores), json=json)
+    emit(scores, lambda printer: _print(printer, scores), json=json)
 
 
-def _print(console: Console, scores: dict[str, Any]) -> None:
+def _print(printer: Printer, scores: dict[str, Any]) -> None:
     parts: dict[str, dict[str, float | None]] = scores.get("per_class", {})
     if parts:
         columns = list(next(iter(parts.values())))
         rows = [[name, *(_percent(row.get(column)) for column in columns)] for name, row in parts.items()]
         heads = [f">{COLUMNS.get(column, column)} %" for column in columns]
-        console.print(table(None, ["name", *heads], rows))
-        console.print("")
+        printer.table(None, ["name", *heads], rows)
+        printer.say("")
     figures = [item for item in KIND_FACTS[scores["kind"]].figures if item.name in scores]
     told = "  ".join(f"{item.label} {item.told(scores[item.name])}" for item in figures)
-    console.print(f"{told}  on {scores['images']} images of {scores['split']}", highlight=False)
+    printer.say(f"{told}  on {scores['images']} images of {scores['split']}")
 
 
 def _percent(value: float | None) -> str:

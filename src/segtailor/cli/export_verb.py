@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from segtailor.cli.options import DryRun, Json, Size
-from segtailor.cli.output import emit, note
+from segtailor.cli.output import Printer, emit, note
 from segtailor.core.errors import UserError
 from segtailor.core.figures import KIND_FACTS, Figure
+from segtailor.core.text import command, path_argument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def export_(
     )
     if quantised and not dry_run:
         document["int8"] = _int8(str(plan.out), flags)
-    emit(document, lambda console: _print(console, document, dry_run=dry_run), json=json)
+    emit(document, lambda printer: _print(printer, document, dry_run=dry_run), json=json)
 
 
 def _check_int8(to: str, flags: ExportFlags) -> None:
@@ -105,11 +105,11 @@ def _headlines() -> list[Figure]:
     return [facts.headline for facts in KIND_FACTS.values()]
 
 
-def _print(console: Console, document: dict[str, Any], *, dry_run: bool) -> None:
+def _print(printer: Printer, document: dict[str, Any], *, dry_run: bool) -> None:
     written = " and ".join(document["files"])
     if dry_run:
         height, width = document["image"]
-        console.print(f"would write {written} for images of {height}x{width}", highlight=False)
+        printer.say(f"would write {written} for images of {height}x{width}")
         return
     headline = next(fact for fact in _headlines() if fact.name == document["headline"])
     worst, drift = document["max_logit_difference"], document[f"{headline.name}_drift"]
@@ -117,9 +117,10 @@ def _print(console: Console, document: dict[str, Any], *, dry_run: bool) -> None
     facts += [] if worst is None else [f"logits differ by at most {worst:.2g}"]
     facts += [] if drift is None else [f"{headline.label} moved by {100 * drift:+.2f} points"]
     pictures = f"{document['conditions']['images']} images"
-    console.print(f"wrote {written}\nchecked on {pictures}: {', '.join(facts)}", highlight=False)
+    printer.say(f"wrote {written}", f"checked on {pictures}: {', '.join(facts)}")
     if "int8" in document:
-        console.print(f"int8: {document['int8']['reason']}", highlight=False)
+        printer.say(f"int8: {document['int8']['reason']}")
     first = document["files"][0]
     if first.endswith(".onnx"):
-        console.print(f"next: segtailor bench {first} --target cpu/onnxruntime/fp32", highlight=False)
+        bench = command("segtailor", "bench", path_argument(first), "--target", "cpu/onnxruntime/fp32")
+        printer.say(f"next: {bench}")

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from segtailor.api import networks
 from segtailor.cli.options import DryRun, Json
 from segtailor.cli.output import emit
+from segtailor.core.text import command, path_argument
 
 
 def import_(
@@ -45,8 +46,9 @@ def import_(
     done = "would write" if dry_run else "wrote"
     emit(
         facts,
-        lambda console: console.print(
-            f"{done} {out}\nnext: segtailor eval {out} --data DATASET --split val", highlight=False
+        lambda printer: printer.say(
+            f"{done} {out}",
+            f"next: {command('segtailor', 'eval', path_argument(out), '--data', 'DATASET', '--split', 'val')}",
         ),
         json=json,
     )

@@ -6,7 +6,7 @@ from typing import Literal
 
 from segtailor.api import catalogue
 from segtailor.cli.options import Json
-from segtailor.cli.output import emit, table
+from segtailor.cli.output import emit
 
 
 def list_(
@@ -37,6 +37,6 @@ def list_(
     rows = catalogue.rows(what)
     emit(
         [name for name, _ in rows],
-        lambda console: console.print(table(None, ["name", "what it is"], rows)),
+        lambda printer: printer.table(None, ["name", "what it is"], rows),
         json=json,
     )

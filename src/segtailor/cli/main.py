@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from cyclopts import App, CycloptsError
 
 import segtailor
+from segtailor.cli.output import note
 from segtailor.core.errors import Interrupted, UserError
+from segtailor.core.text import visible
 
 VERBS: tuple[tuple[str, str], ...] = (
     ("tailor", "Make a network for your data, your device and your budget: the whole way."),
@@ -59,6 +63,9 @@ def build() -> App:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a verb and exit with its code."""
     wait_briefly()
+    if isinstance(sys.stdout, TextIOWrapper):  # letters that this terminal lacks become escapes, not an error
+        sys.stdout.reconfigure(errors="backslashreplace")
+    warnings.formatwarning = _warning
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
@@ -70,20 +77,24 @@ def run(argv: Sequence[str]) -> int:
     except CycloptsError as problem:
         return _fail(f"{problem} See 'segtailor --help' or 'segtailor VERB --help'.")
     except UserError as problem:
-        return _fail(str(problem))
+        return _fail(*problem.lines)
+    except UnicodeEncodeError as problem:
+        if not _no_utf8(problem):
+            return _bug()
+        return _fail(
+            f"'{problem.object}' holds bytes that are no UTF-8, which a library in use cannot work with; rename it."
+        )
     except Interrupted as event:
-        print(event, file=sys.stderr)
+        note(str(event))
         return 130
     except KeyboardInterrupt:
-        print("interrupted.", file=sys.stderr)
+        note("interrupted.")
         return 130
     except BrokenPipeError:  # the reader of a pipe went away, e.g. `segtailor list | head`
         sys.stderr.close()
         return 0
     except Exception:  # noqa: BLE001 - the last resort: a bug of ours, shown in full
-        traceback.print_exc()
-        print("this is a bug in segtailor: please report it with the lines above.", file=sys.stderr)
-        return 2
+        return _bug()
 
 
 def wait_briefly() -> None:
@@ -96,6 +107,28 @@ def wait_briefly() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
-def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
+def _warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,  # noqa: ARG001
+) -> str:
+    """Write a warning of a library, which may hold names, in one line."""
+    return visible(f"{filename}:{lineno}: {category.__name__}: {message}") + "\n"
+
+
+def _no_utf8(problem: UnicodeEncodeError) -> bool:
+    """Tell whether a name of a file was at fault: Python writes bytes that are no UTF-8 as surrogates."""
+    return isinstance(problem.object, str) and "\ud800" <= problem.object[problem.start] <= "\udfff"
+
+
+def _bug() -> int:
+    note(*traceback.format_exc().splitlines())
+    note("this is a bug in segtailor: please report it with the lines above.")
+    return 2
+
+
+def _fail(message: str, *more: str) -> int:
+    note(f"error: {message}", *more)
     return 1

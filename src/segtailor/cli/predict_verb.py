@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from segtailor.cli.options import DryRun, Json, Size
-from segtailor.cli.output import emit
+from segtailor.cli.output import Printer, emit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,28 +64,26 @@ def predict_(
     if dry_run:
         model_place(model)
         facts = outline(inputs, out, settings).document()
-        emit(facts, lambda console: _print_outline(console, facts), json=json)
+        emit(facts, lambda printer: _print_outline(printer, facts), json=json)
     else:
         shown = display_for(sys.stderr, json=json)
         facts = predict(model, inputs, out, settings=settings, device=flags.device, display=shown)
-        emit(facts, lambda console: _print(console, facts), json=json)
+        emit(facts, lambda printer: _print(printer, facts), json=json)
     return 1 if facts["failures"] else 0
 
 
-def _print(console: Console, facts: dict[str, Any]) -> None:
+def _print(printer: Printer, facts: dict[str, Any]) -> None:
     done, failed = len(facts["results"]), len(facts["failures"])
-    console.print(
+    printer.say(
         f"wrote {done} result{'s' * (done != 1)} to {facts['out']}: {facts['frames']} frames, "
-        f"{facts['fps']:.1f} fps from reading to writing",
-        markup=False,
-        highlight=False,
+        f"{facts['fps']:.1f} fps from reading to writing"
     )
     if failed:
-        console.print(f"{failed} failed, named above", highlight=False)
+        printer.say(f"{failed} failed, named above")
 
 
-def _print_outline(console: Console, facts: dict[str, Any]) -> None:
+def _print_outline(printer: Printer, facts: dict[str, Any]) -> None:
     for row in facts["results"]:
-        console.print(f"would write {row['output']} from {row['input']}", markup=False, highlight=False)
+        printer.say(f"would write {row['output']} from {row['input']}")
     for row in facts["failures"]:
-        console.print(f"failed: {row['problem']}", markup=False, highlight=False)
+        printer.say(f"failed: {row['problem']}")

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from segtailor.cli.options import DryRun, Json
-from segtailor.cli.output import emit, table
+from segtailor.cli.output import Printer, emit
 from segtailor.cli.surroundings import Where
 
 
@@ -50,23 +49,23 @@ def report_(
         for run in runs if pictures else ():
             reporting.look(run, surroundings=where.surroundings(json=json))
         result = reporting.report(runs, out)
-    emit(result, lambda console: _print(console, result), json=json)
+    emit(result, lambda printer: _print(printer, result), json=json)
 
 
-def _print(console: Console, result: dict[str, Any]) -> None:
+def _print(printer: Printer, result: dict[str, Any]) -> None:
     if result.get("verdict"):
-        console.print(result["verdict"], markup=False, highlight=False)
+        printer.say(result["verdict"])
     if "compared" in result:
         rows = [
             [run["name"], run["kind"], run["status"], _percent(run["quality"]), _cost(run), run["seed"]]
             for run in result["compared"]
         ]
-        console.print(table(None, ["run", "kind", "status", ">mIoU", ">cost", ">seed"], rows), markup=False)
-        console.print(f"{len(result['differing'])} settings differ", markup=False, highlight=False)
+        printer.table(None, ["run", "kind", "status", ">mIoU", ">cost", ">seed"], rows)
+        printer.say(f"{len(result['differing'])} settings differ")
     for line in result.get("missing", ()):
-        console.print(f"missing: {line}", markup=False, highlight=False)
+        printer.say(f"missing: {line}")
     size = f" ({result['bytes'] / 2**20:.2f} MiB)" if "bytes" in result else ""
-    console.print(f"report {result['report']}{size}", markup=False, highlight=False)
+    printer.say(f"report {result['report']}{size}")
 
 
 def _percent(share: float | None) -> str:

@@ -30,5 +30,5 @@ def resume_(
     around = where.surroundings(json=json)
     found = go_on(run, around) if is_tailoring(run) else resume(run, surroundings=around)
     result = {"run": str(run), **found}
-    emit(result, lambda console: console.print_json(data=result), json=json)
+    emit(result, lambda printer: printer.document(result), json=json)
     return 0 if found.get("met", True) else 1

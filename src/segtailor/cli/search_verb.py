@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from segtailor.cli.options import DryRun, Json, Size
-from segtailor.cli.output import emit, table
+from segtailor.cli.output import Printer, emit
 from segtailor.cli.surroundings import Where
+from segtailor.core.text import command, path_argument
 from segtailor.recipes.choices import SearchChoices
 
 
@@ -57,32 +56,33 @@ def search_(
             **searching.preview(asked, surroundings=around),
             "recipe": recipe_document(asked),
         }
-        emit(facts, lambda console: console.print_json(data=facts), json=json)
+        emit(facts, lambda printer: printer.document(facts), json=json)
         return
     found: dict[str, Any] = searching.search(asked, out, surroundings=around)
     result = {"run": str(out), **found, "trials": len(found["trials"])}
-    emit(result, lambda console: _print(console, result, data), json=json)
+    emit(result, lambda printer: _print(printer, result, data), json=json)
 
 
-def _print(console: Console, result: dict[str, Any], data: str) -> None:
+def _print(printer: Printer, result: dict[str, Any], data: str) -> None:
     unit, measure = result["unit"], f">{result.get('measure', 'mIoU')} %"
     if "study" in result:
         rows = [[row["entrant"], *_figures(row)] for row in result["study"]]
-        console.print(table(None, ["entrant", measure, f">cost in {unit}"], rows))
+        printer.table(None, ["entrant", measure, f">cost in {unit}"], rows)
     else:
         name = "family" if "family" in result else "front"
         rows = [[_how(row), *_figures(row), row["fingerprint"]] for row in result[name]]
-        console.print(table(None, [name, measure, f">cost in {unit}", "architecture"], rows))
+        printer.table(None, [name, measure, f">cost in {unit}", "architecture"], rows)
     failed = f", {result['failed']} of them failed" if result["failed"] else ""
-    console.print(
-        f"\n{result['trials']} trials{failed}; best: {100 * result['quality']:.1f} % at {result['cost']:.4g} {unit}, "
-        f"{result['architecture']}\nplot {result['report']}\n"
-        f"next: segtailor train {shlex.quote(result['architecture'])} --data {shlex.quote(data)} "
-        f"--out {shlex.quote(result['run'] + '-trained')}",
-        highlight=False,
+    best = f"{100 * result['quality']:.1f} % at {result['cost']:.4g} {unit}, {result['architecture']}"
+    found, out = path_argument(result["architecture"]), path_argument(result["run"] + "-trained")
+    printer.say(
+        "",
+        f"{result['trials']} trials{failed}; best: {best}",
+        f"plot {result['report']}",
+        f"next: {command('segtailor', 'train', found, '--data', data, '--out', out)}",
     )
     for warning in result.get("warnings", ()):
-        console.print(f"note: {warning}", highlight=False)
+        printer.say(f"note: {warning}")
 
 
 def _figures(row: dict[str, Any]) -> list[str]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from segtailor.cli.options import DryRun, Json
 from segtailor.cli.output import emit, note
+
+if TYPE_CHECKING:
+    from segtailor.serving.server import Server
 
 
 def serve_(
@@ -44,14 +49,20 @@ def serve_(
     verb = "would show" if dry_run else "showing"
     emit(
         facts,
-        lambda console: console.print(
-            f"{verb} {demo.name} ({demo.runtime}) at {server.url}", markup=False, highlight=False
-        ),
+        lambda printer: printer.say(f"{verb} {demo.name} ({demo.runtime}) at {server.url}"),
         json=json,
     )
     sys.stdout.flush()
     if dry_run:
         server.listening.close()
         return
+    run_until_interrupted(server)
+
+
+def run_until_interrupted(server: Server) -> None:
+    """Serve until Ctrl-C, and then end at once, whatever is under way."""
     with suppress(KeyboardInterrupt):  # the usual way to end it
         server.run()
+    if server.busy:  # the end of Python would wait for the network, whose answer nobody awaits any more
+        sys.stdout.flush()
+        os._exit(0)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from segtailor import api
 from segtailor.cli.options import Json, Size
-from segtailor.cli.output import emit, note, table
+from segtailor.cli.output import Printer, emit, note
 from segtailor.core.plan import OPERATORS, Plan
 
 
@@ -42,12 +41,12 @@ def show_(
         note(f"wrote {svg}")
     emit(
         facts,
-        lambda console: _print(console, facts, api.plan(name, image=image, classes=facts["classes"])),
+        lambda printer: _print(printer, facts, api.plan(name, image=image, classes=facts["classes"])),
         json=json,
     )
 
 
-def _print(console: Console, facts: dict[str, Any], plan: Plan) -> None:
+def _print(printer: Printer, facts: dict[str, Any], plan: Plan) -> None:
     rows = []
     for node in plan.nodes:
         call, shape = plan.call(node.name), plan.shape(node.name)
@@ -57,14 +56,15 @@ def _print(console: Console, facts: dict[str, Any], plan: Plan) -> None:
             ", ".join(node.inputs) if len(node.inputs) < 4 else f"{node.inputs[0]}, ... {node.inputs[-1]}"
         )
         rows.append([node.name, kind, inputs, size, f"{call.macs() / 1e6:,.1f}", f"{call.params():,}"])
-    console.print(table(None, ["layer", "operator", "inputs", "output", ">MMACs", ">params"], rows))
+    printer.table(None, ["layer", "operator", "inputs", "output", ">MMACs", ">params"], rows)
     field = facts["receptive_field"]
-    console.print(
-        f"\n{facts['name']}  {facts['family']}  {facts['fingerprint']}\n"
+    printer.say(
+        "",
+        f"{facts['name']}  {facts['family']}  {facts['fingerprint']}",
         f"{facts['macs'] / 1e9:,.3f} G multiply-accumulates at {facts['image'][0]}x{facts['image'][1]}, "
-        f"{facts['params']:,} parameters ({facts['train_params']:,} in training), {facts['classes']} classes\n"
+        f"{facts['params']:,} parameters ({facts['train_params']:,} in training), {facts['classes']} classes",
         f"output stride {facts['output_stride']:g}, "
-        f"receptive field {'the whole image' if field is None else f'{math.ceil(field)} pixels'}"
+        f"receptive field {'the whole image' if field is None else f'{math.ceil(field)} pixels'}",
     )
     for key, value in facts["published"].items():
-        console.print(f"  {key}: {value}", markup=False)
+        printer.say(f"  {key}: {value}")

@@ -63,16 +63,16 @@ def tailor_(
         emit({"run": str(out), **facts}, lambda _: None, json=json)
         return 0
     result = run.carry_out(plan, out, around)
-    emit(result, lambda console: console.print(summary(result), highlight=False), json=json)
+    emit(result, lambda printer: printer.say(*summary(result)), json=json)
     return 0 if result["met"] else 1
 
 
-def summary(result: Mapping[str, Any]) -> str:
+def summary(result: Mapping[str, Any]) -> list[str]:
     """Say in a few lines what came of it."""
     lines = [str(result["verdict"])]
     if result.get("model"):
         lines += [f"model:  {result['model']}", f"file:   {result['file']}"]
-    return "\n".join([*lines, f"report: {result['report']}"])
+    return [*lines, f"report: {result['report']}"]
 
 
 def _tell(facts: Mapping[str, Any]) -> None:

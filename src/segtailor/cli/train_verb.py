@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -16,6 +15,7 @@ from segtailor.cli.output import emit
 from segtailor.cli.surroundings import Where
 from segtailor.core.errors import UserError
 from segtailor.core.figures import KIND_FACTS
+from segtailor.core.text import command, path_argument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,17 +95,17 @@ def train_(
         )
     if dry_run:
         facts = {"run": str(out), "recipe": recipe_document(recipe)}
-        emit(facts, lambda console: console.print_json(data=facts), json=json)
+        emit(facts, lambda printer: printer.document(facts), json=json)
         return
     result = {"run": str(out), **training.train(recipe, out, check=check, surroundings=around)}
-    emit(result, lambda console: console.print(_summary(result, data), highlight=False), json=json)
+    emit(result, lambda printer: printer.say(*_summary(result, data)), json=json)
 
 
-def _summary(result: Mapping[str, object], data: str) -> str:
-    model = quote(str(result["model"]))
+def _summary(result: Mapping[str, object], data: str) -> list[str]:
+    model = path_argument(result["model"])
     found = next((facts.headline for facts in KIND_FACTS.values() if facts.headline.name in result), None)
     value = result[found.name] if found is not None else None
     if found is None or not isinstance(value, float):  # nothing was held out to score on
-        return f"bundle in {result['model']}\nnext: segtailor bench {model}"
+        return [f"bundle in {result['model']}", f"next: {command('segtailor', 'bench', model)}"]
     score = f"val {found.label} {found.told(value)}, bundle in {result['model']}"
-    return f"{score}\nnext: segtailor eval {model} --data {quote(data)} --split val"
+    return [score, f"next: {command('segtailor', 'eval', model, '--data', data, '--split', 'val')}"]

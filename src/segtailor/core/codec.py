@@ -36,7 +36,7 @@ def to_json(value: Any) -> Any:
 def from_json(kind: type[T], data: Any, *, what: str, error: type[UserError] = UserError) -> T:
     """Validate plain JSON data into `kind`; a mistake raises `error` naming the field and what is allowed."""
     try:
-        value: T = adapter(kind).validate_json(json.dumps(data), strict=True)
+        value: T = _validated(kind, data)
     except ValidationError as problem:
         raise error(f"{what}: {explain(problem)}") from None
     extra = _first_unknown(data, to_json(value))
@@ -44,6 +44,14 @@ def from_json(kind: type[T], data: Any, *, what: str, error: type[UserError] = U
         names = ", ".join(field.name for field in fields(kind)) if is_dataclass(kind) else "see the schema"
         raise error(f"{what}: {extra}: no such field; {kind.__name__} has: {names}")
     return value
+
+
+def _validated(kind: type[T], data: Any) -> T:
+    try:
+        text = json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # a name of a file that is no UTF-8, which pydantic's reader of JSON refuses
+        return adapter(kind).validate_python(data)
+    return adapter(kind).validate_json(text, strict=True)
 
 
 def explain(problem: ValidationError) -> str:

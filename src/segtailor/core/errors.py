@@ -10,7 +10,14 @@ MOST_NAMES = 50  # known names that an error lists
 
 
 class UserError(Exception):
-    """Something the user can fix: the command line prints the message without a traceback and exits with 1."""
+    """Something the user can fix: the command line prints the message without a traceback and exits with 1.
+
+    A message is one line; `more` are further lines, such as a list. Line breaks inside a line belong to names.
+    """
+
+    def __init__(self, message: str = "", *more: str) -> None:
+        super().__init__("\n".join((message, *more)))
+        self.lines = (message, *more)
 
 
 class InvalidArchitecture(UserError):

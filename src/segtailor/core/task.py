@@ -38,6 +38,9 @@ class Task:
             )
         if len(set(self.classes)) != len(self.classes):
             raise DataProblem("two classes have the same name; rename one of them.")
+        for name in self.classes:
+            if any("\ud800" <= sign <= "\udfff" for sign in name):  # neither files nor pages can hold one
+                raise DataProblem(f"the class name '{name}' holds half a character; write it in UTF-8.")
         if not self.palette:
             object.__setattr__(self, "palette", default_palette(len(self.classes)))
         if len(self.palette) != len(self.classes):

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from segtailor.core.errors import MissingCost
 from segtailor.core.plan import OPERATORS, OpCall, Plan
+from segtailor.core.text import command
 from segtailor.costs.keys import describe, key_of, parts
 from segtailor.costs.pack import Entry, Pack
 
@@ -54,13 +55,16 @@ class LatencyTable:
 
     def _missing(self, call: OpCall) -> MissingCost:
         pack = self.pack
-        height, width = pack.image
+        image = "x".join(map(str, pack.image))
+        measure = command(
+            *("segtailor", "calibrate", "--space", pack.space, "--target", pack.target),
+            *("--image", image, "--classes", pack.classes),
+        )
         single = {name: value for name, value in pack.settings.items() if isinstance(value, str | int)}
         settings = ", ".join(f"{name}={value}" for name, value in single.items())
         return MissingCost(
             f"the latency table has no entry for {describe(call)}. Either the network is not of space "
-            f"'{pack.space}' ({settings or 'as it is'}) at {height}x{width} with {pack.classes} classes, or "
-            f"calibration ended early. Measure it with: segtailor calibrate --space {pack.space} "
-            f"--target '{pack.target}' --image {height}x{width} --classes {pack.classes}; --set NAME=VALUE there "
-            "has other settings of the space."
+            f"'{pack.space}' ({settings or 'as it is'}) at {image} with {pack.classes} classes, or "
+            f"calibration ended early. Measure it with: {measure}; --set NAME=VALUE there has "
+            "other settings of the space."
         )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.plan import Plan
+from segtailor.core.text import escaped
 from segtailor.costs.estimate import non_negative_fit
 from segtailor.costs.pack import DISTURBED, Checked, Correction, Pack, Trust
 from segtailor.costs.table import LatencyTable
@@ -150,7 +151,7 @@ def scatter(trust: Trust, *, title: str) -> str:
 
     marks = [
         f'<circle cx="{place(one.measured_ms):.1f}" cy="{size - place(one.predicted_ms):.1f}" r="4" '
-        f'fill="#2266aa" fill-opacity="0.6"><title>{one.fingerprint}</title></circle>'
+        f'fill="#2266aa" fill-opacity="0.6"><title>{escaped(one.fingerprint)}</title></circle>'
         for one in trust.networks
     ]
     ticks = []
@@ -166,7 +167,7 @@ def scatter(trust: Trust, *, title: str) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size} {size}" font-family="sans-serif" '
             'font-size="11">',
             f'<rect width="{size}" height="{size}" fill="white"/>',
-            f'<text x="{size / 2}" y="20" text-anchor="middle" font-size="13">{_escape(title)}</text>',
+            f'<text x="{size / 2}" y="20" text-anchor="middle" font-size="13">{escaped(title)}</text>',
             f'<text x="{size / 2}" y="36" text-anchor="middle">{summary}, {len(trust.networks)} networks</text>',
             f'<path d="M{low} {low}V{high}H{high}" fill="none" stroke="#444"/>',
             f'<path d="M{low} {high}L{high} {low}" stroke="#999" stroke-dasharray="4 4"/>',
@@ -178,7 +179,3 @@ def scatter(trust: Trust, *, title: str) -> str:
             "</svg>\n",
         ]
     )
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

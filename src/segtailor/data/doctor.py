@@ -78,9 +78,7 @@ class Diagnosis:
         more = len(self.errors) - TOLD
         if more > 0:
             lines.append(f"- and {more} more")
-        raise DataProblem(
-            f"the dataset has {len(self.errors)} error(s); mend them before training:\n" + "\n".join(lines)
-        )
+        raise DataProblem(f"the dataset has {len(self.errors)} error(s); mend them before training:", *lines)
 
 
 def examine(open_dataset: Callable[[], Dataset], *, named: str = "", limit: int | None = None) -> Diagnosis:

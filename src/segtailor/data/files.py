@@ -73,6 +73,15 @@ def decode_image(data: bytes, *, name: str, limit: int = PIXEL_LIMIT) -> NDArray
         return _upright_rgb(picture, subject)
 
 
+def image_size(data: bytes, *, name: str, limit: int = PIXEL_LIMIT) -> tuple[int, int]:
+    """Return the height and width that the header of an image states; `limit` bounds its pixels."""
+    subject = f"image {name}"
+    if not data:
+        raise _unusable(subject, "it is empty (zero bytes)")
+    with _decoded(BytesIO(data), subject, limit, load=False) as picture:
+        return picture.height, picture.width
+
+
 def read_mask(path: Path) -> RawMask:
     """Read a mask without interpreting it: greyscale and palette files give ids, the others colours."""
     with _opened(path, "mask") as picture:
@@ -170,7 +179,7 @@ def _opened(path: Path, what: str) -> Iterator[Image.Image]:
 
 
 @contextmanager
-def _decoded(source: Path | BytesIO, subject: str, limit: int) -> Iterator[Image.Image]:
+def _decoded(source: Path | BytesIO, subject: str, limit: int, *, load: bool = True) -> Iterator[Image.Image]:
     smaller = "Make it smaller first."
     try:
         with warnings.catch_warnings():  # of sizes well below our own limit
@@ -180,7 +189,8 @@ def _decoded(source: Path | BytesIO, subject: str, limit: int) -> Iterator[Image
             if picture.width * picture.height > limit:
                 size = f"{picture.width}x{picture.height}"
                 raise _unusable(subject, f"{size} is over the limit of {limit} pixels", smaller)
-            picture.load()
+            if load:
+                picture.load()
             yield picture
     except Image.DecompressionBombError:
         raise _unusable(subject, f"it is over the limit of {limit} pixels", smaller) from None

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from segtailor.core.atomic import writing
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Colour, Task
+from segtailor.core.text import visible
 from segtailor.data.dataset import Dataset, Pair, Sample
 from segtailor.data.files import SUFFIXES
 from segtailor.tasks import Look, kind_of
@@ -95,13 +96,14 @@ def _cell(name: str, pair: Pair, task: Task) -> Image.Image:
     target = kind.targets(task).resized(pair.labels, (height, width), (size[1], size[0]))
     cell.paste(Image.fromarray(shown), (0, LINE))
     cell.paste(kind.paint(shown, target, task, Look(form="overlay")), (CELL + GAP, LINE))
-    ImageDraw.Draw(cell).text((0, 3), _fitted(name, 2 * CELL), INK, font=_font())
+    ImageDraw.Draw(cell).text((0, 3), _fitted(visible(name), 2 * CELL), INK, font=_font())
     return cell
 
 
 def _legend(task: Task, pairs: Sequence[Pair], width: int) -> Image.Image:
     """Draw a swatch and a text for everything that colours on this sheet mean, such as every class and its share."""
-    lines = kind_of(task).legend([pair.labels for pair in pairs], task)
+    named = kind_of(task).legend([pair.labels for pair in pairs], task)
+    lines = [(colour, visible(text)) for colour, text in named]
     entry = max(int(_font().getlength(text)) for _, text in lines) + LINE + 3 * GAP
     entry = min(entry, width - 2 * GAP)
     per_row = max(1, (width - GAP) // entry)

@@ -61,7 +61,9 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
             f"{len(names)} image(s) cannot be divided into train and {' and '.join(counts)}; "
             "add images, or give val=0 to train without validation."
         )
-    ranked = sorted(names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
+    ranked = sorted(
+        names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode(errors="surrogatepass")).digest()
+    )
     held: dict[str, set[str]] = {}
     start = 0
     for split, count in counts.items():

@@ -21,6 +21,7 @@ from segtailor.core.errors import UserError
 from segtailor.core.shipped import DESCRIPTION
 from segtailor.core.space import Architecture, architecture_document, parse_architecture
 from segtailor.core.task import Preprocessing, Task
+from segtailor.core.text import require_utf8
 from segtailor.nets.build import build
 from segtailor.nets.inference import pixels_of, predict_picture
 from segtailor.nets.network import Network
@@ -67,6 +68,7 @@ def save_bundle(folder: Path, model: Model, *, precision: Precision = "fp32") ->
 
     `fp16` halves the file: kernels are rounded to half precision, and read as single precision again.
     """
+    require_utf8(folder, what="bundle")
     folder.mkdir(parents=True, exist_ok=True)
     state = {
         name: _stored(name, tensor.detach().to("cpu"), precision).contiguous()
@@ -88,6 +90,7 @@ def save_bundle(folder: Path, model: Model, *, precision: Precision = "fp32") ->
 
 def load_bundle(folder: Path) -> Model:
     """Read a bundle, in evaluation mode."""
+    require_utf8(folder, what="bundle")
     if not (folder / DESCRIPTION).is_file():
         raise BundleProblem(
             f"{folder} is no bundle: it has no {DESCRIPTION}. Give the folder that `train` wrote."

@@ -16,6 +16,7 @@ from segtailor.core.errors import Unsupported
 from segtailor.core.task import Task
 from segtailor.tasks import kind_of
 
+STRIDE = 32  # pixels of a side that become one in the depth of most networks: shorter sides are no cheaper
 NETWORK_PIXELS = 2**24  # 4096x4096: beyond this the logits of 19 classes alone take more than 1.2 GB
 
 
@@ -45,11 +46,12 @@ def label(
     image: NDArray[np.uint8],
     *,
     size: tuple[int, int] | None = None,
+    pixels: int = NETWORK_PIXELS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Labelled:
-    """Label a picture; the network sees it at `size`, else at its own, reduced only where memory demands it."""
+    """Label a picture; the network sees it at `size`, else at its own, reduced only above so many `pixels`."""
     own = (image.shape[0], image.shape[1])
-    seen = network_size(own, size)
+    seen = network_size(own, size, most=pixels)
     start = clock()
     shown = image if seen == own else _resized(image, seen)
     ready = clock()
@@ -61,22 +63,31 @@ def label(
     return Labelled(labels=labels, network_size=seen, resize_ms=resize_ms, network_ms=1e3 * (done - ready))
 
 
-def network_size(own: tuple[int, int], asked: tuple[int, int] | None = None) -> tuple[int, int]:
+def network_size(
+    own: tuple[int, int], asked: tuple[int, int] | None = None, *, most: int = NETWORK_PIXELS
+) -> tuple[int, int]:
     """Return the (height, width) at which the network sees a picture."""
     if asked is not None:
-        if min(asked) < 1 or asked[0] * asked[1] > NETWORK_PIXELS:
+        if min(asked) < 1 or _work(*asked) > NETWORK_PIXELS:
             raise Unsupported(
                 f"size {asked[0]}x{asked[1]} is empty or needs too much memory; "
                 f"give 1 to {NETWORK_PIXELS} pixels, for example 512x1024."
             )
         return asked
     height, width = own
-    if height * width <= NETWORK_PIXELS:
+    if _work(height, width) <= most:
         return own
-    scale = math.sqrt(NETWORK_PIXELS / (height * width))
-    # A side that would vanish keeps one pixel, and the other then takes what is left.
-    reduced = min(max(1, math.floor(height * scale)), NETWORK_PIXELS)
-    return reduced, min(max(1, math.floor(width * scale)), NETWORK_PIXELS // reduced)
+    shorter, longer = sorted(own)
+    scale = math.sqrt(most / (height * width))
+    if shorter * scale < STRIDE:
+        scale = most / STRIDE / longer
+    # A side that would vanish keeps one pixel.
+    return max(1, math.floor(height * scale)), max(1, math.floor(width * scale))
+
+
+def _work(height: int, width: int) -> int:
+    """Return the pixels that a picture costs a network."""
+    return max(height, STRIDE) * max(width, STRIDE)
 
 
 def described(found: NDArray[Any], task: Task) -> dict[str, float]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any, NamedTuple
+
+from segtailor.core.text import escaped
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 STYLE = """
@@ -50,10 +51,10 @@ def chart(values: Sequence[Value], *, title: str, subtitle: str, unit: str, line
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-            f'height="{HEIGHT}" role="img" aria-label="{escape(title)}">',
+            f'height="{HEIGHT}" role="img" aria-label="{escaped(title)}">',
             f'<style>{STYLE}</style><rect class="page" width="100%" height="100%"/>',
-            f'<text class="ink" x="16" y="24" font-size="15" font-weight="600">{escape(title)}</text>',
-            f'<text class="soft" x="16" y="42" font-size="11">{escape(subtitle)}</text>',
+            f'<text class="ink" x="16" y="24" font-size="15" font-weight="600">{escaped(title)}</text>',
+            f'<text class="soft" x="16" y="42" font-size="11">{escaped(subtitle)}</text>',
             *_axis(labels, top, unit),
             *marks,
             *(_legend(series) if len(series) > 1 else []),
@@ -89,7 +90,7 @@ def _axis(labels: Sequence[str], top: float, unit: str) -> list[str]:
             if len(label) > 4
             else ' text-anchor="middle"'
         )
-        parts.append(f'<text class="ink" x="{x:.1f}" y="{y}" font-size="11"{turn}>{escape(label)}</text>')
+        parts.append(f'<text class="ink" x="{x:.1f}" y="{y}" font-size="11"{turn}>{escaped(label)}</text>')
     return parts
 
 
@@ -104,7 +105,7 @@ def _bars(values: Sequence[Value], labels: list[str], series: list[str], top: fl
         colour = COLOURS[series.index(value.series) % len(COLOURS)]
         parts.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(1.0, width - 2):.1f}" height="{HEIGHT - BOTTOM - y:.1f}" '
-            f'rx="2" fill="{colour}"><title>{escape(value.hint)}</title></rect>'
+            f'rx="2" fill="{colour}"><title>{escaped(value.hint)}</title></rect>'
         )
     return parts
 
@@ -121,7 +122,7 @@ def _lines(values: Sequence[Value], labels: list[str], series: list[str], top: f
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"><title>{escape(hint)}</title></circle>'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"><title>{escaped(hint)}</title></circle>'
             for x, y, hint in points
         ]
     return parts
@@ -133,6 +134,8 @@ def _legend(series: Sequence[str]) -> list[str]:
         parts.append(
             f'<rect x="{x}" y="{HEIGHT - 22}" width="14" height="11" rx="2" fill="{COLOURS[index % 6]}"/>'
         )
-        parts.append(f'<text class="ink" x="{x + 20}" y="{HEIGHT - 12}" font-size="12">{escape(name)}</text>')
+        parts.append(
+            f'<text class="ink" x="{x + 20}" y="{HEIGHT - 12}" font-size="12">{escaped(name)}</text>'
+        )
         x += 36 + 7 * len(name)
     return parts

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from segtailor.core.plan import IMAGE, OPERATORS, Node, Plan, count
+from segtailor.core.text import escaped
 from segtailor.report.layout import Place, arrange, lanes_per_band
 from segtailor.report.numbers import amount
 
@@ -56,7 +55,7 @@ def draw_plan(plan: Plan, *, title: str, embedded: bool = False) -> str:
     name = "" if embedded else 'xmlns="http://www.w3.org/2000/svg" '
     parts = [
         f'<svg {name}viewBox="0 {top} {width} {height}" '
-        f'width="{width}" height="{height}" role="img" aria-label="{escape(title)}">',
+        f'width="{width}" height="{height}" role="img" aria-label="{escaped(title)}">',
         *([] if embedded else [f"<style>{STYLE}</style>", '<rect class="page" width="100%" height="100%"/>']),
         *([] if embedded else _heading(plan, title)),
         *_bands(places, tops, width),
@@ -75,7 +74,7 @@ def _heading(plan: Plan, title: str) -> list[str]:
         f"{amount(sizes.params)} parameters"
     )
     return [
-        f'<text class="ink" x="16" y="26" font-size="17" font-weight="600">{escape(title)}</text>',
+        f'<text class="ink" x="16" y="26" font-size="17" font-weight="600">{escaped(title)}</text>',
         f'<text class="soft" x="16" y="46" font-size="12">{facts}</text>',
     ]
 
@@ -121,7 +120,7 @@ def _nodes(plan: Plan, places: dict[str, Place], tops: dict[int, int], colours: 
 
 def _mark(plan: Plan, node: Node, x: int, y: int, colours: dict[str, str]) -> str:
     kind = _kind(node)
-    output = escape(next((output for output, name in plan.outputs.items() if name == node.name), ""))
+    output = escaped(next((output for output, name in plan.outputs.items() if name == node.name), ""))
     if kind in SMALL:
         text = {"sum": "+", "concat": "‖", "gate": "×", "blend": "±"}.get(kind, "")
         after = (
@@ -140,7 +139,7 @@ def _mark(plan: Plan, node: Node, x: int, y: int, colours: dict[str, str]) -> st
 
 def _hint(plan: Plan, node: Node) -> str:
     call, shape = plan.call(node.name), plan.shape(node.name)
-    return escape(
+    return escaped(
         f"{node.name}: {_label(node)}, {shape.channels}x{shape.height}x{shape.width}, stride {node.stride}, "
         f"{call.macs() / 1e6:.1f} MMACs, {call.params()} parameters"
     )
@@ -153,7 +152,7 @@ def _legend(colours: dict[str, str], *, top: int, width: int) -> tuple[list[str]
         if x + need > width - 16:
             x, y = 16, y + 22
         parts.append(f'<rect x="{x}" y="{y}" width="16" height="12" rx="3" fill="{colour}"/>')
-        parts.append(f'<text class="ink" x="{x + 22}" y="{y + 10}" font-size="12">{escape(label)}</text>')
+        parts.append(f'<text class="ink" x="{x + 22}" y="{y + 10}" font-size="12">{escaped(label)}</text>')
         x += need
     note = "numbers are channels; + sum, × product, ‖ join, ○ resize or pass; faded: training only"
     parts.append(f'<text class="soft" x="16" y="{y + 32}" font-size="11">{note}</text>')

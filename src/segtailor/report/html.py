@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from segtailor.core.text import visible
 from segtailor.report import figures, numbers, strips, views
 from segtailor.report.comparison import Comparison
 from segtailor.report.document import DrawnNetwork, Report
@@ -84,6 +85,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_shown,
     )
     for write in (
         numbers.percent,
@@ -110,6 +112,11 @@ def _environment() -> Environment:
         "most_classes": views.MOST_CLASSES,
     }
     return made
+
+
+def _shown(value: Any) -> Any:
+    """Make a value that a template writes visible; what is markup has done so itself."""
+    return visible(value, lines=True) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _marked(draw: Any) -> Any:

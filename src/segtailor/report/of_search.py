@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import Any
 
 from segtailor.core.codec import read_json
 from segtailor.core.errors import UserError
 from segtailor.core.plan import Plan, Shape, count
 from segtailor.core.space import plan_of, read_architecture
+from segtailor.core.text import command, path_argument
 from segtailor.costs import LatencyTable, read_pack
 from segtailor.report.document import (
     Command,
@@ -218,11 +218,6 @@ def _failures(run: RunFolder) -> str:
 def _next(run: RunFolder, best: dict[str, Any] | None) -> list[Command]:
     if best is None or not run.finished:
         return []
-    file = shlex.quote(str(run.layout.architecture(text(best, "fingerprint"))))
-    data = shlex.quote(text(run.recipe, "data"))
-    return [
-        Command(
-            text=f"segtailor train {file} --data {data} --out trained",
-            note="Train the chosen network in full:",
-        )
-    ]
+    file, data = run.layout.architecture(text(best, "fingerprint")), text(run.recipe, "data")
+    train = command("segtailor", "train", path_argument(file), "--data", data, "--out", "trained")
+    return [Command(text=train, note="Train the chosen network in full:")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from segtailor.core.codec import read_json
@@ -10,6 +9,7 @@ from segtailor.core.errors import UserError
 from segtailor.core.figures import KIND_FACTS, Figure
 from segtailor.core.plan import Plan, Shape, count
 from segtailor.core.space import Architecture, identity, parse_architecture, plan_of
+from segtailor.core.text import command, path_argument
 from segtailor.report.document import ClassQuality, Command, DrawnNetwork, Fact, Quality, Report, Verdict
 from segtailor.report.fields import at, number, size, table, text, whole
 from segtailor.report.folder import RunFolder, present
@@ -149,7 +149,5 @@ def _palette(run: RunFolder) -> dict[str, tuple[int, int, int]]:
 def _next(run: RunFolder, data: str) -> list[Command]:
     if not run.finished:
         return []
-    bundle = shlex.quote(str(run.layout.weights))
-    return [
-        Command(text=f"segtailor eval {bundle} --data {shlex.quote(data)}", note="Score the trained network:")
-    ]
+    score = command("segtailor", "eval", path_argument(run.layout.weights), "--data", data)
+    return [Command(text=score, note="Score the trained network:")]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+
+from segtailor.core.text import escaped
 
 WIDTH, HEIGHT = 760, 460  # pixels
 LEFT, RIGHT, TOP, BOTTOM = 72, 28, 66, 56
@@ -83,10 +84,10 @@ def draw_front(
         "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-                f'height="{HEIGHT}" role="img" aria-label="{escape(title)}">',
+                f'height="{HEIGHT}" role="img" aria-label="{escaped(title)}">',
                 f"<style>{STYLE}</style>",
                 '<rect class="page" width="100%" height="100%"/>',
-                f'<text class="ink" x="16" y="26" font-size="17" font-weight="600">{escape(title)}</text>',
+                f'<text class="ink" x="16" y="26" font-size="17" font-weight="600">{escaped(title)}</text>',
                 *_legend(len(marks), len(chosen), path_name),
                 *_grid(x, y, unit, measure),
                 *_dots([mark for mark in marks if mark not in chosen], x, y, kind="trial"),
@@ -154,7 +155,7 @@ def _dots(marks: Sequence[Mark], x: Axis, y: Axis, *, kind: str) -> list[str]:
     parts = []
     for mark in marks:
         at, height = x.at(mark.cost), y.at(100 * mark.quality)
-        hint = escape(f"{mark.label or mark.id}: {100 * mark.quality:.2f} % at {short(mark.cost)}")
+        hint = escaped(f"{mark.label or mark.id}: {100 * mark.quality:.2f} % at {short(mark.cost)}")
         parts.append(
             f'<circle class="{kind}" cx="{at:.1f}" cy="{height:.1f}" r="{radius}"><title>{hint}</title></circle>'
         )
@@ -188,4 +189,5 @@ def _round_step(raw: float) -> float:
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "middle", size: int = 11) -> str:
-    return f'<text class="soft" x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}">{escape(text)}</text>'
+    place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"'
+    return f'<text class="soft" {place}>{escaped(text)}</text>'

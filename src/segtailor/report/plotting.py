@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 
+from segtailor.core.text import escaped
 from segtailor.report.pareto import LOGARITHMIC, Axis, padded, short
 
 LARGEST = 1e24  # values beyond are mistakes, and would break the arithmetic of axes
@@ -41,11 +41,11 @@ class Frame:
         """Return the plot with these parts on it, in this order."""
         return "\n".join(
             [
-                f'<div class="plot {kind}"><div class="y-name">{escape(self.y_name)}</div>',
-                f'<svg role="img" aria-label="{escape(alt)}">',
+                f'<div class="plot {kind}"><div class="y-name">{escaped(self.y_name)}</div>',
+                f'<svg role="img" aria-label="{escaped(alt)}">',
                 *self._grid(),
                 *parts,
-                f'</svg><div class="x-name">{escape(self.x_name)}</div></div>',
+                f'</svg><div class="x-name">{escaped(self.x_name)}</div></div>',
             ]
         )
 
@@ -85,7 +85,7 @@ def mark(place: tuple[float, float], *, shape: str, kind: str, tip: str) -> str:
     x, y = place
     return (
         f'<svg class="mark {kind}" x="{x:.2f}%" y="{y:.2f}%" overflow="visible">'
-        f'<title>{escape(tip)}</title><path d="{SHAPES[shape]}"/></svg>'
+        f'<title>{escaped(tip)}</title><path d="{SHAPES[shape]}"/></svg>'
     )
 
 
@@ -96,7 +96,7 @@ def label(
     (x, y), (right, down) = place, shift
     return (
         f'<svg class="label" x="{x:.2f}%" y="{y:.2f}%" overflow="visible">'
-        f'<text x="{right}" y="{down}" text-anchor="{anchor}">{escape(text)}</text></svg>'
+        f'<text x="{right}" y="{down}" text-anchor="{anchor}">{escaped(text)}</text></svg>'
     )
 
 
@@ -121,7 +121,7 @@ def legend(entries: Iterable[tuple[str, str, str]]) -> str:
     """Return a legend of (name, shape, kind)."""
     rows = "".join(
         f'<li><svg class="mark {kind}" width="18" height="18" viewBox="-9 -9 18 18" aria-hidden="true">'
-        f'<path d="{SHAPES[shape]}"/></svg>{escape(name)}</li>'
+        f'<path d="{SHAPES[shape]}"/></svg>{escaped(name)}</li>'
         for name, shape, kind in entries
     )
     return f'<ul class="legend">{rows}</ul>'

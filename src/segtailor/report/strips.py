@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
+from segtailor.core.text import escaped
 from segtailor.report.document import DecisionStory
 from segtailor.report.numbers import percent
 from segtailor.report.plotting import path, stretched
@@ -53,7 +53,7 @@ def strip(story: DecisionStory, colours: dict[str, str]) -> str:
         floor = roof
     winner = max(range(len(story.options)), key=lambda index: story.shares[-1][index])
     alt = f"{story.name}: ends with {story.options[winner]} at {percent(story.shares[-1][winner], 0)}"
-    return f'<svg class="strip" role="img" aria-label="{escape(alt)}">{stretched(bands)}</svg>'
+    return f'<svg class="strip" role="img" aria-label="{escaped(alt)}">{stretched(bands)}</svg>'
 
 
 def _mean(stories: Sequence[DecisionStory]) -> DecisionStory:
@@ -77,4 +77,4 @@ def _colours(mean: DecisionStory) -> dict[str, str]:
 
 
 def _band(outline: Sequence[tuple[float, float]], kind: str, tip: str) -> str:
-    return f"<g><title>{escape(tip)}</title>{path(outline, kind=f'band {kind}', closed=True)}</g>"
+    return f"<g><title>{escaped(tip)}</title>{path(outline, kind=f'band {kind}', closed=True)}</g>"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-
+from segtailor.core.text import command, path_argument
 from segtailor.report.document import Command, Conditions, Fact, Stage
 from segtailor.report.fields import flat, table
 from segtailor.report.folder import RunFolder
@@ -37,14 +36,14 @@ def conditions(run: RunFolder) -> tuple[Conditions, ...]:
 
 def commands(run: RunFolder, *more: Command) -> tuple[Command, ...]:
     """Return the commands that repeat a run exactly, go on with it, and make this page."""
-    folder, recipe = shlex.quote(str(run.layout.root)), shlex.quote(str(run.layout.recipe))
+    folder, recipe = path_argument(run.layout.root), path_argument(run.layout.recipe)
     again = Command(
-        text=f"mkdir {ELSEWHERE} && cp {recipe} {ELSEWHERE}/\nsegtailor resume {ELSEWHERE}",
+        text=f"mkdir {ELSEWHERE} && {command('cp', recipe, f'{ELSEWHERE}/')}\nsegtailor resume {ELSEWHERE}",
         note="The same work once more, with every setting and seed, in another folder:",
     )
-    on = () if run.finished else (Command(text=f"segtailor resume {folder}", note="Go on where it stopped:"),)
-    page = Command(text=f"segtailor report {folder}", note="This page:")
-    return (*on, again, *more, page)
+    on = Command(text=command("segtailor", "resume", folder), note="Go on where it stopped:")
+    page = Command(text=command("segtailor", "report", folder), note="This page:")
+    return (*(() if run.finished else (on,)), again, *more, page)
 
 
 def stage(run: RunFolder) -> Stage:

@@ -25,6 +25,7 @@ from rich.progress import (
 from rich.text import Text
 
 from segtailor.core.job import Step
+from segtailor.core.text import visible
 
 LINE_SECONDS = 1.0  # at most one progress line in this time
 SPEED_SECONDS = 600.0  # the remaining time is estimated from the steps of the last ten minutes
@@ -104,7 +105,7 @@ class Lines:
 
     def _write(self, line: str) -> None:
         with suppress(*GONE):
-            self._stream.write(line + "\n")
+            self._stream.write(visible(line) + "\n")
             self._stream.flush()
 
 
@@ -146,16 +147,16 @@ class Terminal:
         if step.phase in self._phases:
             self._progress.update(self._phases[step.phase], completed=step.done, total=step.total)
         else:  # begins at `done`, so that resumed work does not count as fast work
-            task = self._progress.add_task(step.phase, completed=step.done, total=step.total)
+            task = self._progress.add_task(visible(step.phase), completed=step.done, total=step.total)
             self._phases[step.phase] = task
-        self._status = Text("  ".join(_facts(step)), style="dim", overflow="ellipsis", no_wrap=True)
+        self._status = Text(visible("  ".join(_facts(step))), style="dim", overflow="ellipsis", no_wrap=True)
         if step.message:
             self.message(step.message)
 
     def message(self, text: str) -> None:
         """Print above the bars."""
         with suppress(*GONE):
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(Text(visible(text)), soft_wrap=True)
 
     def close(self) -> None:
         """End the run, leaving the last state on the screen."""

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from segtailor.core.text import visible
 from segtailor.runs.reading import Logged
 
 
@@ -27,7 +28,7 @@ class Events:
         self._writer: Any = None
         try:
             self._writer = EventFileWriter(str(folder), flush_secs=10)
-        except OSError:
+        except (OSError, UnicodeError):  # TensorBoard refuses folders whose name is no UTF-8
             return
         for logged in history:
             self.add(logged)
@@ -36,7 +37,7 @@ class Events:
         """Write the metrics of one step."""
         step = logged.step
         values = [
-            self._summary.Value(tag=f"{step.phase}/{name}", simple_value=value)
+            self._summary.Value(tag=visible(f"{step.phase}/{name}"), simple_value=value)
             for name, value in step.metrics.items()
         ]
         if not values or self._writer is None:

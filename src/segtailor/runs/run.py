@@ -6,7 +6,6 @@ on its saved state ends with the same bits as one never stopped. What was journa
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from segtailor.core.atomic import strict, sweep, write_json, writing
 from segtailor.core.codec import Json, canonical, read_json
 from segtailor.core.errors import Interrupted, RunProblem, UserError
 from segtailor.core.job import Job, Step
+from segtailor.core.text import command, path_argument, require_utf8
 from segtailor.runs.checkpoint import Checkpoints
 from segtailor.runs.display import Display, Quiet
 from segtailor.runs.environment import changes, environment
@@ -46,6 +46,7 @@ def execute(
     tells each of them whether any was asked to stop, so that all stop after the same step.
     """
     layout = Layout(folder)
+    require_utf8(folder, what="run directory")
     try:
         if not leader:
             return _follow(make, layout, recipe, agree=agree)
@@ -216,7 +217,7 @@ def _journaled(journal: Journal) -> Iterator[None]:
 
 
 def _resume(folder: Path) -> str:
-    return f"go on with: segtailor resume {shlex.quote(str(folder))}"
+    return f"go on with: {command('segtailor', 'resume', path_argument(folder))}"
 
 
 def _ignore(*_: object) -> None:

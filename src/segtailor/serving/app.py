@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
-from anyio import CapacityLimiter
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -14,9 +15,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from segtailor.core.errors import UserError
-from segtailor.serving.demo import Demo
+from segtailor.serving.demo import Answer, Demo
 from segtailor.serving.guard import Guard
+from segtailor.serving.sharing import Lanes, Share, Visit
 
+LONGEST_NUMBER = 18  # digits
 PAGE = Path(__file__).parent / "page"
 FILES = {
     "/": ("index.html", "text/html"),
@@ -28,12 +31,16 @@ FILES = {
 
 def build_app(demo: Demo, *, anyone: bool = False) -> Starlette:
     """Return the application for one demo; with `anyone` it answers to every host name."""
-    one_by_one = CapacityLimiter(1)  # a network uses all cores by itself
+    lanes, memory, queue = Lanes(demo), Share(demo.limits.memory_bytes), Share(demo.limits.pictures)
 
     async def segment(request: Request) -> Response:
+        address = request.client.host if request.client else ""
         try:
-            data = await _body(request, demo.limits.upload_bytes)
-            return JSONResponse(await anyio.to_thread.run_sync(demo.analyse, data, limiter=one_by_one))
+            with memory.visit(address) as held, queue.visit(address) as place:
+                data = await _body(request, demo.limits.upload_bytes, held)
+                place.take(1)
+                size = await anyio.to_thread.run_sync(demo.measure, data)
+                return JSONResponse(await _analysed(request, lanes, data, size))
         except UserError as problem:
             return JSONResponse({"error": str(problem)}, 400)
         except ClientDisconnect:  # nobody is left to read the answer
@@ -43,11 +50,14 @@ def build_app(demo: Demo, *, anyone: bool = False) -> Starlette:
         return JSONResponse(demo.document())
 
     pages = [_static(address, *file) for address, file in FILES.items()]
-    return Starlette(
+    app = Starlette(
         routes=[*pages, Route("/model", model), Route("/segment", segment, methods=["POST"])],
         middleware=[Middleware(Guard, anyone=anyone)],
         exception_handlers={HTTPException: _explain},
     )
+    app.router.redirect_slashes = False  # an address with one more slash is another, and none of ours
+    app.state.lanes = lanes
+    return app
 
 
 def _static(address: str, name: str, kind: str) -> Route:
@@ -59,17 +69,38 @@ def _static(address: str, name: str, kind: str) -> Route:
     return Route(address, answer)
 
 
-async def _body(request: Request, limit: int) -> bytes:
+async def _body(request: Request, limit: int, held: Visit) -> bytes:
     """Read what was sent, giving up as soon as it is too much."""
     stated = request.headers.get("content-length", "0")
-    received = bytearray()
-    if not stated.isdecimal() or int(stated) > limit:
+    received: list[bytes] = []
+    if not stated.isdecimal() or len(stated) > LONGEST_NUMBER or int(stated) > limit:
         raise _too_large(limit)
     async for chunk in request.stream():
-        received += chunk
-        if len(received) > limit:
+        held.take(len(chunk))
+        received.append(chunk)
+        if held.taken > limit:
             raise _too_large(limit)
-    return bytes(received)
+    return b"".join(received)
+
+
+async def _analysed(request: Request, lanes: Lanes, data: bytes, size: tuple[int, int]) -> Answer:
+    """Wait for the picture's turn and its answer; one whose visitor has gone is not begun."""
+    work = asyncio.wrap_future(lanes.submit(data, size))
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        futures: set[asyncio.Future[Any]] = {work, gone}
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ClientDisconnect
+        return work.result()
+    finally:
+        gone.cancel()
+        work.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _too_large(limit: int) -> HTTPException:
@@ -77,5 +108,6 @@ def _too_large(limit: int) -> HTTPException:
 
 
 async def _explain(_: Request, problem: Exception) -> Response:
-    code, detail = (problem.status_code, problem.detail) if isinstance(problem, HTTPException) else (500, "")
-    return JSONResponse({"error": detail}, code)
+    if not isinstance(problem, HTTPException):
+        return JSONResponse({"error": ""}, 500)
+    return JSONResponse({"error": problem.detail}, problem.status_code, headers=problem.headers)

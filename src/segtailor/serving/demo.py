@@ -9,20 +9,40 @@ import base64
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeAlias
 
 from segtailor.core.codec import Json
+from segtailor.core.errors import DataProblem
 from segtailor.core.figures import KIND_FACTS
-from segtailor.data.files import decode_image
+from segtailor.data.files import decode_image, image_size
 from segtailor.predicting.labelling import Predictor, described, label
 from segtailor.predicting.painting import Look, paint, png
+
+Answer: TypeAlias = dict[str, Json]
+JPEG = b"\xff\xd8"
+SCAN = b"\xff\xda"  # begins a pass over a JPEG picture
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most that a visitor may send."""
+    """The most that a visitor may send, and what all of them may occupy."""
 
     upload_bytes: int = 32 * 2**20
     pixels: int = 2**25
+    side: int = 2**13
+    """Pixels of the longer side."""
+    aspect: int = 32
+    """Times that the longer side may be as long as the shorter."""
+    scans: int = 100
+    """Passes over a progressive JPEG, each of which takes as long as the picture; ten are usual."""
+    network_pixels: int = 2**22
+    """That the network sees; larger pictures are reduced for it."""
+    small_pixels: int = 2**20
+    """Of pictures that do not wait for larger ones."""
+    pictures: int = 16
+    """Of all visitors, waiting or being worked on."""
+    memory_bytes: int = 8 * 32 * 2**20
+    """For what all visitors are sending."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +55,7 @@ class Demo:
     note: str | None = None
     limits: Limits = field(default_factory=Limits)
 
-    def document(self) -> dict[str, Json]:
+    def document(self) -> Answer:
         """Describe the model to the page."""
         task = self.predictor.task
         facts = KIND_FACTS[task.kind]
@@ -50,12 +70,27 @@ class Demo:
             "upload_bytes": self.limits.upload_bytes,
         }
 
-    def analyse(self, data: bytes) -> dict[str, Json]:
+    def measure(self, data: bytes) -> tuple[int, int]:
+        """Return height and width of the picture in `data` without decoding it; one too costly to decode raises."""
+        height, width = image_size(data, name="you sent", limit=self.limits.pixels)
+        shorter, longer = sorted((height, width))
+        reason = ""
+        if longer > self.limits.side:
+            reason = f"{width}x{height} is over the limit of {self.limits.side} pixels for a side"
+        elif longer > self.limits.aspect * shorter:
+            reason = f"{width}x{height} is longer than {self.limits.aspect} times its other side"
+        elif data.startswith(JPEG) and data.count(SCAN) > self.limits.scans:
+            reason = f"it is built up in more than {self.limits.scans} passes"
+        if reason:
+            raise DataProblem(f"image you sent cannot be read: {reason}. Cut or convert it first.")
+        return height, width
+
+    def analyse(self, data: bytes) -> Answer:
         """Predict the picture in `data` (the content of an image file); the mask is a PNG in base 64."""
         marks = [time.perf_counter()]
         image = decode_image(data, name="you sent", limit=self.limits.pixels)
         marks.append(time.perf_counter())
-        found = label(self.predictor, image)
+        found = label(self.predictor, image, pixels=self.limits.network_pixels)
         marks.append(time.perf_counter())
         facts = described(found.labels, self.predictor.task)
         painted = paint(image, found.labels, self.predictor.task, Look())

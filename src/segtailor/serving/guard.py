@@ -55,7 +55,7 @@ class Guard:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._anyone and not is_local(_hostname(host)):
             return "this page is for the machine it runs on; open it there as http://127.0.0.1."
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _netloc(origin) != host:
             return "another site may not use this page."
         return None
 
@@ -66,6 +66,13 @@ def is_local(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _hostname(host: str) -> str:

@@ -13,9 +13,10 @@ from segtailor.serving.demo import Demo
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-AT_ONCE = 64  # connections; a browser opens six
+    from segtailor.serving.connection import Traffic
+
 LARGEST_PORT = 65535
-LINGER = 2  # seconds that open requests may take after Ctrl-C
+LINGER = 2  # seconds that the server may take to end after Ctrl-C
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,29 +28,39 @@ class Server:
     listening: socket.socket
     url: str
     local: bool
+    traffic: Traffic
+
+    @property
+    def busy(self) -> bool:
+        """Whether a picture is still being worked on."""
+        return bool(self.app.state.lanes.busy)
 
     def run(self) -> None:
         """Serve until interrupted."""
         import uvicorn
 
+        from segtailor.serving.connection import protocol
+
         settings = uvicorn.Config(
             self.app,
-            log_level="warning",
+            http=protocol(self.traffic),
+            ws="none",
+            log_level="error",  # what visitors do wrong is theirs to know
             access_log=False,
             lifespan="off",
             server_header=False,
-            limit_concurrency=AT_ONCE,
             timeout_graceful_shutdown=LINGER,
         )
         uvicorn.Server(settings).run(sockets=[self.listening])
 
 
-def open_server(demo: Demo, *, host: str, port: int) -> Server:
+def open_server(demo: Demo, *, host: str, port: int, traffic: Traffic | None = None) -> Server:
     """Take the address and prepare the application; port 0 stands for any free one."""
     try:
         import uvicorn  # noqa: F401 - only to find out now, not when everything else is ready
 
         from segtailor.serving.app import build_app
+        from segtailor.serving.connection import Traffic
         from segtailor.serving.guard import is_local
     except ImportError as problem:
         raise Unsupported(
@@ -65,6 +76,7 @@ def open_server(demo: Demo, *, host: str, port: int) -> Server:
         listening=listening,
         url=f"http://{shown}:{number}/",
         local=local,
+        traffic=traffic or Traffic(),
     )
 
 

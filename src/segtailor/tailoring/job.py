@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import Interrupted, RunProblem
 from segtailor.core.job import Step
+from segtailor.core.text import command, path_argument
 from segtailor.recipes.recipe import Place
 from segtailor.runs import Layout
 from segtailor.tailoring import delivering, finding, reporting, training
@@ -92,8 +92,8 @@ class Tailoring:
             return work(self._context(name))
         except Interrupted:
             raise Interrupted(
-                f"stopped in stage '{name}' and saved; go on with: segtailor resume "
-                f"{shlex.quote(str(self.place.folder))}"
+                f"stopped in stage '{name}' and saved; go on with: "
+                + command("segtailor", "resume", path_argument(self.place.folder))
             ) from None
         finally:
             clock = self._clock()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from segtailor.api.networks import count, plan
 from segtailor.api.reporting import report
 from segtailor.core.codec import Json
+from segtailor.core.text import command
 from segtailor.costs import LatencyTable
 from segtailor.costs.pack import read_pack
 from segtailor.data.cache import open_pixels
@@ -234,14 +234,9 @@ def _stages(seconds: Mapping[str, float]) -> tuple[page.Stage, ...]:
 
 def _commands(recipe: TailorRecipe) -> tuple[page.Command, ...]:
     asked = recipe.request
-    again = [
-        "segtailor tailor",
-        f"--data {quote(asked.data)}",
-        f"--target {quote(asked.target)}",
-        f"--budget {asked.budget_ms:g}ms",
-        f"--recipe {asked.recipe}",
-        f"--seed {asked.seed}",
-    ]
-    if asked.seconds:
-        again.append(f"--time {asked.seconds / 60:g}m")
-    return (page.Command(text=" ".join(again), note="the whole of it, again"),)
+    again = command(
+        *("segtailor", "tailor", "--data", asked.data, "--target", asked.target),
+        *("--budget", f"{asked.budget_ms:g}ms", "--recipe", asked.recipe, "--seed", asked.seed),
+        *(("--time", f"{asked.seconds / 60:g}m") if asked.seconds else ()),
+    )
+    return (page.Command(text=again, note="the whole of it, again"),)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -112,6 +113,13 @@ def test_one_thread_needs_no_probe_and_a_fixed_number_stays(monkeypatch: pytest.
         for seconds in (1.0, 1.0, 1.0, 100.0, 100.0, 100.0):
             assert threads.observe(steps=1, seconds=seconds) is None
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_a_probe_works_wherever_it_is_asked_for(mode: Callable[[], AbstractContextManager[None]]) -> None:
+    torch.set_num_threads(2)
+    with mode(), chosen_threads(torch.device("cpu")) as threads:
+        assert threads.most == 2
 
 
 def test_a_probe_draws_no_random_numbers_and_the_number_of_threads_is_put_back() -> None:

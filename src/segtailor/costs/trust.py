@@ -18,7 +18,7 @@ from segtailor.costs.table import LatencyTable
 FEWEST = 3  # undisturbed networks to fit on
 ROUNDS = 30  # of re-weighting
 OFF = 1.15  # times the price that a network may take now without the prices being changed
-DISAGREEING = 1.4  # between the ratios of two networks: then one factor does not mend a pack
+DISAGREEING = 2.0  # between the ratios of two networks: then one factor does not mend a pack
 EXACT = 1e-3  # a relative error that cannot be told from none
 
 

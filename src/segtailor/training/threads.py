@@ -118,6 +118,8 @@ def chosen_threads(device: torch.device, *, fixed: bool = False) -> Iterator[Thr
             torch.set_num_threads(most)
 
 
+@torch.inference_mode(mode=False)
+@torch.enable_grad()
 def _work() -> None:
     maps = torch.ones(2, 16, 32, 64)
     kernels = [torch.full((16, 16, 3, 3), 0.01, requires_grad=True) for _ in range(6)]

@@ -249,6 +249,7 @@ class TrialSearch:
             seed=seed,
             evaluator=merged(self._evaluator.settings, candidate.evaluator),
             context=self._known,
+            trusted=self._problem.trusted,
         )
 
     def _told(self, trial: Trial, candidate: Candidate) -> TrialResult | None:

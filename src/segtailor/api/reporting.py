@@ -41,6 +41,8 @@ def report(runs: Sequence[str | Path], out: str | Path | None = None) -> dict[st
         raise UserError("no run was given; name one or more run directories.")
     folders = [Path(run) for run in runs]
     page = page_of(runs, out)
+    if out is None and len(folders) == 1:
+        Layout(folders[0]).refuse_links(Layout(folders[0]).report)
     if len(folders) == 1:
         found = report_of(folders[0])
         return {"runs": [str(folders[0])], **write_report(found, page)}
@@ -83,6 +85,7 @@ def look(run: str | Path, *, surroundings: Surroundings | None = None) -> Qualit
 
     folder, around = Path(run), surroundings or Surroundings()
     recipe = open_run(folder).recipe
+    Layout(folder).refuse_links(Layout(folder).report)
     if recipe.get("kind") != "train" or not recipe.get("val_split"):
         raise UserError(
             f"{folder} is no training with a validation split, so there are no pictures to look at; leave them out."

@@ -216,7 +216,7 @@ def _failures(run: RunFolder) -> str:
 
 
 def _next(run: RunFolder, best: dict[str, Any] | None) -> list[Command]:
-    if best is None or not run.finished:
+    if best is None or not run.finished or not FINGERPRINT.fullmatch(text(best, "fingerprint")):
         return []
     file = shlex.quote(str(run.layout.architecture(text(best, "fingerprint"))))
     data = shlex.quote(text(run.recipe, "data"))

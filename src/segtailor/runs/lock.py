@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from segtailor.core.atomic import writing
+from segtailor.core.atomic import open_in_place, writing
 from segtailor.core.errors import RunProblem
 
 CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # some cluster file systems
@@ -23,8 +23,7 @@ def hold(path: Path) -> Iterator[bool]:
 
     Yields False where the file system knows no locks: the caller says so and works on, unprotected.
     """
-    with writing(path, what="lock"):
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    file = open_in_place(path, what="lock")
     try:
         yield _take(file, path)
     finally:

@@ -90,12 +90,12 @@ def _lead(
 
 @contextmanager
 def _claimed(layout: Layout, *, new: bool) -> Iterator[None]:
-    """Take a new recipe back that fails before its first step ends, so that a corrected one may use the folder."""
+    """Take a new run back that fails before its first step ends, so that a corrected one may use the folder."""
     try:
         yield
     except UserError:
         if new and not read_history(layout.root, damaged=_ignore).steps:
-            layout.recipe.unlink(missing_ok=True)
+            layout.take_back()
         raise
 
 
@@ -141,8 +141,10 @@ def _prepare(layout: Layout) -> None:
     foreign = [] if layout.recipe.exists() else layout.foreign()
     if foreign:
         raise RunProblem(
-            f"{layout.root} is no run directory: it holds '{foreign[0]}'. Choose a new or an empty folder."
+            f"{layout.root} is no run directory: it has no {layout.recipe.name}, but holds '{foreign[0]}', which a run "
+            "might replace. Choose a new or an empty folder."
         )
+    layout.refuse_links()
     with writing(layout.root, what="run directory"):
         layout.root.mkdir(parents=True, exist_ok=True)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
-from segtailor.cli.options import DryRun, Json, Size
+from segtailor.cli.options import DryRun, Force, Json, Size
 from segtailor.cli.output import emit
 
 
@@ -36,6 +36,7 @@ def predict_(
     *inputs: str,
     out: Path = Path("predictions"),
     flags: Annotated[PredictFlags, Parameter(name="*")] = PredictFlags(),
+    force: Force = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
@@ -64,11 +65,13 @@ def predict_(
     )
     if dry_run:
         model_place(model)
-        facts = outline(inputs, out, settings).document()
+        facts = outline(inputs, out, settings, force=force).document()
         emit(facts, lambda console: _print_outline(console, facts), json=json)
     else:
         shown = display_for(sys.stderr, json=json)
-        facts = predict(model, inputs, out, settings=settings, device=flags.device, display=shown)
+        facts = predict(
+            model, inputs, out, settings=settings, device=flags.device, display=shown, force=force
+        )
         emit(facts, lambda console: _print(console, facts), json=json)
     return 1 if facts["failures"] else 0
 

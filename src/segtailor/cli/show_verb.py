@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from segtailor import api
-from segtailor.cli.options import Json, Size
+from segtailor.cli.options import Force, Json, Size
 from segtailor.cli.output import emit, note, table
 from segtailor.core.plan import OPERATORS, Plan
 
@@ -22,6 +22,7 @@ def show_(
     image: Size = api.COUNTING_SIZE,
     classes: int | None = None,
     svg: Annotated[Path | None, Parameter(help="Write a drawing of the network to this file.")] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Describe a network: layers, multiply-accumulates, parameters, receptive field.
@@ -38,7 +39,7 @@ def show_(
     """
     facts = api.describe(name, image=image, classes=classes)
     if svg is not None:
-        api.draw(name, svg, image=image, classes=classes)
+        api.draw(name, svg, image=image, classes=classes, force=force)
         note(f"wrote {svg}")
     emit(
         facts,

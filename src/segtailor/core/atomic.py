@@ -34,7 +34,7 @@ def write_bytes(path: Path, data: bytes, *, what: str) -> None:
 @contextmanager
 def new_file(path: Path, *, what: str) -> Iterator[Path]:
     """Yield the name of a file to write, which becomes `path`, replacing what was there, when the block ends well."""
-    temporary = _temporary(path)
+    temporary = temporary_name(path)
     with writing(path, what=what):
         if path.exists() and not path.is_file():  # a rename would put a file in the place of a device
             kind = "folder" if path.is_dir() else "device or pipe"
@@ -61,9 +61,13 @@ def write_json(path: Path, data: Any, *, what: str) -> None:
 @contextmanager
 def new_folder(path: Path, *, what: str) -> Iterator[Path]:
     """Yield an empty folder that becomes `path`, replacing what was there, when the block ends well."""
-    temporary = _temporary(path)
+    temporary = temporary_name(path)
     with writing(path, what=what):
         try:
+            if path.is_symlink() or (path.exists() and not path.is_dir()):
+                raise RunProblem(
+                    f"could not write the {what} to {path}: that is no folder. Choose another name."
+                )
             temporary.mkdir(parents=True)
             yield temporary
             sync_tree(temporary)
@@ -169,7 +173,7 @@ def _replace_folder(path: Path, new: Path) -> None:
     if not path.exists():
         new.rename(path)
         return
-    old = _temporary(path)
+    old = temporary_name(path)
     path.rename(old)  # no folder can be renamed onto one that is not empty
     try:
         new.rename(path)
@@ -184,7 +188,8 @@ def _sync_file(path: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def _temporary(path: Path) -> Path:
+def temporary_name(path: Path) -> Path:
+    """Return a name beside `path` that nobody else uses, and that `sweep` knows as ours."""
     name = os.fsdecode(os.fsencode(path.name)[:LONGEST_NAME])
     return path.parent / f".{name}.{secrets.token_hex(8)}{TEMPORARY}"
 

@@ -427,3 +427,24 @@ def test_what_a_failed_start_made_is_gone_but_for_its_journal(tmp_path: Path) ->
         "environment.json", "journal.jsonl", "lock",
     ]  # fmt: skip
     assert run(tmp_path / "run", recipe={**RECIPE, "data": "there"})["done"] == 30
+
+
+@pytest.mark.parametrize("recipe", ['{"cake": {"eggs": 3}}', "[1]", "two eggs", ""])
+def test_a_folder_with_some_other_recipe_is_refused_untouched(tmp_path: Path, recipe: str) -> None:
+    (tmp_path / "recipe.json").write_text(recipe)
+    (tmp_path / "lock").write_text("the combination is 12-34-56")
+    before = everything(tmp_path)
+    with pytest.raises(RunProblem):
+        run(tmp_path)
+    assert everything(tmp_path) == before
+
+
+def test_a_lock_that_is_none_of_ours_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="pause"):
+        run(tmp_path, failing_at(7, UserError("pause")))
+    (tmp_path / "lock").write_text("the combination is 12-34-56")
+    with pytest.raises(RunProblem, match="no lock of ours"):
+        run(tmp_path)
+    assert (tmp_path / "lock").read_text() == "the combination is 12-34-56"
+    (tmp_path / "lock").write_bytes(bytes(40))  # as a power cut may leave it
+    assert run(tmp_path)["done"] == 30

@@ -49,7 +49,7 @@ def execute(
     try:
         if not leader:
             return _follow(make, layout, recipe, agree=agree)
-        _prepare(layout)
+        _prepare(layout, recipe)
         with hold(layout.lock) as locked:
             new = not layout.recipe.exists()
             note = _settle(layout, recipe)
@@ -134,8 +134,8 @@ def _drive(
             steps.close()  # frees what the job holds now, not when the traceback is forgotten
 
 
-def _prepare(layout: Layout) -> None:
-    """Make the directory, or refuse one that holds something else."""
+def _prepare(layout: Layout, recipe: Mapping[str, Json]) -> None:
+    """Make the directory, or refuse one that holds something else before anything in it is touched."""
     if layout.root.exists() and not layout.root.is_dir():
         raise RunProblem(f"{layout.root} is a file, not a run directory. Choose a new or an empty folder.")
     foreign = [] if layout.recipe.exists() else layout.foreign()
@@ -145,6 +145,8 @@ def _prepare(layout: Layout) -> None:
             "might replace. Choose a new or an empty folder."
         )
     layout.refuse_links()
+    if layout.recipe.exists():
+        _compare(layout, recipe)
     with writing(layout.root, what="run directory"):
         layout.root.mkdir(parents=True, exist_ok=True)
 

@@ -84,7 +84,7 @@ class TrainRecipe:
         )
         return Training(fit=fit, network=network, recipe=self, place=place, data=_facts(pixels, validation))
 
-    def _network(self, task: Task, *, trusted: bool) -> Network:
+    def _network(self, task: Task, *, trusted: bool = True) -> Network:
         arch = parse_architecture(self.architecture)
         network = build(arch, task.outputs, outputs="all" if self.auxiliary else (MAIN,))
         for name in self.fit.loss.auxiliary:

@@ -144,7 +144,7 @@ def test_a_file_that_drifts_is_not_kept(
 ) -> None:
     (bundle / "model.onnx").write_bytes(b"the good one of yesterday")
     monkeypatch.setitem(FORMATS, "onnx", Tampered)
-    assert run(["export", str(bundle)]) == 1
+    assert run(["export", str(bundle), "--force"]) == 1
     told = capsys.readouterr().err
     assert "labels agree" in told
     assert "Nothing was kept" in told
@@ -159,7 +159,7 @@ def test_a_full_disk_leaves_what_was_there(bundle: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         with pytest.raises(RunProblem, match=r"exported file.*Free some disk space"):
-            export(bundle)
+            export(bundle, force=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert names(bundle) == ["model.json", "model.onnx", "model.safetensors"]

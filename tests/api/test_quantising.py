@@ -60,7 +60,10 @@ def usable(text: str) -> str:
 def test_both_files_are_measured_and_the_decision_is_stored(folder: Path) -> None:
     steps: list[Step] = []
     (folder / "model.int8.onnx").write_bytes(b"from an earlier try")
-    found = quantise(folder, data=DATA, target=ORT, settings=SETTINGS, progress=steps.append)
+    with pytest.raises(UserError, match=r"model\.int8\.onnx .*--force"):
+        quantise(folder, data=DATA, target=ORT, settings=SETTINGS)
+    assert (folder / "model.int8.onnx").read_bytes() == b"from an earlier try"
+    found = quantise(folder, data=DATA, target=ORT, settings=SETTINGS, progress=steps.append, force=True)
     assert (found.target, found.before.target) == (ORT, "cpu/onnxruntime/fp32?threads=1")
     assert found.ratio == pytest.approx(found.after.median_ms / found.before.median_ms)
     assert found.miou_change == pytest.approx(found.after.miou - found.before.miou)

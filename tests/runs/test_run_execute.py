@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -324,3 +325,126 @@ def test_a_run_within_a_run_that_was_asked_to_stop_stops_after_its_first_step() 
             signal.raise_signal(signal.SIGTERM)  # an echo of the same wish, as launchers send it
     with stoppable(lambda: told.append("later")) as later:
         assert not later.requested
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    """Return all files (with content) and folders below a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize(
+    "link",
+    ["lock", "journal.jsonl", "checkpoints", "events", "result.json", "environment.json", "stages", "report",
+     "weights", "architectures", "supernet", "cost_table.json", "recipe.json", "checkpoints/step-000005",
+     "stages/search", "weights/model.onnx"],
+)  # fmt: skip
+@pytest.mark.parametrize("begun", [True, False])
+def test_nothing_is_written_through_links_inside_a_run(tmp_path: Path, link: str, begun: bool) -> None:
+    folder, outside = tmp_path / "run", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mine.txt").write_text("mine")
+    if begun:
+        with pytest.raises(UserError, match="pause"):
+            run(folder, failing_at(7, UserError("pause")))
+    place = folder / link
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    place.symlink_to(outside / "mine.txt" if "." in link or link == "lock" else outside)
+    before = everything(outside)
+    with pytest.raises(RunProblem):
+        run(folder, policy=Policy())
+    assert everything(outside) == before
+
+
+def test_a_run_directory_that_is_a_link_itself_is_what_its_user_named(tmp_path: Path) -> None:
+    (tmp_path / "large-disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "large-disk")
+    assert run(tmp_path / "run")["done"] == 30
+    assert (tmp_path / "large-disk" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"weights/model.pt": "mine", "events/party.txt": "mine"},
+        {"events/2024.ics": "mine"},
+        {"result.json": "{}"},
+        {"checkpoints/step-000001/state.json": "mine"},
+        {"lock": "the combination is 12-34-56"},
+        {"journal.jsonl": "dear diary"},
+        {"journal.jsonl": '{"event": "mine"}\n'},
+        {"environment.json": '{"air": "clean"}'},
+        {"stages/first.txt": "mine"},
+        {"report/index.html": "mine"},
+    ],
+)
+def test_a_folder_without_a_recipe_is_refused_whatever_its_files_are_called(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    for name, content in files.items():
+        (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / name).write_text(content)
+    before = everything(tmp_path)
+    with pytest.raises(RunProblem, match=r"has no recipe\.json.*empty folder"):
+        run(tmp_path / "out", policy=Policy())
+    assert everything(tmp_path) == before
+
+
+def test_hidden_files_of_others_survive_a_run(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in (".notes.tmp", ".x.tmp", ".gitignore"):
+        (tmp_path / "run" / name).write_text("mine")
+    assert run(tmp_path / "run")["done"] == 30
+    assert all((tmp_path / "run" / name).read_text() == "mine" for name in (".notes.tmp", ".x.tmp"))
+
+
+def test_a_view_of_the_journal_written_anew_keeps_files_of_others_beside_it(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    with pytest.raises(UserError, match="pause"):
+        run(tmp_path / "run", failing_at(7, UserError("pause")), policy=Policy())
+    (tmp_path / "run" / "events" / "notes.txt").write_text("mine")
+    run(tmp_path / "run", policy=Policy())
+    assert (tmp_path / "run" / "events" / "notes.txt").read_text() == "mine"
+    assert len(list((tmp_path / "run" / "events").iterdir())) == 2
+
+
+def test_what_a_failed_start_made_is_gone_but_for_its_journal(tmp_path: Path) -> None:
+    class Early(Toy):
+        def steps(self) -> Iterator[Step]:
+            Layout(tmp_path / "run").stages.mkdir()
+            (Layout(tmp_path / "run").stages / "clock.json").write_text("{}")
+            raise UserError("no such data")
+            yield
+
+    with pytest.raises(UserError, match="no such data"):
+        run(tmp_path / "run", Early, policy=Policy())
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "environment.json", "journal.jsonl", "lock",
+    ]  # fmt: skip
+    assert run(tmp_path / "run", recipe={**RECIPE, "data": "there"})["done"] == 30
+
+
+@pytest.mark.parametrize("recipe", ['{"cake": {"eggs": 3}}', "[1]", "two eggs", ""])
+def test_a_folder_with_some_other_recipe_is_refused_untouched(tmp_path: Path, recipe: str) -> None:
+    (tmp_path / "recipe.json").write_text(recipe)
+    (tmp_path / "lock").write_text("the combination is 12-34-56")
+    before = everything(tmp_path)
+    with pytest.raises(RunProblem):
+        run(tmp_path)
+    assert everything(tmp_path) == before
+
+
+def test_a_lock_that_is_none_of_ours_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="pause"):
+        run(tmp_path, failing_at(7, UserError("pause")))
+    (tmp_path / "lock").write_text("the combination is 12-34-56")
+    with pytest.raises(RunProblem, match="no lock of ours"):
+        run(tmp_path)
+    assert (tmp_path / "lock").read_text() == "the combination is 12-34-56"
+    (tmp_path / "lock").write_bytes(bytes(40))  # as a power cut may leave it
+    assert run(tmp_path)["done"] == 30

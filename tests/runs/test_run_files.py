@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -85,12 +88,41 @@ def test_json_stays_strict_when_numbers_are_not(tmp_path: Path) -> None:
     assert json.loads(text, parse_constant=silent) == {"a": [1.0, None], "b": {"c": None}}
 
 
-def test_sweep_removes_only_unfinished_writes(tmp_path: Path) -> None:
-    (tmp_path / ".step-1.ab.tmp").mkdir()
-    (tmp_path / ".recipe.ab.tmp").write_text("half")
-    (tmp_path / "notes.tmp").write_text("the user's")
+def test_sweep_removes_only_unfinished_writes_of_our_own(tmp_path: Path) -> None:
+    others = ["notes.tmp", ".notes.tmp", ".x.tmp", ".a.12ab34cd.tmp", ".mine.segtailor-tmp", ".segtailor-tmp"]
+    for name in others:
+        (tmp_path / name).write_text("the user's")
+    (tmp_path / ".editor.tmp").mkdir()
+    unfinished = multiprocessing.get_context("fork").Process(target=killed_while_writing, args=(tmp_path,))
+    unfinished.start()
+    unfinished.join()
+    assert len(names(tmp_path)) == len(others) + 3
     sweep(tmp_path)
-    assert names(tmp_path) == ["notes.tmp"]
+    assert sorted(names(tmp_path)) == sorted([*others, ".editor.tmp"])
+
+
+def killed_while_writing(folder: Path) -> None:
+    with new_folder(folder / "step-1", what="checkpoint") as one, new_file(folder / "x", what="x") as two:
+        (one / "state").write_text("half")
+        two.write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_name_of_any_length_can_be_written(tmp_path: Path) -> None:
+    for name in ("n" * 255, "\N{SNOWMAN}" * 85):
+        write_text(tmp_path / name, "whole", what="file")
+        assert (tmp_path / name).read_text() == "whole"
+    assert len(names(tmp_path)) == 2
+
+
+def test_devices_pipes_and_folders_are_never_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(RunProblem, match="Choose another name"):
+            write_text(tmp_path / name, "text", what="file")
+    assert sorted(names(tmp_path)) == ["folder", "pipe"]
+    assert not (tmp_path / "pipe").is_file()
 
 
 @given(cut=st.integers(0, 200), long=st.integers(0, 9000))
@@ -209,3 +241,24 @@ def test_a_new_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     with new_file(path, what="film") as temporary:
         temporary.write_text("new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("film.mp4", "new")]
+
+
+@pytest.mark.parametrize("name", ["lock", "journal.jsonl"])
+@pytest.mark.parametrize("how", ["symbolic", "dangling", "hard", "pipe"])
+def test_a_run_changes_no_file_through_a_link(tmp_path: Path, name: str, how: str) -> None:
+    writer: Any = {"lock": hold, "journal.jsonl": Journal}[name]
+    victim = tmp_path / "victim.txt"
+    (tmp_path / "run").mkdir()
+    place = tmp_path / "run" / name
+    if how != "dangling":
+        victim.write_text("mine, without an end of line")
+    if how == "hard":
+        os.link(victim, place)
+    elif how == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(victim)
+    before = victim.read_text() if victim.exists() else None
+    with pytest.raises(RunProblem, match=r"no file of its own.*Remove it"), writer(place):
+        pass
+    assert (victim.read_text() if victim.exists() else None) == before

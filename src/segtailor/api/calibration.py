@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import segtailor.spaces  # noqa: F401 - registers the families
+from segtailor.core.atomic import write_text
 from segtailor.core.codec import Json
 from segtailor.core.errors import UserError
 from segtailor.core.job import Step
+from segtailor.core.ownership import holds, is_drawing, marked_svg, spare
 from segtailor.core.target import parse_target
 from segtailor.costs.assembly import Subject
 from segtailor.costs.pack import Pack, Use, read_pack
@@ -18,6 +20,8 @@ from segtailor.costs.trust import scatter
 from segtailor.recipes.calibrating import CalibrateRecipe
 from segtailor.recipes.recipe import Place, recipe_document
 from segtailor.runs import Display, Layout, execute
+
+is_pack = holds("format", "space", "target", "entries")
 
 
 def pack_name(recipe: CalibrateRecipe) -> str:
@@ -32,21 +36,38 @@ def run_folder(pack: Path) -> Path:
     return pack.with_name(f"{pack.stem}.run")
 
 
-def calibrate(recipe: CalibrateRecipe, out: Path, *, display: Display | None = None) -> dict[str, Json]:
-    """Make a device pack; interrupted, the same call goes on. The scatter plot lies beside the pack."""
-    _check_folder(out)
+def check_out(out: Path, *, force: bool = False) -> None:
+    """Refuse a place for a pack and its plot that is none, or where files lie that are not ours, unless `force`."""
+    if not out.parent.is_dir():
+        raise UserError(f"{out.parent} is no folder; make it first, or choose another --out.")
+    spare([(out, is_pack), (out.with_suffix(".svg"), is_drawing)], force=force)
+
+
+def calibrate(
+    recipe: CalibrateRecipe, out: Path, *, display: Display | None = None, force: bool = False
+) -> dict[str, Json]:
+    """Make a device pack; interrupted, the same call goes on. The scatter plot lies beside the pack.
+
+    Files in their place that are not ours are replaced only by `force`.
+    """
+    check_out(out, force=force)
     folder = run_folder(out)
     job = recipe.job(Place(folder=folder, cache=folder))  # before the run directory: a mistake leaves nothing
     execute(lambda: job, folder, recipe_document(recipe), display=display)
-    return _deliver(read_pack(Layout(folder).cost_table), out)
+    return _deliver(read_pack(Layout(folder).cost_table), out, force=force)
 
 
 def bundle(
-    recipe: CalibrateRecipe, file: Path, *, progress: Callable[[Step], None] | None = None
+    recipe: CalibrateRecipe,
+    file: Path,
+    *,
+    progress: Callable[[Step], None] | None = None,
+    force: bool = False,
 ) -> dict[str, Json]:
     """Write the operators of a space as ONNX files with a runner, for a board without this package."""
-    from segtailor.costs.bundle import Selection, write_bundle
+    from segtailor.costs.bundle import Selection, is_bundle, write_bundle
 
+    spare([(file, is_bundle)], force=force)
     subject = Subject(
         space=recipe.search_space(), image=recipe.image, classes=recipe.classes, target=recipe.target
     )
@@ -65,11 +86,12 @@ def bundle(
     return {"bundle": str(file), "entries": count}
 
 
-def import_results(results: Path, out: Path) -> dict[str, Json]:
+def import_results(results: Path, out: Path, *, force: bool = False) -> dict[str, Json]:
     """Make the device pack of a board from what the bundle's runner wrote there."""
     from segtailor.costs.bundle import import_results as assemble_results
 
-    return _deliver(assemble_results(results), out)
+    check_out(out, force=force)
+    return _deliver(assemble_results(results), out, force=force)
 
 
 def latency_table(pack: Path, *, use: Use | None = None, force: bool = False) -> LatencyTable:
@@ -77,17 +99,13 @@ def latency_table(pack: Path, *, use: Use | None = None, force: bool = False) ->
     return LatencyTable(pack=read_pack(pack, use=use, force=force))
 
 
-def _deliver(pack: Pack, out: Path) -> dict[str, Json]:
-    _check_folder(out)
+def _deliver(pack: Pack, out: Path, *, force: bool) -> dict[str, Json]:
+    check_out(out, force=force)
     pack.write(out)
     result: dict[str, Json] = {"pack": str(out), **pack.summary()}
     if pack.trust is not None:
         drawing = out.with_suffix(".svg")
-        drawing.write_text(scatter(pack.trust, title=f"{pack.space} on {pack.target}"), encoding="utf-8")
+        plot = scatter(pack.trust, title=f"{pack.space} on {pack.target}")
+        write_text(drawing, marked_svg(plot), what="scatter plot")
         result["plot"] = str(drawing)
     return result
-
-
-def _check_folder(out: Path) -> None:
-    if not out.parent.is_dir():
-        raise UserError(f"{out.parent} is no folder; make it first, or choose another --out.")

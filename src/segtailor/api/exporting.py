@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import ClassVar, TypedDict, Unpack
 
 import numpy as np
@@ -17,24 +16,24 @@ import torch
 
 from segtailor.api.export_samples import NOISE, SCENES, data_samples, known_size, noise, synthetic_samples
 from segtailor.api.models import model_place, open_model
-from segtailor.core.atomic import sync_folder, sync_tree, write_json, writing
+from segtailor.core.atomic import sync_folder, sync_tree, temporary_name, write_json, writing
 from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.figures import KIND_FACTS, Figure
+from segtailor.core.ownership import spare
 from segtailor.core.shipped import is_shipped
 from segtailor.core.text import require_utf8
 from segtailor.core.version import VERSION
 from segtailor.data.dataset import Pair
 from segtailor.deploy.export import Graph, Precision
 from segtailor.deploy.formats import Format, Runner, format_for, onnx_graph
+from segtailor.deploy.owned import QUANTISED, VERIFY, exported
 from segtailor.deploy.verify import LIMITS, Answers, Drifted, Limits, verify_file
 from segtailor.nets.bundle import Model
 from segtailor.nets.onnx_metadata import Gives
 from segtailor.targets.engine_file import EngineFile
 from segtailor.tasks import kind_of
 
-VERIFY = "verify.json"
-QUANTISED = ("model.int8.onnx", "int8.json")
 ASSUMED = (512, 1024)  # the size where a bundle does not tell its own
 
 
@@ -58,7 +57,8 @@ class ExportOptions(TypedDict, total=False):
     width), by default that of the data the network was trained on; a `dynamic` file takes others too. `output` is
     `logits` at the network's own stride, or what is finished (`labels` or `depth` at image size, `heatmaps`); with
     `preprocess` the file reads uint8 pixels (1, height, width, 3) instead of normalised images. `data` is a data set
-    to check the file on, `out` the folder (the bundle itself by default).
+    to check the file on, `out` the folder (the bundle itself by default). `force` replaces files there that are no
+    exports of ours.
     """
 
     to: str
@@ -69,6 +69,7 @@ class ExportOptions(TypedDict, total=False):
     preprocess: bool
     data: str | None
     out: str | Path | None
+    force: bool
 
 
 def export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Exported:
@@ -105,8 +106,9 @@ class ExportPlan:
             sync_tree(folder)
             for file in self.files:
                 (folder / file.name).replace(file)
-            for name in QUANTISED if self.to == "onnx" else ():
-                (self.out / name).unlink(missing_ok=True)  # made from the file that was here before
+            for name, ours in QUANTISED.items() if self.to == "onnx" else ():
+                if ours(self.out / name):  # made from the file that was here before
+                    (self.out / name).unlink(missing_ok=True)
             sync_folder(self.out)
         write_json(self.out / VERIFY, self._with_others(figures), what="figures of the export")
         return Exported(files=self.files, verify=self.out / VERIFY, figures=figures)
@@ -231,9 +233,12 @@ def planned(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Expo
     _format(to, graph).check(graph)
     folder = Path(out) if out is not None else model_place(str(model))
     require_utf8(folder, what="folder")
-    return ExportPlan(
+    plan = ExportPlan(
         model=loaded, to=to, graph=graph, out=folder, data=options.get("data"), assumed=known is None
     )
+    places = [*plan.files, folder / VERIFY]
+    spare([(path, exported(path.name)) for path in places], force=options.get("force", False))
+    return plan
 
 
 def other_sizes(graph: Graph) -> tuple[tuple[int, int], ...]:
@@ -279,7 +284,8 @@ def _staging(out: Path, name: str) -> Iterator[Path]:
     """Yield a folder inside `out` for files that have no right to their names yet; it is gone afterwards."""
     with writing(out / name, what="exported file"):
         out.mkdir(parents=True, exist_ok=True)
-        folder = Path(mkdtemp(prefix=".export.", suffix=".tmp", dir=out))
+        folder = temporary_name(out / "export")
+        folder.mkdir()
         try:
             yield folder
         finally:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from segtailor.core.atomic import write_text
 from segtailor.core.codec import read_json, short, to_json
 from segtailor.core.errors import InvalidArchitecture, Unsupported
+from segtailor.core.ownership import is_drawing, marked_svg, spare
 from segtailor.core.plan import MAIN, Count, Plan, Shape
 from segtailor.core.plan import count as count_plan
 from segtailor.core.receptive import receptive_field
@@ -125,14 +126,16 @@ def draw(
     *,
     image: tuple[int, int] = COUNTING_SIZE,
     classes: int | None = None,
+    force: bool = False,
 ) -> None:
-    """Draw a network as SVG."""
+    """Draw a network as SVG; a file in its place that is no drawing of ours is replaced only by `force`."""
     from segtailor.report.drawing import draw_plan
 
     outputs = published_classes(source) if classes is None else classes
     expanded = plan(source, image=image, classes=outputs)
     title = str(source) if isinstance(source, str | Path) else family_of(source)
-    write_text(file, draw_plan(expanded, title=title), what="drawing")
+    spare([(file, is_drawing)], force=force)
+    write_text(file, marked_svg(draw_plan(expanded, title=title)), what="drawing")
 
 
 def create(

@@ -14,7 +14,7 @@ from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.job import Step
 from segtailor.predicting.batch import Failure, Progress, Result, Settings, predict_all
 from segtailor.predicting.inputs import Input, expand
-from segtailor.predicting.names import destinations
+from segtailor.predicting.names import destinations, spare_others
 from segtailor.runs.display import Display, Quiet
 from segtailor.runs.interrupt import stoppable
 
@@ -40,8 +40,13 @@ class Outline:
         }
 
 
-def outline(inputs: Sequence[str], out: str | Path, settings: Settings | None = None) -> Outline:
-    """List the inputs that the texts stand for: files, folders, patterns, camera numbers."""
+def outline(
+    inputs: Sequence[str], out: str | Path, settings: Settings | None = None, *, force: bool = False
+) -> Outline:
+    """List the inputs that the texts stand for: files, folders, patterns, camera numbers.
+
+    Files where results would go that are no results of ours are refused, unless `force`.
+    """
     folder, wanted = Path(out), settings or Settings()
     if not inputs:
         raise UserError("nothing to label was named; give a picture, a folder, a video or a camera number.")
@@ -49,6 +54,7 @@ def outline(inputs: Sequence[str], out: str | Path, settings: Settings | None = 
         raise UserError(f"{folder} is a file; give a folder for the results.")
     found, problems = expand(inputs, out=folder)
     paths = destinations(found, folder, wanted.look.form)
+    spare_others(found, paths, wanted.look.form, force=force)
     failures = tuple(Failure(text=text, problem=problem) for text, problem in problems)
     return Outline(work=tuple(zip(found, paths, strict=True)), failures=failures, out=folder)
 
@@ -61,13 +67,15 @@ def predict(
     settings: Settings | None = None,
     device: str | None = None,
     display: Display | None = None,
+    force: bool = False,
 ) -> dict[str, Json]:
     """Label every input and write one result each into `out`; an input that fails does not stop the others.
 
+    Results of earlier calls are replaced; files that are none only by `force`, otherwise nothing is begun.
     The document has `results`, `failures`, `frames`, `seconds` and `fps` (all stages: read, label, write).
     """
     wanted, shown = settings or Settings(), display or Quiet()
-    plan = outline(inputs, out, wanted)
+    plan = outline(inputs, out, wanted, force=force)
     predictor = open_model(model)
     _place(predictor, device)
     shown.open(f"{len(plan.work)} input(s) to {plan.out}")

@@ -18,6 +18,7 @@ from segtailor.core.codec import to_json
 from segtailor.core.errors import DataProblem, Unsupported, UserError
 from segtailor.core.figures import needs_classes
 from segtailor.core.job import Step
+from segtailor.core.ownership import spare
 from segtailor.core.target import Target, parse_target
 from segtailor.core.text import command, path_argument
 from segtailor.data.dataset import Dataset
@@ -25,6 +26,7 @@ from segtailor.data.locate import locate
 from segtailor.deploy.calibration_images import Feeds, GraphForm, Pictures, pictures
 from segtailor.deploy.export import IMAGE
 from segtailor.deploy.int8_decision import MIOU_LIMIT, Int8Decision, Reading, check_limit, decide_int8
+from segtailor.deploy.owned import DECISION, QUANTISED
 from segtailor.deploy.quantise import Method, check_method, quantise_onnx
 from segtailor.nets.bundle import Model, load_bundle
 from segtailor.targets.benchmark import OnnxSubject, entered, read_onnx
@@ -32,7 +34,7 @@ from segtailor.targets.runtime import Compiled, runtime_for
 from segtailor.targets.timing import Measurement, TimingSettings, measure_all
 from segtailor.tasks.segmentation.metrics import Confusion
 
-FP32_FILE, INT8_FILE, DECISION = "model.onnx", "model.int8.onnx", "int8.json"
+FP32_FILE, INT8_FILE = "model.onnx", "model.int8.onnx"
 INT8_TARGET = "cpu/openvino/int8"
 
 Progress = Callable[[Step], None]
@@ -70,15 +72,18 @@ def quantise(
     image: tuple[int, int] | None = None,
     settings: Int8Settings | None = None,
     progress: Progress | None = None,
+    force: bool = False,
 ) -> Int8Decision:
     """Quantise the exported `model.onnx` of a bundle with pictures of a dataset, and keep the result if it pays.
 
     Latency, mIoU and label agreement are those of both files on one runtime, timed in turns. `int8.json` tells the
     decision; `model.int8.onnx` is there only if int8 is kept. `image` (height, width) must be the exported size.
+    Files under these names that are not ours are replaced only by `force`.
     """
     chosen, folder = settings or Int8Settings(), Path(bundle)
     place = _int8_target(target)
     check_method(chosen.method)
+    spare([(folder / name, ours) for name, ours in QUANTISED.items()], force=force)
     model, fp32 = load_bundle(folder), _exported(folder, image)
     dataset = _dataset(data, model)
     form = GraphForm(

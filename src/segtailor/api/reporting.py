@@ -11,6 +11,7 @@ from segtailor.core.atomic import write_text
 from segtailor.core.codec import Json
 from segtailor.core.errors import UserError
 from segtailor.core.figures import KIND_FACTS
+from segtailor.core.ownership import is_page, spare
 from segtailor.report.comparison import compare
 from segtailor.report.document import Quality, Report
 from segtailor.report.folder import open_run
@@ -35,12 +36,20 @@ def page_of(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
     return Layout(Path(runs[0])).report / PAGE if len(runs) == 1 else Path(COMPARISON)
 
 
-def report(runs: Sequence[str | Path], out: str | Path | None = None) -> dict[str, Json]:
-    """Write the report of one run, or the comparison of several, as one HTML file; return where and what it says."""
+def report(
+    runs: Sequence[str | Path], out: str | Path | None = None, *, force: bool = False
+) -> dict[str, Json]:
+    """Write the report of one run, or the comparison of several, as one HTML file; return where and what it says.
+
+    A file in its place that is no report of ours is replaced only by `force`.
+    """
     if not runs:
         raise UserError("no run was given; name one or more run directories.")
     folders = [Path(run) for run in runs]
     page = page_of(runs, out)
+    spare([(page, is_page)], force=force)
+    if out is None and len(folders) == 1:
+        Layout(folders[0]).refuse_links(Layout(folders[0]).report)
     if len(folders) == 1:
         found = report_of(folders[0])
         return {"runs": [str(folders[0])], **write_report(found, page)}
@@ -83,6 +92,7 @@ def look(run: str | Path, *, surroundings: Surroundings | None = None) -> Qualit
 
     folder, around = Path(run), surroundings or Surroundings()
     recipe = open_run(folder).recipe
+    Layout(folder).refuse_links(Layout(folder).report)
     if recipe.get("kind") != "train" or not recipe.get("val_split"):
         raise UserError(
             f"{folder} is no training with a validation split, so there are no pictures to look at; leave them out."

@@ -6,17 +6,30 @@ from pathlib import Path
 from typing import Any
 
 from segtailor.core.atomic import write_json, write_text
+from segtailor.core.ownership import holds, is_drawing, marked_svg, spare
 from segtailor.core.target import Target, parse_target
 from segtailor.costs.studies import STUDIES, Study, Timed, run_study, spans
 from segtailor.report.charts import Value, chart
 from segtailor.targets.fingerprint import machine
 
+is_study = holds("study", "machine", "rows")
+
 
 def study(
-    name: str, target: str | Target, *, out: str | Path | None = None, seconds: float = 0.3
+    name: str,
+    target: str | Target,
+    *,
+    out: str | Path | None = None,
+    seconds: float = 0.3,
+    force: bool = False,
 ) -> dict[str, Any]:
-    """Time the study's operators on the target; with `out`, write `NAME.json` and `NAME.svg` there."""
+    """Time the study's operators on the target; with `out`, write `NAME.json` and `NAME.svg` there.
+
+    Files under these names that are not ours are replaced only by `force`.
+    """
     chosen = STUDIES.get(name)
+    if out is not None:
+        spare([(Path(out) / f"{name}.json", is_study), (Path(out) / f"{name}.svg", is_drawing)], force=force)
     place = parse_target(target) if isinstance(target, str) else target
     rows = run_study(chosen, place, seconds=seconds)
     document = {
@@ -42,7 +55,8 @@ def study(
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / f"{name}.json", document, what="figures of the study")
-        write_text(folder / f"{name}.svg", _drawing(chosen, rows, place), what="chart of the study")
+        drawing = marked_svg(_drawing(chosen, rows, place))
+        write_text(folder / f"{name}.svg", drawing, what="chart of the study")
     return document
 
 

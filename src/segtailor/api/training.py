@@ -53,12 +53,16 @@ CHECKED = 2000  # samples per split that are examined before training starts
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """Where work is done, and who watches: nothing of it changes a result."""
+    """Where work is done, and who watches: nothing of it changes a result.
+
+    `trust_code` lets recipes that are read from run directories import code by name and contact other machines.
+    """
 
     cache: Path = field(default_factory=lambda: Path.home() / ".cache" / "segtailor")
     device: str | None = None
     display: Display | None = None
     policy: Policy | None = None
+    trust_code: bool = False
 
 
 def train_recipe(
@@ -130,19 +134,30 @@ def train(
 
 
 def resume(folder: str | Path, *, surroundings: Surroundings | None = None) -> dict[str, Json]:
-    """Go on with an interrupted run; a finished one just returns its result."""
+    """Go on with an interrupted run; a finished one just returns its result.
+
+    A recipe that names code to import or a machine to contact is refused unless `surroundings.trust_code`.
+    """
     recipe = parse_recipe(read_recipe(Path(folder)), what=f"recipe of {folder}")
-    return run(recipe, folder, surroundings=surroundings)
+    trusted = surroundings is not None and surroundings.trust_code
+    return run(recipe, folder, surroundings=surroundings, trusted=trusted)
 
 
-def run(recipe: Recipe, out: str | Path, *, surroundings: Surroundings | None = None) -> dict[str, Json]:
-    """Carry a recipe out in a run directory, alone or together with the processes that `torchrun` started."""
+def run(
+    recipe: Recipe, out: str | Path, *, surroundings: Surroundings | None = None, trusted: bool = True
+) -> dict[str, Json]:
+    """Carry a recipe out in a run directory, alone or together with the processes that `torchrun` started.
+
+    One that was not written by the caller, but read from a file, is not `trusted`.
+    """
     around, folder = surroundings or Surroundings(), Path(out)
     device = pick_device(around.device)
     distributed.join(device)
     try:
         rank, _ = distributed.world()
-        place = Place(folder=folder, cache=around.cache, device=around.device, leader=rank == 0)
+        place = Place(
+            folder=folder, cache=around.cache, device=around.device, leader=rank == 0, trusted=trusted
+        )
         return execute(
             lambda: recipe.job(place),
             folder,

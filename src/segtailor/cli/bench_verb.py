@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import Json, Size
+from segtailor.cli.options import Force, Json, Size
 from segtailor.cli.output import Printer, emit, note
 from segtailor.core.target import Includes, parse_budget_ms
 
@@ -34,6 +34,7 @@ class BenchFlags:
     """Instead of networks, time the operators of a paper's table or figure (see `segtailor list studies`)."""
     out: Path | None = None
     """With a study: folder for its figures and chart."""
+    force: Force = False
 
 
 def bench_(
@@ -83,7 +84,7 @@ def _study(flags: BenchFlags, targets: Sequence[str], *, json: bool) -> int:
     documents = []
     for target in targets:
         folder = out if out is None or len(targets) == 1 else out / target.replace("/", "-").replace("?", "-")
-        documents.append(run(name, target, out=folder, seconds=seconds))
+        documents.append(run(name, target, out=folder, seconds=seconds, force=flags.force))
     emit(
         documents[0] if len(documents) == 1 else documents,
         lambda printer: _print_study(printer, documents),

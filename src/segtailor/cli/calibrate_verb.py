@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import DryRun, Json, Size
+from segtailor.cli.options import DryRun, Force, Json, Size
 from segtailor.cli.output import emit, note
 from segtailor.core.errors import UserError
 
@@ -70,6 +70,7 @@ def calibrate_(
     import_: Annotated[
         Path | None, Parameter(name="--import", help="Make the pack from the results of such a zip.")
     ] = None,
+    force: Force = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
@@ -83,18 +84,21 @@ def calibrate_(
 
     if import_ is not None:
         pack = out or import_.with_suffix(".pack.json")
-        result = {"pack": str(pack)} if dry_run else calibration.import_results(import_, pack)
+        calibration.check_out(pack, force=force)
+        result = {"pack": str(pack)} if dry_run else calibration.import_results(import_, pack, force=force)
         emit(result, lambda printer: printer.say(*_summary(result)), json=json)
         return
     recipe = what.recipe()
     pack = out or Path(calibration.pack_name(recipe))
     if dry_run:
         recipe.search_space()
+        calibration.check_out(pack, force=force)
         result = {"pack": str(pack), "run": str(calibration.run_folder(pack))}
     elif bundle is not None:
-        result = calibration.bundle(recipe, bundle, progress=_progress)
+        result = calibration.bundle(recipe, bundle, progress=_progress, force=force)
     else:
-        result = calibration.calibrate(recipe, pack, display=display_for(sys.stderr, json=json))
+        shown = display_for(sys.stderr, json=json)
+        result = calibration.calibrate(recipe, pack, display=shown, force=force)
     emit(result, lambda printer: printer.say(*_summary(result)), json=json)
 
 

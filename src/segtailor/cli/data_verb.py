@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import DryRun, Json
+from segtailor.cli.options import DryRun, Force, Json
 from segtailor.cli.output import Printer, emit, note
 
 STYLES = {"error": "red", "warning": "yellow", "info": ""}
@@ -44,6 +44,7 @@ def show_(
     split: str = "train",
     count: int = 12,
     seed: int = 0,
+    force: Force = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
@@ -63,11 +64,12 @@ def show_(
         Which images are drawn.
     """
     from segtailor.data.locate import locate
-    from segtailor.data.sheet import contact_sheet, write_picture
+    from segtailor.data.sheet import check_picture, contact_sheet, write_picture
 
+    check_picture(out, force=force)
     sheet = contact_sheet(locate(dataset), split, columns=3, count=count, seed=seed)
     if not dry_run:
-        write_picture(out, sheet.picture)
+        write_picture(out, sheet.picture, force=force)
     for problem in sheet.problems:
         note(f"left out: {problem}")
     verb = "would write" if dry_run else "wrote"

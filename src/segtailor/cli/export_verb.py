@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import DryRun, Json, Size
+from segtailor.cli.options import DryRun, Force, Json, Size
 from segtailor.cli.output import Printer, emit, note
 from segtailor.core.errors import UserError
 from segtailor.core.figures import KIND_FACTS, Figure
@@ -36,6 +36,7 @@ class ExportFlags:
     """Data set whose validation images the file is checked on; rendered scenes and noise when left out."""
     out: Path | None = None
     """Folder to write to; the bundle itself when left out."""
+    force: Force = False
 
 
 def export_(
@@ -70,6 +71,7 @@ def export_(
         preprocess=flags.preprocess,
         data=flags.data,
         out=flags.out,
+        force=flags.force,
     )
     height, width = plan.graph.image
     if plan.assumed:
@@ -98,7 +100,7 @@ def _int8(bundle: str, flags: ExportFlags) -> dict[str, Any]:
     from segtailor.api.quantising import quantise
     from segtailor.core.codec import to_json
 
-    return dict(to_json(quantise(bundle, data=str(flags.data), target=flags.target)))
+    return dict(to_json(quantise(bundle, data=str(flags.data), target=flags.target, force=flags.force)))
 
 
 def _headlines() -> list[Figure]:

@@ -27,6 +27,9 @@ Size: TypeAlias = Annotated[tuple[int, int], Parameter(converter=_size, n_tokens
 Json: TypeAlias = Annotated[
     bool, Parameter(name="--json", negative=(), help="Print one JSON document on stdout.")
 ]
+Force: TypeAlias = Annotated[
+    bool, Parameter(name="--force", negative=(), help="Replace files that segtailor did not write, too.")
+]
 DryRun: TypeAlias = Annotated[
     bool, Parameter(name="--dry-run", negative=(), help="Say what would be done and where, and stop.")
 ]

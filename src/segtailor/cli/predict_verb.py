@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import DryRun, Json, Size
+from segtailor.cli.options import DryRun, Force, Json, Size
 from segtailor.cli.output import Printer, emit
 
 
@@ -35,6 +35,7 @@ def predict_(
     *inputs: str,
     out: Path = Path("predictions"),
     flags: Annotated[PredictFlags, Parameter(name="*")] = PredictFlags(),
+    force: Force = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
@@ -63,11 +64,13 @@ def predict_(
     )
     if dry_run:
         model_place(model)
-        facts = outline(inputs, out, settings).document()
+        facts = outline(inputs, out, settings, force=force).document()
         emit(facts, lambda printer: _print_outline(printer, facts), json=json)
     else:
         shown = display_for(sys.stderr, json=json)
-        facts = predict(model, inputs, out, settings=settings, device=flags.device, display=shown)
+        facts = predict(
+            model, inputs, out, settings=settings, device=flags.device, display=shown, force=force
+        )
         emit(facts, lambda printer: _print(printer, facts), json=json)
     return 1 if facts["failures"] else 0
 

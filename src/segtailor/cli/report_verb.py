@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import DryRun, Json
+from segtailor.cli.options import DryRun, Force, Json
 from segtailor.cli.output import Printer, emit
 from segtailor.cli.surroundings import Where
 
@@ -24,6 +24,7 @@ def report_(
             help="Predict the validation split of trainings again: confusion, worst and best pictures.",
         ),
     ] = False,
+    force: Force = False,
     where: Annotated[Where, Parameter(name="*")] = Where(),
     dry_run: DryRun = False,
     json: Json = False,
@@ -37,18 +38,21 @@ def report_(
     """
     from segtailor.api import reporting
     from segtailor.core.errors import UserError
+    from segtailor.core.ownership import is_page, spare
 
     if not runs:
         raise UserError("report needs a run directory, e.g. segtailor report runs/street.")
+    page = reporting.page_of(runs, out)
+    spare([(page, is_page)], force=force)
     if dry_run:
         result: dict[str, Any] = {
             "runs": [str(run) for run in runs],
-            "report": str(reporting.page_of(runs, out)),
+            "report": str(page),
         }
     else:
         for run in runs if pictures else ():
             reporting.look(run, surroundings=where.surroundings(json=json))
-        result = reporting.report(runs, out)
+        result = reporting.report(runs, out, force=force)
     emit(result, lambda printer: _print(printer, result), json=json)
 
 

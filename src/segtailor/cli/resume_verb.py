@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,19 @@ from segtailor.cli.surroundings import Where
 
 
 def resume_(
-    run: Path, /, *, where: Annotated[Where, Parameter(name="*")] = Where(), json: Json = False
+    run: Path,
+    /,
+    *,
+    trust_code: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            help="The recipe in the folder may import code by name and contact other machines. Only for runs of people "
+            "you trust.",
+        ),
+    ] = False,
+    where: Annotated[Where, Parameter(name="*")] = Where(),
+    json: Json = False,
 ) -> int:
     """Go on with a run that was interrupted; a finished one just shows its result.
 
@@ -27,7 +40,7 @@ def resume_(
     from segtailor.api.training import resume
     from segtailor.tailoring.run import go_on, is_tailoring
 
-    around = where.surroundings(json=json)
+    around = replace(where.surroundings(json=json), trust_code=trust_code)
     found = go_on(run, around) if is_tailoring(run) else resume(run, surroundings=around)
     result = {"run": str(run), **found}
     emit(result, lambda printer: printer.document(result), json=json)

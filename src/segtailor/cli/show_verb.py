@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from segtailor import api
-from segtailor.cli.options import Json, Size
+from segtailor.cli.options import Force, Json, Size
 from segtailor.cli.output import Printer, emit, note
 from segtailor.core.plan import OPERATORS, Plan
 
@@ -21,6 +21,7 @@ def show_(
     image: Size = api.COUNTING_SIZE,
     classes: int | None = None,
     svg: Annotated[Path | None, Parameter(help="Write a drawing of the network to this file.")] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Describe a network: layers, multiply-accumulates, parameters, receptive field.
@@ -37,7 +38,7 @@ def show_(
     """
     facts = api.describe(name, image=image, classes=classes)
     if svg is not None:
-        api.draw(name, svg, image=image, classes=classes)
+        api.draw(name, svg, image=image, classes=classes, force=force)
         note(f"wrote {svg}")
     emit(
         facts,

@@ -6,8 +6,10 @@ import errno
 import json
 import math
 import os
+import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +17,9 @@ from typing import Any
 
 from segtailor.core.errors import RunProblem, UserError
 
-TEMPORARY = ".tmp"  # ends the name of a file that is still being written
+TEMPORARY = ".segtailor-tmp"  # ends the name of a file that is still being written: no other program's does
+LEFT_BEHIND = re.compile(rf"\..*\.[0-9a-f]{{16}}{re.escape(TEMPORARY)}", re.DOTALL)
+LONGEST_NAME = 100  # bytes of a file's own name inside the temporary one, as names have at most 255
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NEARLY_NOTHING = 2**20  # bytes: with less than this free, a failed write failed for lack of space
@@ -30,8 +34,11 @@ def write_bytes(path: Path, data: bytes, *, what: str) -> None:
 @contextmanager
 def new_file(path: Path, *, what: str) -> Iterator[Path]:
     """Yield the name of a file to write, which becomes `path`, replacing what was there, when the block ends well."""
-    temporary = _temporary(path)
+    temporary = temporary_name(path)
     with writing(path, what=what):
+        if path.exists() and not path.is_file():  # a rename would put a file in the place of a device
+            kind = "folder" if path.is_dir() else "device or pipe"
+            raise RunProblem(f"could not write the {what} to {path}: that is a {kind}. Choose another name.")
         try:
             yield temporary
             _sync_file(temporary)
@@ -54,9 +61,13 @@ def write_json(path: Path, data: Any, *, what: str) -> None:
 @contextmanager
 def new_folder(path: Path, *, what: str) -> Iterator[Path]:
     """Yield an empty folder that becomes `path`, replacing what was there, when the block ends well."""
-    temporary = _temporary(path)
+    temporary = temporary_name(path)
     with writing(path, what=what):
         try:
+            if path.is_symlink() or (path.exists() and not path.is_dir()):
+                raise RunProblem(
+                    f"could not write the {what} to {path}: that is no folder. Choose another name."
+                )
             temporary.mkdir(parents=True)
             yield temporary
             sync_tree(temporary)
@@ -91,11 +102,39 @@ def writing(path: Path, *, what: str) -> Iterator[None]:
 def sweep(folder: Path) -> None:
     """Remove what interrupted writes left behind in `folder`; only for the one process that writes there."""
     for path in folder.glob(f".*{TEMPORARY}"):
-        if path.is_dir():
+        if not LEFT_BEHIND.fullmatch(path.name):
+            continue
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             with suppress(OSError):
                 path.unlink()
+
+
+def open_in_place(path: Path, *, what: str) -> int:
+    """Open a file that is changed where it lies, making it if need be; never one that lies elsewhere.
+
+    Links (also hard ones, which are a second name of some other file), devices and pipes are refused.
+    """
+    with writing(path, what=what):
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        except OSError as problem:
+            if problem.errno in (errno.ELOOP, errno.ENXIO) or path.is_symlink():
+                raise _elsewhere(path, what) from None
+            raise
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            os.close(file)
+            raise _elsewhere(path, what)
+        return file
+
+
+def _elsewhere(path: Path, what: str) -> RunProblem:
+    return RunProblem(
+        f"{path} is no file of its own but a link, device or pipe: writing the {what} would change something "
+        "elsewhere. Remove it, or put a copy in its place."
+    )
 
 
 def sync_folder(folder: Path) -> None:
@@ -134,7 +173,7 @@ def _replace_folder(path: Path, new: Path) -> None:
     if not path.exists():
         new.rename(path)
         return
-    old = _temporary(path)
+    old = temporary_name(path)
     path.rename(old)  # no folder can be renamed onto one that is not empty
     try:
         new.rename(path)
@@ -149,8 +188,10 @@ def _sync_file(path: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def _temporary(path: Path) -> Path:
-    return path.parent / f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}"
+def temporary_name(path: Path) -> Path:
+    """Return a name beside `path` that nobody else uses, and that `sweep` knows as ours."""
+    name = os.fsdecode(os.fsencode(path.name)[:LONGEST_NAME])
+    return path.parent / f".{name}.{secrets.token_hex(8)}{TEMPORARY}"
 
 
 def _is_full(problem: Exception, path: Path) -> bool:

@@ -31,7 +31,8 @@ class Trial:
     """One evaluation to make: all that crosses to a worker.
 
     `architecture` is an architecture document, `budget` the share (0..1] of a full evaluation, `evaluator` the
-    evaluator's settings, and `context` what its memory knows of earlier trials.
+    evaluator's settings, and `context` what its memory knows of earlier trials. Settings that were read from a file
+    are not `trusted`: a worker imports nothing by a name that they give, and contacts nobody.
     """
 
     id: int
@@ -40,6 +41,7 @@ class Trial:
     seed: int = 0
     evaluator: Mapping[str, Any] = field(default_factory=dict)
     context: Mapping[str, Any] = field(default_factory=dict)
+    trusted: bool = True
 
     def done(self, quality: float, **metrics: float) -> TrialResult:
         """Return the result of a trial that went well; a quality that is no number counts as failed."""
@@ -224,7 +226,8 @@ class Problem:
     """Everything a strategy may know. `limit` is the hard budget, in the unit of the cost.
 
     `retries` is how often a trial that ran out of memory or diverged is repeated, with the same seed. `seconds` is how
-    long a search by trials may take: then it ends with what it has.
+    long a search by trials may take: then it ends with what it has. Settings
+    that were read from a file are not `trusted`: they may neither import code by name nor contact anybody.
     """
 
     space: SearchSpace
@@ -241,6 +244,7 @@ class Problem:
     retries: int = 2
     cache: Path | None = None
     seconds: float | None = None
+    trusted: bool = True
 
     def __post_init__(self) -> None:
         if self.limit is not None and not self.limit > 0:

@@ -11,10 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from segtailor.core.atomic import writing
+from segtailor.core.atomic import new_file
 from segtailor.core.codec import from_json, read_json
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.job import Step
+from segtailor.core.ownership import MARK, bears
 from segtailor.core.plan import OpCall
 from segtailor.core.space import family
 from segtailor.core.target import parse_target
@@ -30,6 +31,7 @@ from segtailor.targets.runtime import flag
 FORMAT = 1
 LIMIT = 64 * 2**20  # bytes of a results file
 CHUNK = 32
+is_bundle = bears(MARK.encode(), begins=b"PK")
 README = """Operators of a segtailor search space, to be timed on this machine.
 
     pip install numpy onnxruntime        # nothing else is needed
@@ -98,14 +100,12 @@ def write_bundle(path: Path, subject: Subject, selection: Selection) -> Iterator
         )
     ranked = ranked_calls(subject.space, subject.shape, subject.classes, seed=selection.seed)
     calls = ranked[: selection.operators]
-    temporary = path.with_name(f".{path.name}.tmp")
-    with writing(path, what="bundle"):
-        try:
-            with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as bundle:
-                yield from _fill(bundle, subject, selection, calls)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with (
+        new_file(path, what="bundle") as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as bundle,
+    ):
+        bundle.comment = MARK.encode()
+        yield from _fill(bundle, subject, selection, calls)
 
 
 def _fill(

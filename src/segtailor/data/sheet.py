@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from segtailor.core.atomic import writing
+from segtailor.core.atomic import write_bytes, writing
 from segtailor.core.errors import DataProblem, UserError
+from segtailor.core.ownership import is_picture, spare
 from segtailor.core.task import Colour, Task
 from segtailor.core.text import visible
 from segtailor.data.dataset import Dataset, Pair, Sample
 from segtailor.data.files import SUFFIXES
+from segtailor.data.signature import signature
 from segtailor.tasks import Look, kind_of
 
 CELL = 320  # width of one picture in pixels
@@ -56,13 +59,22 @@ def contact_sheet(dataset: Dataset, split: str, *, columns: int = 2, count: int 
     return Sheet(picture=_assemble(cells, legend, columns=min(columns, len(cells))), problems=tuple(problems))
 
 
-def write_picture(path: Path, picture: Image.Image) -> None:
-    """Write a picture and the folders above it; its name says the format."""
+def check_picture(path: Path, *, force: bool = False) -> None:
+    """Refuse a name that says no format of pictures, or that some other program's file has."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path} does not say which kind of picture it is; let the name end in .png or .jpg.")
+    spare([(path, is_picture)], force=force)
+
+
+def write_picture(path: Path, picture: Image.Image, *, force: bool = False) -> None:
+    """Write a picture and the folders above it, completely or not at all; its name says the format."""
+    check_picture(path, force=force)
+    kind = Image.registered_extensions()[path.suffix.lower()]
+    content = BytesIO()  # PIL's own writing of JPEG files does not notice a full disk
+    picture.save(content, kind, **signature(kind))
     with writing(path, what="picture"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture.save(path)
+    write_bytes(path, content.getvalue(), what="picture")
 
 
 def _choose(samples: Sequence[Sample], count: int, seed: int) -> list[Sample]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.shipped import bundle_place
 from segtailor.core.task import Preprocessing
+from segtailor.core.trust import refuse_reach
 from segtailor.nets.bundle import WEIGHTS, load_bundle
 from segtailor.nets.inference import enlarge
 from segtailor.nets.onnx_graph import onnx_session
@@ -41,8 +42,11 @@ class Teacher:
             return self.logits(renormalised(images, given, self.preprocessing))
 
 
-def open_teacher(name: str, classes: int, *, device: torch.device) -> Teacher:
-    """Find a teacher by name and try it; one with other classes, or labels instead of logits, is refused."""
+def open_teacher(name: str, classes: int, *, device: torch.device, trusted: bool = True) -> Teacher:
+    """Find a teacher by name and try it; one with other classes, or labels instead of logits, is refused.
+
+    A function is imported and called only where the name is `trusted`: typed by a user, not read from a file.
+    """
     path = bundle_place(name)
     if path.suffix == ".onnx":
         teacher = _from_onnx(path)
@@ -51,6 +55,7 @@ def open_teacher(name: str, classes: int, *, device: torch.device) -> Teacher:
         weights = hashlib.sha256((path / WEIGHTS).read_bytes()).hexdigest()[:16]
         teacher = teacher_of(model.network, model.preprocessing, device=device, print_=weights)
     elif ":" in name:
+        refuse_reach(f"import and call the teacher '{name}'", trusted=trusted)
         teacher = teacher_of(_built(name), Preprocessing(), device=device)
     else:
         raise UserError(f"teacher '{name}': no such file or folder; give {FORMS}.")

@@ -17,7 +17,9 @@ from PIL import Image
 
 from segtailor.core.atomic import new_file, new_folder
 from segtailor.core.errors import DataProblem, Unsupported
+from segtailor.core.ownership import MARK
 from segtailor.data.files import PIXEL_LIMIT
+from segtailor.data.signature import signature
 
 USUAL_RATE = Fraction(25)  # frames per second where a file does not say
 TICKS = 90_000  # per second: the clock of results, fine enough for any rate
@@ -132,6 +134,7 @@ def movie(path: Path, rate: Fraction) -> Iterator[Add]:
     """Yield a function that adds a frame to the MP4 file `path`, which appears when the block ends well."""
     av = _package()
     with new_file(path, what="video") as temporary, av.open(str(temporary), "w", format="mp4") as container:
+        container.metadata["comment"] = MARK
         writer = _Writer(container, rate)
         yield writer.add
         writer.finish()
@@ -142,7 +145,7 @@ def frame_folder(path: Path) -> Iterator[Add]:
     """Yield a function that adds a frame to the folder `path`, as 000000.png and so on."""
     with new_folder(path, what="frames") as temporary:
         count = itertools.count()
-        yield lambda picture, _: picture.save(temporary / f"{next(count):06d}.png")
+        yield lambda picture, _: picture.save(temporary / f"{next(count):06d}.png", **signature("PNG"))
 
 
 class _Writer:

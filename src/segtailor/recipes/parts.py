@@ -16,6 +16,7 @@ from segtailor.core.errors import UserError, unknown
 from segtailor.core.registry import Registry
 from segtailor.core.strategy import Executor
 from segtailor.core.target import parse_budget_ms, parse_target
+from segtailor.core.trust import refuse_reach
 from segtailor.costs import (
     ActivationMemory,
     LatencyTable,
@@ -143,8 +144,10 @@ class ExecutorSpec:
                 f"workers: the executor 'serial' has one, {self.workers} were asked; use --executor processes or ray."
             )
 
-    def build(self, device: str) -> Executor:
+    def build(self, device: str, *, trusted: bool = True) -> Executor:
         """Return the executor; of several accelerators each worker gets its own in turn."""
+        if self.kind == "ray" and self.address is not None:
+            refuse_reach(f"send work to the Ray cluster at '{self.address}'", trusted=trusted)
         if self.kind == "serial":
             return Serial(device=device)
         places = _places(device)

@@ -14,12 +14,16 @@ from segtailor.core.registry import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a recipe is carried out: what may differ between two machines without changing the result's meaning."""
+    """Where a recipe is carried out: what may differ between two machines without changing the result's meaning.
+
+    A recipe that was read from a file is not `trusted`: it may neither import code by name nor contact anybody.
+    """
 
     folder: Path
     cache: Path
     device: str | None = None
     leader: bool = True
+    trusted: bool = True
 
 
 class Recipe(Protocol):

@@ -102,13 +102,14 @@ class SearchRecipe:
             image=Shape(3, *self.image),
             data=halves,
             evaluator=EVALUATORS.get(self.evaluator)(judging),
-            executor=self.executor.build(device),
+            executor=self.executor.build(device, trusted=place.trusted),
             device=device,
             seed=self.seed,
             limit=self.limit,
             retries=self.retries,
             cache=place.cache / "trials",
             seconds=self.seconds,
+            trusted=place.trusted,
         )
 
     def _space(self) -> SearchSpace:

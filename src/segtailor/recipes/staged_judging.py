@@ -50,7 +50,7 @@ def staged(judging: Judging) -> Evaluator:
     )
     settings = replace(settings, seed=recipe.seed)
     data = halved_pixels(recipe.data, str(judging.place.cache), recipe.judging)
-    tools = _tools(settings, space.encoder, data)
+    tools = _tools(settings, space.encoder, data, trusted=judging.place.trusted)
     check_space(settings.stores(judging.place.cache / FEATURES, tools.encoder, data, tools.teacher).all())
     found = judging.evaluator(f"{__name__}:judge_in_stages", staged=to_json(settings), encoder=space.encoder)
     taught = tools.teacher.print if tools.teacher else None
@@ -64,19 +64,21 @@ def staged(judging: Judging) -> Evaluator:
 
 def judge_in_stages(trial: Trial, device: str) -> TrialResult:
     """Judge a trial in a worker: rebuild everything from the trial's plain settings."""
-    ready = _ready(json.dumps(dict(trial.evaluator), sort_keys=True), device)
+    ready = _ready(json.dumps(dict(trial.evaluator), sort_keys=True), device, trial.trusted)
     return ready.evaluator.run(
         trial, data=ready.data, encoder=ready.encoder, maps=ready.maps, device=torch.device(device)
     )
 
 
-def open_encoder(name: str, settings: StagedEvaluator, pixels: Pixels) -> FixedEncoder:
+def open_encoder(
+    name: str, settings: StagedEvaluator, pixels: Pixels, *, trusted: bool = True
+) -> FixedEncoder:
     """Build an encoder with its weights; the norms of a random one are shown some images first."""
     space = DecoderCell(encoder=name, channels=1, repeats=1, auxiliary="none")
     arch = space.architecture({decision.name: 0 for decision in space.decisions})
     network = build(arch, 1, outputs=(MAIN,))
     initialise(network, settings.seed)
-    filled = fill_encoder(network, settings.encoder_weights)
+    filled = fill_encoder(network, settings.encoder_weights, trusted=trusted)
     found = FixedEncoder(
         taps=taps,
         network=network.eval(),
@@ -108,21 +110,28 @@ class _Ready(NamedTuple):
     maps: Maps
 
 
-def _tools(settings: StagedEvaluator, encoder: str, data: HalvedPixels, device: torch.device = CPU) -> _Tools:
+def _tools(
+    settings: StagedEvaluator,
+    encoder: str,
+    data: HalvedPixels,
+    device: torch.device = CPU,
+    *,
+    trusted: bool,
+) -> _Tools:
     """Open encoder and teacher; whatever does not fit raises."""
     teacher = None
     if settings.teacher is not None:
-        teacher = open_teacher(settings.teacher, data.task.outputs, device=device)
-    return _Tools(open_encoder(encoder, settings, data.fit), teacher)
+        teacher = open_teacher(settings.teacher, data.task.outputs, device=device, trusted=trusted)
+    return _Tools(open_encoder(encoder, settings, data.fit, trusted=trusted), teacher)
 
 
 @cache
-def _ready(text: str, place: str) -> _Ready:
+def _ready(text: str, place: str, trusted: bool) -> _Ready:
     """Open everything once per worker and way of judging."""
     plain, device = json.loads(text), torch.device(place)
     settings = from_json(StagedEvaluator, plain["staged"], what="settings of the evaluator")
     data = halved_pixels(plain["data"], plain["cache"], plain["judging"])
-    tools = _tools(settings, plain["encoder"], data, device)
+    tools = _tools(settings, plain["encoder"], data, device, trusted=trusted)
     files = settings.stores(Path(plain["cache"]) / FEATURES, tools.encoder, data, tools.teacher)
     maps = settings.open(files, tools.encoder, data, device=device, teacher=tools.teacher)
     return _Ready(settings, data, tools.encoder, maps)

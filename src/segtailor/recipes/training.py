@@ -68,7 +68,7 @@ class TrainRecipe:
         pixels = open_pixels(dataset, self.train_split, place.cache)
         validation = open_pixels(dataset, self.val_split, place.cache) if self.val_split else None
         device = pick_device(place.device)
-        network = self._network(dataset.task)
+        network = self._network(dataset.task, trusted=place.trusted)
         if weights is not None:
             _copy_state(weights, network)
         batches = batches_of(pixels, self.augment, self.preprocessing, device=device)
@@ -84,7 +84,7 @@ class TrainRecipe:
         )
         return Training(fit=fit, network=network, recipe=self, place=place, data=_facts(pixels, validation))
 
-    def _network(self, task: Task) -> Network:
+    def _network(self, task: Task, *, trusted: bool = True) -> Network:
         arch = parse_architecture(self.architecture)
         network = build(arch, task.outputs, outputs="all" if self.auxiliary else (MAIN,))
         for name in self.fit.loss.auxiliary:
@@ -92,7 +92,7 @@ class TrainRecipe:
                 raise unknown("output of this network", name, network.plan.outputs)
         initialise(network, self.fit.seed)
         if self.encoder_weights is not None:
-            fill_encoder(network, self.encoder_weights)
+            fill_encoder(network, self.encoder_weights, trusted=trusted)
         if self.start is not None:
             _copy_state(load_bundle(bundle_place(self.start)).network.state_dict(), network)
         return with_branches(network, seed=self.fit.seed) if self.reparameterise else network

@@ -216,7 +216,7 @@ def _failures(run: RunFolder) -> str:
 
 
 def _next(run: RunFolder, best: dict[str, Any] | None) -> list[Command]:
-    if best is None or not run.finished:
+    if best is None or not run.finished or not FINGERPRINT.fullmatch(text(best, "fingerprint")):
         return []
     file, data = run.layout.architecture(text(best, "fingerprint")), text(run.recipe, "data")
     train = command("segtailor", "train", path_argument(file), "--data", data, "--out", "trained")

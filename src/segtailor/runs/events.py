@@ -6,14 +6,16 @@ without TensorBoard gains its curves on the next resume.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from segtailor.core.text import visible
 from segtailor.runs.reading import Logged
+
+PREFIX = "events.out.tfevents."  # how TensorBoard names its files
 
 
 class Events:
@@ -23,7 +25,9 @@ class Events:
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        shutil.rmtree(folder, ignore_errors=True)
+        for file in folder.glob(f"{PREFIX}*"):
+            with suppress(OSError):
+                file.unlink()
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         self._writer: Any = None
         try:

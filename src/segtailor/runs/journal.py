@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeAlias
 
-from segtailor.core.atomic import strict, writing
+from segtailor.core.atomic import open_in_place, strict, writing
 from segtailor.core.codec import Json
 from segtailor.core.errors import RunProblem
 
@@ -34,8 +34,8 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._file = open_in_place(path, what="journal")
         with writing(path, what="journal"):
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             self._size = _complete(self._file)
             os.ftruncate(self._file, self._size)
 

@@ -10,8 +10,9 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from segtailor.core.atomic import writing
+from segtailor.core.atomic import open_in_place, writing
 from segtailor.core.errors import RunProblem
 
 CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # some cluster file systems
@@ -23,8 +24,7 @@ def hold(path: Path) -> Iterator[bool]:
 
     Yields False where the file system knows no locks: the caller says so and works on, unprotected.
     """
-    with writing(path, what="lock"):
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    file = open_in_place(path, what="lock")
     try:
         yield _take(file, path)
     finally:
@@ -43,6 +43,10 @@ def _take(file: int, path: Path) -> bool:
         if problem.errno in CANNOT_LOCK:
             return False
         raise
+    if _owner(file) is None and os.pread(file, 4096, 0).strip(b"\0"):  # a power cut may leave zeros
+        raise RunProblem(
+            f"{path} is no lock of ours: it holds something else. Move it away, or choose another folder."
+        )
     with writing(path, what="lock"):
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode(), 0)
@@ -50,8 +54,13 @@ def _take(file: int, path: Path) -> bool:
 
 
 def _holder(file: int) -> str:
+    owner = _owner(file)  # none where it was caught between taking the lock and signing it
+    return "another process" if owner is None else f"process {owner['pid']} on {owner['host']}"
+
+
+def _owner(file: int) -> dict[str, Any] | None:
     try:
         owner = json.loads(os.pread(file, 4096, 0))
-        return f"process {owner['pid']} on {owner['host']}"
-    except (ValueError, KeyError, TypeError):  # caught between taking the lock and signing it
-        return "another process"
+    except ValueError:
+        return None
+    return owner if isinstance(owner, dict) and {"pid", "host"} <= set(owner) else None

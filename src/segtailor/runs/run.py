@@ -50,7 +50,7 @@ def execute(
     try:
         if not leader:
             return _follow(make, layout, recipe, agree=agree)
-        _prepare(layout)
+        _prepare(layout, recipe)
         with hold(layout.lock) as locked:
             new = not layout.recipe.exists()
             note = _settle(layout, recipe)
@@ -91,12 +91,12 @@ def _lead(
 
 @contextmanager
 def _claimed(layout: Layout, *, new: bool) -> Iterator[None]:
-    """Take a new recipe back that fails before its first step ends, so that a corrected one may use the folder."""
+    """Take a new run back that fails before its first step ends, so that a corrected one may use the folder."""
     try:
         yield
     except UserError:
         if new and not read_history(layout.root, damaged=_ignore).steps:
-            layout.recipe.unlink(missing_ok=True)
+            layout.take_back()
         raise
 
 
@@ -135,15 +135,19 @@ def _drive(
             steps.close()  # frees what the job holds now, not when the traceback is forgotten
 
 
-def _prepare(layout: Layout) -> None:
-    """Make the directory, or refuse one that holds something else."""
+def _prepare(layout: Layout, recipe: Mapping[str, Json]) -> None:
+    """Make the directory, or refuse one that holds something else before anything in it is touched."""
     if layout.root.exists() and not layout.root.is_dir():
         raise RunProblem(f"{layout.root} is a file, not a run directory. Choose a new or an empty folder.")
     foreign = [] if layout.recipe.exists() else layout.foreign()
     if foreign:
         raise RunProblem(
-            f"{layout.root} is no run directory: it holds '{foreign[0]}'. Choose a new or an empty folder."
+            f"{layout.root} is no run directory: it has no {layout.recipe.name}, but holds '{foreign[0]}', which a run "
+            "might replace. Choose a new or an empty folder."
         )
+    layout.refuse_links()
+    if layout.recipe.exists():
+        _compare(layout, recipe)
     with writing(layout.root, what="run directory"):
         layout.root.mkdir(parents=True, exist_ok=True)
 

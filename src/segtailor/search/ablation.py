@@ -12,12 +12,19 @@ from typing import Any, Literal
 from segtailor.core.codec import Json
 from segtailor.core.job import Job
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
+from segtailor.core.trust import refuse_reach
 from segtailor.search.draws import Draws
 from segtailor.search.halving import Halving
 from segtailor.search.prices import Prices
 from segtailor.search.ranks import spearman
 from segtailor.search.trial_strategy import all_failed, check_at_least, check_trials
 from segtailor.search.trials import TrialSearch
+
+FIXED = {"data", "cache"}  # settings of every evaluator that no variant may change
+REACHING = {
+    "teacher",
+    "encoder_weights",
+}  # settings of evaluators that may name code, or weights kept elsewhere
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +53,16 @@ class Ablation:
         check_at_least("architectures", self.architectures, 1)
 
     def check(self, problem: Problem) -> None:
-        """Refuse an ablation of nothing."""
+        """Refuse an ablation of nothing, and variants that would change more than how candidates are judged."""
         check_trials(problem)
+        for variant in self.variants:
+            if FIXED & set(variant.changes):
+                raise SearchProblem(
+                    f"variant '{variant.name}' changes where trials read and write ({', '.join(sorted(FIXED))}); leave "
+                    "that out: all variants are judged on the same data."
+                )
+            for name in sorted(REACHING & _names(variant.changes)):
+                refuse_reach(f"set '{name}' in variant '{variant.name}'", trusted=problem.trusted)
         if not self.variants:
             raise SearchProblem(
                 "an ablation needs variants; use a recipe that has some, e.g. auxcells-tricks."
@@ -159,3 +174,10 @@ def _at(settings: Mapping[str, Any], path: str | None) -> bool:
     for name in path.split(".") if path else ():
         place = place.get(name) if isinstance(place, Mapping) else None
     return place is not None
+
+
+def _names(changes: Any) -> set[str]:
+    """Return the names of settings at any depth."""
+    if not isinstance(changes, Mapping):
+        return set()
+    return set(changes).union(*(_names(value) for value in changes.values()))

@@ -25,13 +25,16 @@ class Cache:
         found = self._known.get(key) or self._read(key)
         return replace(found, id=trial.id, cached=True) if found else None
 
-    def put(self, trial: Trial, result: TrialResult) -> None:
-        """Keep a result; failures are not kept, they may have outside reasons."""
+    def put(self, trial: Trial, result: TrialResult, *, told: bool = False) -> None:
+        """Keep a result; failures are not kept, they may have outside reasons.
+
+        One that a run directory `told` stays in memory: it may be somebody else's word, and the folder is for all.
+        """
         if result.status != "done":
             return
         key = self._key(trial)
         self._known[key] = result
-        if self._folder is not None and not result.cached:
+        if self._folder is not None and not result.cached and not told:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_json(self._folder / f"{key}.json", to_json(result), what="trial cache")
 

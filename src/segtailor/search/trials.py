@@ -268,6 +268,7 @@ class TrialSearch:
             seed=seed,
             evaluator=merged(self._evaluator.settings, candidate.evaluator),
             context=self._known,
+            trusted=self._problem.trusted,
         )
 
     def _told(self, trial: Trial, candidate: Candidate) -> TrialResult | None:
@@ -281,7 +282,7 @@ class TrialSearch:
                 "search was started with other settings or another version. Start again in another folder."
             )
         result = self._result(trial.id)
-        self._cache.put(trial, result)
+        self._cache.put(trial, result, told=True)
         return result
 
     def _record(self, trial: Trial, candidate: Candidate, result: TrialResult) -> Judged:
@@ -322,9 +323,14 @@ class TrialSearch:
         arch: Architecture = from_json(
             kind, record["architecture"], what=f"saved trial {number}", error=RunProblem
         )
+        if record["fingerprint"] != identity(arch):
+            raise RunProblem(
+                f"saved trial {number} has the fingerprint of another architecture; the run is damaged. Start again in "
+                "another folder."
+            )
         result = replace(self._result(number), status=status, reason=reason)
         candidate = Candidate(architecture=arch, cost=record["result"]["cost"], origin=record["origin"])
-        self._cache.put(self._trial(number, candidate, record["budget"]), result)
+        self._cache.put(self._trial(number, candidate, record["budget"]), result, told=True)
         return Judged(candidate=candidate, result=result)
 
     def _result(self, number: int) -> TrialResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 from segtailor.api.timing import bench
 from segtailor.api.training import Surroundings, resume, run
+from segtailor.core.errors import RunProblem
 from segtailor.core.target import Includes
 from segtailor.data.locate import locate
 from segtailor.recipes.recipe import Recipe
@@ -19,6 +21,7 @@ from segtailor.tailoring.settings import TailorRecipe
 from segtailor.targets.timing import Measurement, TimingSettings
 
 OWN = "searched"  # the name of the network that was found, among ready ones
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # no part of it leads elsewhere
 RUNS = 50  # of a network that is timed, at least
 
 
@@ -44,7 +47,22 @@ class Context:
 
     def run_folder(self, name: str) -> Path:
         """Return the run directory of a stage, or of one of its parts."""
+        if not PLAIN_NAME.fullmatch(name):  # names of networks come from files of the run
+            raise RunProblem(
+                f"a stage of {self.folder} asks for a folder called {name[:100]!r}, which is no plain name. Its files "
+                "are damaged or were tampered with; start again in another folder."
+            )
         return Layout(self.folder).stages / name
+
+    def own(self, place: str) -> Path:
+        """Return a folder that files of the run name, to be written to; one that lies elsewhere is refused."""
+        path = Path(place)
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise RunProblem(
+                f"{self.folder} says that its network is in {path}, outside of itself, where nothing is written. Was "
+                "the folder moved, or made by somebody else? Start again in another folder."
+            )
+        return path
 
     def paced(self, steps: int) -> int:
         """Return the planned number of steps, more or less of them where earlier stages were quick or slow."""
@@ -121,4 +139,5 @@ class Context:
         folder = self.run_folder(name)
         if self.begun(name):
             return resume(folder, surroundings=self.around)
-        return run(recipe, folder, surroundings=self.around)
+        # What a stage is asked follows from files of the run, which may be somebody else's.
+        return run(recipe, folder, surroundings=self.around, trusted=self.around.trust_code)

@@ -133,7 +133,7 @@ def _quietest(context: Context, model: str) -> dict[str, float]:
 def export(context: Context) -> dict[str, Any]:
     """Write the recommended network for its runtime, from normalised pixels to labels, and prove it equal."""
     recipe = context.recipe
-    model = Path(context.outcomes["recommend"]["model"])
+    model = context.own(context.outcomes["recommend"]["model"])
     found = export_bundle(model, to="onnx", image=recipe.image, output="labels", data=recipe.data)
     return found.document()
 
@@ -146,7 +146,7 @@ def int8(context: Context) -> dict[str, Any]:
         return {"decided": False, "kept": False, "reason": f"int8 is tried on processors, not on {target}."}
     try:
         decision = quantise(
-            context.outcomes["recommend"]["model"],
+            context.own(context.outcomes["recommend"]["model"]),
             data=recipe.data,
             target=replace(target, precision="int8"),
             image=recipe.image,

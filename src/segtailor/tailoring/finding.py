@@ -95,18 +95,21 @@ def pack(context: Context) -> dict[str, Any]:
     )
     kept = context.around.cache / "packs" / pack_name(calibration)
     use = Use(space=space.kind, image=recipe.image, classes=classes, target=recipe.request.target)
-    again = None if context.begun("pack") else _known_pack(context, calibration, kept, use)
+    begun = context.begun("pack")
+    again = None if begun else _known_pack(context, calibration, kept, use)
     if again is not None:
         return again
     minutes = _pack_minutes(context)
-    if minutes is None and not context.begun("pack"):
+    if minutes is None and not begun:
         reason = "a table of operators takes too long on this machine for the time; work stands for latency"
         context.tell(reason)
         return {"pack": None, "made": False, "reason": reason}
     found = context.carry_out(replace(calibration, minutes=minutes or effort.pack_minutes), "pack")
-    if not found.get("warnings"):  # of a quiet time: good for later, too
+    # Kept for later where it is of a quiet time, and was measured just now: what lay there before may be somebody
+    # else's word, and other tailorings would take it.
+    if not begun and not found.get("warnings"):
         kept.parent.mkdir(parents=True, exist_ok=True)
-        read_pack(Path(str(found["pack"]))).write(kept)
+        read_pack(Layout(context.run_folder("pack")).cost_table).write(kept)
     return {**found, "made": True}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Plan
+from segtailor.core.trust import refuse_reach
 from segtailor.spaces.decoder_cell.architecture import TAPS, DecoderCellArchitecture
 from segtailor.spaces.decoder_cell.encoders import KeyNames, encoder
 from segtailor.spaces.decoder_cell.names import key_map
@@ -49,11 +50,12 @@ class Filled(NamedTuple):
     about: str
 
 
-def fill_encoder(network: Network, weights: str = "auto") -> Filled:
+def fill_encoder(network: Network, weights: str = "auto", *, trusted: bool = True) -> Filled:
     """Load encoder weights by name into a network, and say what they are.
 
     `weights` is the path of a state dictionary, `package` (installed with the extra `encoders`), `timm` (its own
     pre-trained ones), `random`, or `auto`: the package where the encoder has one and it is installed, else random.
+    timm fetches its weights from elsewhere, which is done only for a `trusted` recipe.
     """
     name = encoder_of(network)
     if weights == "auto":
@@ -68,6 +70,7 @@ def fill_encoder(network: Network, weights: str = "auto") -> Filled:
         load_encoder(network, packaged_state(name))
         return Filled(True, f"{name} with ImageNet weights of the package {LITE0}")
     if weights == "timm":
+        refuse_reach(f"fetch pre-trained weights of '{name}' through timm", trusted=trusted)
         load_encoder(network, _timm_state(name))
         return Filled(True, f"{name} with the pre-trained weights of timm")
     from segtailor.nets.checkpoint_file import read_state

@@ -25,17 +25,27 @@ def test_steps_that_fit_the_time_are_all_taken_and_others_left_out() -> None:
     clock = Clock()
     allowance = Allowance(100.0, clock=clock)
     clock.now = 20.0
-    assert allowance.total(20, 90, step_seconds=1.0, least=1) == 90
-    assert allowance.total(20, 200, step_seconds=1.0, least=1) == 100
-    assert allowance.total(20, 200, step_seconds=4.0, least=1) == 40
-    assert allowance.total(20, 200, step_seconds=4.0, least=60) == 60
+    assert allowance.total(20, 90, least=1) == 90
+    assert allowance.total(20, 200, least=1) == 100
+    assert allowance.total(5, 200, least=1) == 25
+    assert allowance.total(5, 200, least=60) == 60
+    assert allowance.total(20, 200, least=1, share=0.5) == 60
     clock.now = 500.0
     assert allowance.over
-    assert allowance.total(20, 200, step_seconds=4.0, least=1) == 20
+    assert allowance.total(20, 200, least=1) == 20
+
+
+def test_what_a_busy_moment_took_away_a_quiet_hour_gives_back() -> None:
+    clock = Clock()
+    allowance = Allowance(100.0, clock=clock)
+    clock.now = 20.0
+    assert allowance.total(10, 100, least=1) == 50
+    clock.now = 40.0
+    assert allowance.total(60, 100, least=1) == 100
 
 
 def test_without_a_time_nothing_changes() -> None:
-    assert Allowance(None).total(3, 200, step_seconds=1e9, least=1) == 200
+    assert Allowance(None).total(3, 200, least=1) == 200
     assert not Allowance(None).over
 
 

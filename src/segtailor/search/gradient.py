@@ -139,22 +139,19 @@ class GradientSearch:
                 metrics, seconds = self._report(), pace.seconds()
                 steps = self._done - pace.since
                 told = threads.observe(steps=steps, seconds=seconds)
-                self._shorten(seconds / steps)
+                self._shorten()
                 if at_mark or self._done == self._total:
                     metrics |= self._mark()
                 step = self._step(metrics, checkpoint=at_mark and self._worth_saving)
                 yield replace(step, message=told or step.message)
                 pace.rest(self._done, seconds=seconds)
 
-    def _shorten(self, step_seconds: float) -> None:
+    def _shorten(self) -> None:
         """Plan fewer steps where the machine is too slow for all of them and for judging what they lead to."""
         fit = self._settings.fit
-        self._total = self._allowance.total(
-            self._done,
-            self._total,
-            step_seconds=step_seconds / SEARCHING,
-            least=min(fit.least_steps, self._total),
-        )
+        planned = fit.total(self._fit.steps_per_epoch)
+        least = min(fit.least_steps, planned)
+        self._total = self._allowance.total(self._done, planned, least=least, share=SEARCHING)
 
     def save(self, folder: Path) -> None:
         """Write the whole state."""

@@ -32,6 +32,8 @@ from segtailor.training.settings import FitSettings
 from segtailor.training.state import read_state, write_state
 from segtailor.training.threads import Threads, chosen_threads
 
+MUCH_FEWER = 0.9  # of the steps planned: then it is told
+
 
 class BatchSource(Protocol):
     """Training batches as a pure function of the step (`data.batches.Batches`)."""
@@ -97,6 +99,7 @@ class Fit:
         self.engine = Engine(self.network, criterion, settings, device=self.device, teacher=self.teacher)
         self.total = settings.total(self.source.steps_per_epoch)
         self.allowance = Allowance(settings.seconds)
+        self._told_short = False
         self.done = 0
         self.scores: Scores | None = None
         self.best: dict[str, float] = {}
@@ -122,7 +125,7 @@ class Fit:
                 record, seconds = self._progress(pace)
                 told = [
                     threads.observe(steps=self.done - pace.since, seconds=seconds),
-                    self._shorten(seconds / (self.done - pace.since)),
+                    self._shorten(),
                 ]
                 due = due or self._validation_due()
                 if due:
@@ -132,18 +135,16 @@ class Fit:
                 pace.rest(self.done, seconds=seconds)
                 messages = []
 
-    def _shorten(self, step_seconds: float) -> str | None:
+    def _shorten(self) -> str | None:
         """Plan fewer steps where the machine is too slow for all of them; return what to tell the first time."""
         if self.allowance.seconds is None:
             return None
         planned = self.settings.total(self.source.steps_per_epoch)
-        wanted = self.allowance.total(
-            self.done, self.total, step_seconds=step_seconds, least=min(self.settings.least_steps, planned)
-        )
-        first = self.total == planned
-        self.total = from_first(wanted, device=self.device)
-        if not first or self.total == planned:
+        least = min(self.settings.least_steps, planned)
+        self.total = from_first(self.allowance.total(self.done, planned, least=least), device=self.device)
+        if self._told_short or self.total > MUCH_FEWER * planned:
             return None
+        self._told_short = True
         return f"slower than planned: about {self.total} instead of {planned} steps fit the time."
 
     @property

@@ -58,12 +58,15 @@ class Allowance:
         """Whether the time is used up."""
         return self.seconds is not None and self.spent >= self.seconds
 
-    def total(self, done: int, total: int, *, step_seconds: float, least: int) -> int:
+    def total(self, done: int, planned: int, *, least: int, share: float = 1.0) -> int:
         """Return how many steps there shall be in all: fewer than planned where those would take too long.
 
-        At least `least`, whatever they take, and never fewer than were done.
+        At least `least`, whatever they take, and never fewer than were done. The steps so far say what the others
+        will take, all of them, so that a busy moment does not shorten what a quiet hour still allows. `share` of the
+        time that is left is for steps.
         """
         if self.seconds is None:
-            return total
-        fitting = done + max(0, int((self.seconds - self.spent) / step_seconds))
-        return min(total, max(fitting, least, done))
+            return planned
+        each = max(self.spent / max(done, 1), 1e-9)
+        fitting = done + max(0, int(share * (self.seconds - self.spent) / each))
+        return min(planned, max(fitting, least, done))

@@ -128,8 +128,7 @@ def test_after_a_child_was_ended_the_next_run_starts_another(tmp_path: Path) -> 
 def test_a_graph_that_asks_for_too_much_memory_is_refused(tmp_path: Path) -> None:
     limits = Limits(seconds=20, memory=2**30)
     with pytest.raises(UserError, match="GiB of feature maps, so it runs in a process with limits"):
-        session = foreign_session(huge(tmp_path / "model.onnx"), limits=limits)
-        session.run(None, FEEDS)
+        foreign_session(huge(tmp_path / "model.onnx"), limits=limits).run(None, FEEDS)
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psutil
 
 from segtailor.core.errors import Unsupported
 
 try:
-    import resource
+    import resource as _resource
 except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]
+    resource: Any = None
+else:
+    resource = _resource
 
 
 def free_memory() -> int:

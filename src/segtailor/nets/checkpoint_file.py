@@ -12,7 +12,7 @@ import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import safetensors
 import safetensors.torch
@@ -139,7 +139,7 @@ def _check_depth(content: IO[bytes], path: Path) -> None:
     Only depths are followed here, one number for each value; what makes no sense is left to torch to explain.
     """
     stack: list[int | None] = []  # None is a mark
-    memo: dict[int, int] = {}
+    memo: dict[Any, int] = {}
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
             name = opcode.name

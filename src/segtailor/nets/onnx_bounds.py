@@ -24,17 +24,21 @@ OPEN_SIZES = ((256, 512), (512, 1024))  # sizes at which a graph of open size is
 LINEAR = 1.1  # a graph of open size may grow this much faster than its pixels
 
 # Layers whose work follows from the sizes of their inputs and outputs. What is not here runs in a child process.
-LAYERS = frozenset(
-    "Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast CastLike Ceil Clip Concat Constant ConstantOfShape "
-    "Conv ConvTranspose DepthToSpace DequantizeLinear Div Dropout Elu Equal Erf Exp Expand Flatten Floor Gather Gelu Gemm "
-    "GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization HardSigmoid HardSwish Identity "
-    "InstanceNormalization LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Mean Min Mish "
-    "Mul Neg Not Or PRelu Pad Pow QuantizeLinear Reciprocal ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape "
-    "Resize Round Selu Shape Sigmoid Sign Slice Softmax Softplus SpaceToDepth Split Sqrt Squeeze Sub Sum Swish Tanh Tile "
-    "Transpose Trilu Unsqueeze Upsample Where".split()
-)
+LAYERS = frozenset({
+    "Abs", "Add", "And", "ArgMax", "ArgMin", "AveragePool", "BatchNormalization", "Cast", "CastLike",
+    "Ceil", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv", "ConvTranspose", "DepthToSpace",
+    "DequantizeLinear", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor",
+    "Gather", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "Greater", "GreaterOrEqual",
+    "GroupNormalization", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization",
+    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max",
+    "MaxPool", "Mean", "Min", "Mish", "Mul", "Neg", "Not", "Or", "PRelu", "Pad", "Pow",
+    "QuantizeLinear", "Reciprocal", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum",
+    "Relu", "Reshape", "Resize", "Round", "Selu", "Shape", "Sigmoid", "Sign", "Slice", "Softmax",
+    "Softplus", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Swish", "Tanh", "Tile",
+    "Transpose", "Trilu", "Unsqueeze", "Upsample", "Where",
+})  # fmt: skip
 RANDOM = frozenset(
-    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+    ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
 )
 NUMBER_BYTES = 8  # of the largest type; what a type needs exactly does not matter here
 
@@ -161,7 +165,7 @@ def _sized(model: Any, inputs: Sequence[tuple[int, ...]]) -> tuple[Any, Sizes]:
     """Return the graph at given sizes of its inputs, and the size of every value that can be inferred.
 
     What the file itself says about sizes inside is not believed. Arithmetic on sizes, which a graph of open size does
-    with small whole numbers, is done here and replaced by its results, since the inference of `onnx` knows little of it.
+    with small whole numbers, is done here and replaced by its results: the inference of `onnx` knows little of it.
     """
     copy = type(model)()
     copy.CopyFrom(model)

@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 try:
-    import resource
+    import resource as _resource
 except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]
+    resource: Any = None
+else:
+    resource = _resource
 
 
 def main() -> None:
@@ -36,12 +38,12 @@ def main() -> None:
         limit_time(settings["seconds"], settings["threads"])
         session = opened(settings)
         say(answer, facts=facts_of(session))
-        while source.peek(1):
+        while source.peek(1):  # type: ignore[union-attr]
             feeds = received(source)
             limit_time(settings["seconds"], settings["threads"])
             (output, *_) = session.run(None, feeds)
             send(answer, {"output": output})
-    except Exception as problem:  # the errors of ONNX Runtime share no base class; the parent tells the user
+    except Exception as problem:  # noqa: BLE001 - errors of ONNX Runtime share no base; the parent tells the user
         line = (str(problem).strip().split("\n") or [""])[0][:200]
         say(answer, failed=line or type(problem).__name__, memory=isinstance(problem, MemoryError))
 
@@ -83,7 +85,7 @@ def received(pipe: BinaryIO) -> dict[str, NDArray[Any]]:
     arrays = {}
     for name, kind, shape in line["arrays"]:
         array = np.empty(shape, dtype=kind)
-        place = memoryview(array.reshape(-1).view(np.uint8))
+        place = memoryview(array.reshape(-1).view(np.uint8).data)
         while place:
             count = pipe.readinto(place)  # type: ignore[attr-defined]
             if not count:
@@ -122,9 +124,9 @@ def limit_memory(size: int) -> None:
     """Take at most `size` more bytes than now; allocating more fails."""
     if resource is None:
         return
-    with open("/proc/self/statm") if os.path.exists("/proc/self/statm") else open(os.devnull) as file:
-        pages = (file.read().split() or ["0"])[0]
-    wanted = int(pages) * os.sysconf("SC_PAGE_SIZE") + size
+    statistics = Path("/proc/self/statm")  # its first number: pages that are mapped already
+    pages = int(statistics.read_text().split()[0]) if statistics.exists() else 0
+    wanted = pages * os.sysconf("SC_PAGE_SIZE") + size
     for kind, value in ((resource.RLIMIT_AS, wanted), (resource.RLIMIT_CORE, 0)):
         try:
             resource.setrlimit(kind, (value, resource.getrlimit(kind)[1]))

@@ -134,7 +134,10 @@ class ConfinedSession:
         with self._lock:
             if self._child is None:
                 self._start()
-            return self._bounded(lambda child: _exchange(child, feeds), f"an input of {_shapes(feeds)}")
+            found: list[NDArray[Any]] = self._bounded(
+                lambda child: _exchange(child, feeds), f"an input of {_shapes(feeds)}"
+            )
+            return found
 
     def close(self) -> None:
         """End the child."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 from numpy.typing import NDArray
 
+from segtailor.core import memory
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.target import Includes, Target
@@ -130,12 +130,11 @@ def check_memory(plan: Plan) -> None:
     """Refuse an image size whose largest feature maps do not fit into the free memory."""
     sizes = sorted(shape.channels * shape.height * shape.width for shape in map(plan.shape, plan.by_name))
     needed = 4 * sum(sizes[-2:])  # a layer's input and output, in single precision
-    free = psutil.virtual_memory().available
-    if needed > free:
-        raise Unsupported(
-            f"image {plan.image.height}x{plan.image.width}: the two largest feature maps need "
-            f"{needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free. Choose a smaller image."
-        )
+    memory.check_memory(
+        needed,
+        what=f"image {plan.image.height}x{plan.image.width}: the two largest feature maps together",
+        remedy="Choose a smaller image.",
+    )
 
 
 def _includes(output: Sequence[int], source: Shape, *, pixels: bool) -> Includes:

@@ -306,7 +306,7 @@ def test_a_batch_whose_feature_maps_cannot_fit_is_refused_before_the_first_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2 * 2**30))
-    network = segtailor.create("lpsnet-s", classes=3)
+    network = segtailor.create("bisenetv2", classes=3)
     images = np.zeros((1, 8, 8, 3), dtype=np.uint8)
     made = partial(
         Batches,

@@ -26,7 +26,7 @@ from segtailor.data.restyling import Styles, restyled, styles
 from segtailor.tasks.segmentation.targets import Labels
 from segtailor.tasks.targets import Targets
 
-NUMBER_BYTES = 4  # of a normalised channel
+BATCH_PIXEL_BYTES = 36  # of a pixel: three channels as sampled, coloured and normalised, in single precision
 BLOCK = 64  # images converted at a time, so that filling a device needs little memory beside it
 # Separate random streams: which image, how it looks, what is pasted, whose style.
 ORDER, LOOKS, MIX, STYLE = range(4)
@@ -89,12 +89,11 @@ class Batches:
         self._source = _Resident(self) if fits else _Streamed(self)
 
     def _check_memory(self) -> None:
-        """Refuse a batch whose pixels alone do not fit: the images as sampled and as normalised, and the targets."""
+        """Refuse a batch whose pixels alone do not fit."""
         height, width = self.augment.crop
         share = self.batch // self.world
-        needed = share * height * width * (2 * 3 * NUMBER_BYTES + self.labels.itemsize)
         check_memory(
-            needed,
+            share * height * width * BATCH_PIXEL_BYTES,
             what=f"a batch of {share} crops of {height}x{width}",
             remedy="Choose a smaller batch (--batch) or smaller crops (--crop).",
             free=free_memory(self.device),

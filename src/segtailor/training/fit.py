@@ -20,7 +20,7 @@ from segtailor.core.job import Step
 from segtailor.core.memory import check_memory
 from segtailor.core.plan import Plan
 from segtailor.core.task import Preprocessing, Task
-from segtailor.data.batches import Batch
+from segtailor.data.batches import BATCH_PIXEL_BYTES, Batch
 from segtailor.nets.inference import aligned
 from segtailor.tasks import Scores, kind_of
 from segtailor.training import device as devices
@@ -103,7 +103,7 @@ class Fit:
         self.best: dict[str, float] = {}
 
     def _check_memory(self) -> None:
-        """Refuse a batch whose feature maps cannot fit; half of them is what a backward pass keeps at least.
+        """Refuse a batch that cannot fit: a backward pass keeps what every layer reads and what its norm reads.
 
         An accelerator says when it is full, and the step goes on with parts of the batch. On a CPU the system would
         swap, then end the process.
@@ -115,8 +115,9 @@ class Fit:
         height, width = augment.crop
         values = sum(math.prod(plan.shape(node.name)) for node in plan.nodes)
         at_crop = values * height * width // (plan.image.height * plan.image.width)
+        number = 4 if self.settings.precision == "fp32" else 2
         check_memory(
-            share * at_crop * (4 if self.settings.precision == "fp32" else 2) // 2,
+            share * (2 * at_crop * number + height * width * BATCH_PIXEL_BYTES),
             what=f"training on {share} crops of {height}x{width} at a time",
             remedy="Choose a smaller batch (--batch) or smaller crops (--crop).",
         )

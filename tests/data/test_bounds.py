@@ -10,6 +10,7 @@ from PIL import Image
 
 from segtailor.core.errors import DataProblem, Unsupported
 from segtailor.core.task import Task
+from segtailor.data import doctor
 from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.data.cache import open_pixels
@@ -141,3 +142,9 @@ def test_a_mat_file_with_blocks_that_fill_the_memory_is_refused(tmp_path: Path) 
 
     with pytest.raises(DataProblem, match="blocks of"):
         locate(f"nyudv2:{mat_file(tmp_path / 'nyu.mat', images=huge, depths=huge)}")
+
+
+def test_the_doctor_examines_a_mat_file(tmp_path: Path) -> None:
+    file = mat_file(tmp_path / "nyu.mat")
+    diagnosis = doctor.examine(lambda: locate(f"nyudv2:{file}?val=0.5"), named="nyu", limit=None)
+    assert not [finding for finding in diagnosis.findings if finding.kind == "unusable"]

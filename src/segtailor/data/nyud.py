@@ -57,7 +57,9 @@ class Nyudv2(FileDataset):
         return DepthUnit()
 
     def find(self) -> Mapping[str, Pairing]:
-        """Pair the pictures by the endings of their names, or by folders `rgb` and `depth`."""
+        """Pair the pictures by the endings of their names, or by folders `rgb` and `depth`; a .mat file has none."""
+        if self._is_mat:
+            return {}
         named = {COMMON_NAMES.get(place.name.lower()): place for place in list_folders(self.path)}
         names = {place.name.lower() for place in list_folders(self.path)}
         if names & set(COLOUR_FOLDERS) and names & set(DEPTH_FOLDERS):

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup quickstart test test-all test-device check fix docs reference results wheel bench clean
+.PHONY: setup quickstart test test-all test-device check fix docs reference results wheel bench fuzz clean
 
 setup: $(STAMP)
 
@@ -53,6 +53,9 @@ wheel: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/data_throughput.py
 	$(BIN)/python benchmarks/interpreter_overhead.py
+
+fuzz: $(STAMP)
+	$(BIN)/python tools/fuzz.py
 
 clean:
 	rm -rf $(VENV) build dist site .cache .mypy_cache .ruff_cache .pytest_cache src/*.egg-info

@@ -167,10 +167,75 @@ def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
         read_state(saved(tmp_path, STATE), limit=100)
 
 
-def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "bomb.pth"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("archive/data/0", bytes(10**6))
+def archived(folder: Path, content: bytes, **options: object) -> Path:
+    """Write the kind of archive that torch reads, around a pickle of ours."""
+    with zipfile.ZipFile(folder / "made.pth", "w", **options) as archive:  # type: ignore[arg-type]
+        archive.writestr("archive/data.pkl", content)
+        archive.writestr("archive/version", "3\n")
+        archive.writestr("archive/byteorder", "little")
+    return folder / "made.pth"
+
+
+def test_an_archive_that_unpacks_to_more_than_it_weighs_is_refused(tmp_path: Path) -> None:
+    path = archived(tmp_path, b"N" * 10**6, compression=zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 10**5
-    with pytest.raises(UserError, match="unpacks to 1000000 bytes"):
-        read_state(path, limit=10**5)
+    with pytest.raises(UserError, match="unpacks to 10000"):
+        read_state(path)
+
+
+def test_tensors_larger_than_what_is_stored_for_them_are_refused(tmp_path: Path) -> None:
+    repeated = {"a": torch.zeros(10).expand(10**6, 10)}
+    with pytest.raises(UserError, match="'a' has shape 1000000x10, more than is stored"):
+        read_state(saved(tmp_path, repeated))
+    block = torch.zeros(10**5)
+    with pytest.raises(UserError, match="more than is stored"):
+        read_state(saved(tmp_path, {f"w{index}": block for index in range(100)}))
+
+
+def test_tied_weights_are_read(tmp_path: Path) -> None:
+    block = torch.arange(10**4, dtype=torch.float32)
+    assert same(read_state(saved(tmp_path, {"a": block, "b": block})), {"a": block, "b": block})
+
+
+def test_sparse_tensors_are_refused(tmp_path: Path) -> None:
+    huge = torch.sparse_coo_tensor(torch.zeros(2, 1, dtype=torch.long), torch.ones(1), (10**5, 10**5))
+    with pytest.raises(UserError, match="no dense tensor"):
+        read_state(saved(tmp_path, {"a": huge}))
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_containers_without_end_inside_each_other_are_refused(tmp_path: Path, legacy: bool) -> None:
+    deep = b"\x80\x02})" + b"\x85" * 10**6 + b"K\x01s."  # a tuple as key: hashing it would overflow the stack
+    path = archived(tmp_path, deep)
+    if legacy:
+        start = (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})
+        path.write_bytes(b"".join(pickle.dumps(part, 2) for part in start) + deep)
+    with pytest.raises(UserError, match="500 containers inside each other"):
+        read_state(path)
+
+
+def test_a_pickle_of_a_million_small_parts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="1000000 small parts"):
+        read_state(archived(tmp_path, b"\x80\x02](" + b"]" * 1_100_000 + b"e."))
+
+
+def test_a_pickle_that_grows_by_calls_is_stopped(tmp_path: Path) -> None:
+    """Encoding bytes as hexadecimal doubles them: forty calls would make a terabyte."""
+    calls = b"\x80\x02c_codecs\nencode\nq\x00X\x01\x00\x00\x00xX\x06\x00\x00\x00latin1\x86Rq\x01"
+    for _ in range(40):
+        calls += b"h\x00h\x01X\x09\x00\x00\x00hex_codec\x86Rq\x01"
+    with pytest.raises(UserError, match="takes more than"):
+        read_state(archived(tmp_path, calls + b"."))
+
+
+def test_a_safetensors_file_with_a_huge_header_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes((2**26).to_bytes(8, "little") + b"{" + b" " * 2**26)
+    with pytest.raises(UserError, match="header states"):
+        read_state(path)
+
+
+def test_a_pipe_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "weights.safetensors")
+    with pytest.raises(UserError, match="not a file"):
+        read_state(tmp_path / "weights.safetensors")

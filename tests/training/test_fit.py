@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import segtailor
 from segtailor.core.codec import from_json, to_json
 from segtailor.core.errors import RunProblem, Unsupported, UserError
 from segtailor.core.job import Job, Step
-from segtailor.data.batches import Batch
+from segtailor.core.task import Task
+from segtailor.data.augment import Augment
+from segtailor.data.batches import Batch, Batches
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training import pace
 from segtailor.training.device import pick_device
 from segtailor.training.distill import DistillSettings
+from segtailor.training.fit import Fit
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
 from tests.training.toys import Hungry, Shots, Toy, assert_equal_weights, fit, run, settings
@@ -293,3 +300,28 @@ def test_a_compiled_run_learns_the_same(tmp_path: Path) -> None:
     again = fit(Toy(norm="group"))
     again.load(tmp_path)
     assert_equal_weights(again.weights(), compiled.weights())
+
+
+def test_a_batch_whose_feature_maps_cannot_fit_is_refused_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2 * 2**30))
+    network = segtailor.create("bisenetv2", classes=3)
+    images = np.zeros((1, 8, 8, 3), dtype=np.uint8)
+    made = partial(
+        Batches,
+        images=images,
+        labels=images[..., 0],
+        sizes=np.array([[8, 8]]),
+        augment=Augment(crop=(64, 64)),
+        device=torch.device("cpu"),
+    )
+    settings = FitSettings(batch=10_000, epochs=1, precision="fp32")
+    with pytest.raises(UserError, match=r"training on 10000 crops of 64x64 at a time needs"):
+        Fit(
+            network=network,
+            batches=made,
+            settings=settings,
+            task=Task(classes=("a", "b", "c")),
+            device=torch.device("cpu"),
+        )

@@ -85,7 +85,7 @@ def predict(
             shown.message(f"note: {note}.")
         for failure in plan.failures:
             watch.failed(failure)
-        with stoppable(lambda: shown.message("stopping after this frame")) as stop:
+        with stoppable(lambda: shown.message("stopping after this frame; once more stops at once")) as stop:
             for event in predict_all(predictor, plan.work, wanted, stop=lambda: stop.requested):
                 watch.see(event)
     finally:

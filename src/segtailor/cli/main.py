@@ -36,6 +36,9 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("resume", "Go on with a run that was interrupted."),
 )
 SPINS = "10000"  # of a waiting thread, about 30 microseconds
+NO_MEMORY = (
+    "the memory is full. Choose a smaller batch, smaller images or fewer workers, or end other programs."
+)
 DATA_VERBS: tuple[tuple[str, str], ...] = (
     ("check", "Examine a dataset and say what is wrong with it, where, and how to fix it."),
     ("show", "Draw a contact sheet of images with their labels."),
@@ -93,6 +96,12 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of a pipe went away, e.g. `segtailor list | head`
         sys.stderr.close()
         return 0
+    except MemoryError:
+        return _fail(NO_MEMORY)
+    except RuntimeError as problem:
+        if "can't allocate memory" in str(problem):  # torch's own words on a CPU
+            return _fail(NO_MEMORY)
+        return _bug()
     except Exception:  # noqa: BLE001 - the last resort: a bug of ours, shown in full
         return _bug()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -77,7 +78,10 @@ def fingerprint(data: Any) -> str:
 def read_json(path: Path, *, what: str, error: type[UserError] = UserError, limit: int = JSON_LIMIT) -> Any:
     """Read a JSON file that may come from anywhere: size bounded, damage explained."""
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for without end
+            raise error(f"{what} {path} is no regular file; check the path.")
         if size > limit:
             raise error(f"{what} {path} is {size} bytes; at most {limit} are read. Is it the right file?")
         return json.loads(path.read_text(encoding="utf-8"))

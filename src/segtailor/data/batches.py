@@ -11,12 +11,13 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from segtailor.core.errors import DataProblem, UserError
+from segtailor.core.memory import check_memory
+from segtailor.core.memory import free_memory as free_main_memory
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import LABELS, LUMA, Augment, Drawn, draw, resample
 from segtailor.data.cache import Pixels
@@ -25,6 +26,7 @@ from segtailor.data.restyling import Styles, restyled, styles
 from segtailor.tasks.segmentation.targets import Labels
 from segtailor.tasks.targets import Targets
 
+BATCH_PIXEL_BYTES = 36  # of a pixel: three channels as sampled, coloured and normalised, in single precision
 BLOCK = 64  # images converted at a time, so that filling a device needs little memory beside it
 # Separate random streams: which image, how it looks, what is pasted, whose style.
 ORDER, LOOKS, MIX, STYLE = range(4)
@@ -79,11 +81,23 @@ class Batches:
                 f"augment.mix exchanges pixels between pairs of images, and {self.batch // self.world} images per "
                 f"process are odd; use a batch that is a multiple of {2 * self.world}."
             )
+        self._check_memory()
         if self.augment.restyle:
             self._styles = styles(self.images, self.sizes)
         need = self.images.nbytes + self.labels.nbytes
         fits = need <= self.memory * free_memory(self.device)
         self._source = _Resident(self) if fits else _Streamed(self)
+
+    def _check_memory(self) -> None:
+        """Refuse a batch whose pixels alone do not fit."""
+        height, width = self.augment.crop
+        share = self.batch // self.world
+        check_memory(
+            share * height * width * BATCH_PIXEL_BYTES,
+            what=f"a batch of {share} crops of {height}x{width}",
+            remedy="Choose a smaller batch (--batch) or smaller crops (--crop).",
+            free=free_memory(self.device),
+        )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -167,7 +181,7 @@ def batches_of(
 def free_memory(device: torch.device) -> int:
     """Return the free memory of a device, in bytes."""
     if device.type == "cpu":
-        return int(psutil.virtual_memory().available)
+        return free_main_memory()
     free, _ = torch.get_device_module(device).mem_get_info(device)
     return int(free)
 

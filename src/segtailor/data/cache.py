@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from segtailor.core.codec import canonical, from_json, read_json, to_json
 from segtailor.core.errors import DataProblem, UserError
+from segtailor.core.memory import check_memory, in_gib
 from segtailor.core.task import Task
 from segtailor.data.dataset import Dataset, Pair, Sample, check_pair
 from segtailor.data.splits import split_samples
@@ -109,6 +110,11 @@ class Pixels:
         shape = self.targets.shape((height, width))
         if self.uniform:
             return self.images.reshape(count, height, width, 3), self.labels.reshape(count, *shape)
+        check_memory(
+            count * (height * width * 3 + math.prod(shape) * self.targets.dtype.itemsize),
+            what=f"{count} images of different sizes, padded to {height}x{width},",
+            remedy="Bring them to one size, e.g. with the dataset's option size=360x480.",
+        )
         images = np.zeros((count, height, width, 3), dtype=np.uint8)
         labels = np.full((count, *shape), self.targets.missing, dtype=self.targets.dtype)
         for index in range(count):
@@ -238,6 +244,8 @@ def _write_pixels(samples: Sequence[Sample], draft: Path, task: Task, progress: 
     file = draft / labels_file(kind_of(task).targets(task))
     with (draft / IMAGES).open("wb") as images, file.open("wb") as labels:
         for sample, (pair, digest) in zip(samples, _decoded(samples, task), strict=True):
+            if not sizes:
+                _check_disk(draft, len(samples) * (pair.image.nbytes + pair.labels.nbytes))
             images.write(pair.image.data)
             labels.write(pair.labels.data)
             height, width = pair.image.shape[:2]
@@ -248,6 +256,16 @@ def _write_pixels(samples: Sequence[Sample], draft: Path, task: Task, progress: 
         _settle(labels)
     names = tuple(sample.name for sample in samples)
     return Index(format=FORMAT, names=names, sizes=tuple(sizes), content=content.hexdigest()[:32])
+
+
+def _check_disk(folder: Path, needed: int) -> None:
+    """Refuse before writing where the disk is too small, going by the size of the first sample."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataProblem(
+            f"the pixel cache in {folder.parent} needs about {in_gib(needed)} GiB, {in_gib(free)} GiB are free there. "
+            "Free some space, choose another cache folder, or use fewer or smaller images."
+        )
 
 
 def _decoded(samples: Sequence[Sample], task: Task) -> Iterator[_Decoded]:

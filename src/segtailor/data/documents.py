@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ YAML_LIMIT = 2**20  # bytes
 def read_text(path: Path, *, what: str, limit: int = TEXT_LIMIT) -> str:
     """Read a text file in UTF-8, or raise `DataProblem`."""
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for without end
+            raise DataProblem(f"{what} {path} is no regular file; check the path.")
         if size > limit:
             raise DataProblem(
                 f"{what} {path} is {size} bytes; at most {limit} are read. Is it the right file?"

@@ -5,7 +5,8 @@ Knows names and places only; what the masks mean and how to divide an undivided 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,10 +114,21 @@ class Layout:
                     )
             if name in pairs:
                 raise DataProblem(f"list {path} names '{name}' twice; remove one line.")
-            pairs[name] = known[name] if len(row) == 1 else (self.root / row[0], self.root / row[1])
+            pairs[name] = known[name] if len(row) == 1 else self._inside(row, path)
         if not pairs:
             raise DataProblem(f"list {path} is empty; write one 'image mask' line per sample.")
         return Pairing(pairs=pairs)
+
+    def _inside(self, row: Sequence[str], path: Path) -> tuple[Path, Path]:
+        """Return the two files of a line; a list comes with the data, so it may name nothing outside their folder."""
+        root = self.root.absolute()
+        for name in row:
+            if not Path(os.path.normpath(root / name)).is_relative_to(os.path.normpath(root)):
+                raise DataProblem(
+                    f"list {path} names '{name[:100]}', which lies outside {self.root}; nothing there was read. Move "
+                    "the files below that folder (a link to their folder will do), and name them from there."
+                )
+        return self.root / row[0], self.root / row[1]
 
     def _by_name(self) -> Mapping[str, tuple[Path, Path]]:
         both = self._image_and_mask(self.root)

@@ -7,6 +7,7 @@ width, height) and `depths` (n, width, height) in metres.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from segtailor.data.splits import COMMON_NAMES, by_ratio, parts_of
 
 IMAGE_ENDINGS = ("_rgb", "_colors", "_color", "_colour", "_image")
 DEPTH_ENDINGS = ("_depth_mm", "_depth", "_depths")
+FRAME_LIMIT = 1_000_000  # pictures in one file; the published one has 1449
+CHUNK_LIMIT = 2**30  # bytes that HDF5 unpacks at a time
 SPAN = (0.1, 10.0)  # metres that the sensor measures
 
 
@@ -54,7 +57,9 @@ class Nyudv2(FileDataset):
         return DepthUnit()
 
     def find(self) -> Mapping[str, Pairing]:
-        """Pair the pictures by the endings of their names, or by folders `rgb` and `depth`."""
+        """Pair the pictures by the endings of their names, or by folders `rgb` and `depth`; a .mat file has none."""
+        if self._is_mat:
+            return {}
         named = {COMMON_NAMES.get(place.name.lower()): place for place in list_folders(self.path)}
         names = {place.name.lower() for place in list_folders(self.path)}
         if names & set(COLOUR_FOLDERS) and names & set(DEPTH_FOLDERS):
@@ -112,8 +117,11 @@ class MatSample:
     def read(self) -> Pair:
         """Read picture and depth; the file stores both with their sides exchanged."""
         with _opened(self.file) as content:
-            image = np.asarray(content["images"][self.index]).transpose(2, 1, 0)
-            depth = np.asarray(content["depths"][self.index], dtype=np.float32).T
+            images, depths = _arrays(content, self.file)
+            if self.index >= images.shape[0]:
+                raise DataProblem(f"{self.file} changed while it was read: picture {self.index} is gone.")
+            image = np.asarray(images[self.index]).transpose(2, 1, 0)
+            depth = np.asarray(depths[self.index], dtype=np.float32).T
         known = np.isfinite(depth) & (depth > 0)
         pair = Pair(np.ascontiguousarray(image, dtype=np.uint8), np.where(known, depth, np.float32(0)))
         return resized(pair, self.size)
@@ -121,16 +129,49 @@ class MatSample:
 
 def _frames_in(file: Path) -> int:
     with _opened(file) as content:
-        images, depths = content.get("images"), content.get("depths")
-        many: tuple[int, ...] = getattr(images, "shape", ())
-        deep: tuple[int, ...] = getattr(depths, "shape", ())
-        fits = len(many) == 4 and many[1] == 3 and deep == (many[0], *many[2:])
-        if not fits or many[2] * many[3] > PIXEL_LIMIT:
+        images, _ = _arrays(content, file)
+        return int(images.shape[0])
+
+
+def _arrays(content: Any, file: Path) -> tuple[Any, Any]:
+    """Return the two arrays of a file, neither read yet; their sizes and where their bytes lie are checked."""
+    images, depths = (_dataset(content, name, file) for name in ("images", "depths"))
+    many: tuple[int, ...] = getattr(images, "shape", None) or ()
+    deep: tuple[int, ...] = getattr(depths, "shape", None) or ()
+    fits = len(many) == 4 and many[1] == 3 and deep == (many[0], *many[2:]) and many[0] <= FRAME_LIMIT
+    if not fits or many[2] * many[3] > PIXEL_LIMIT:
+        raise DataProblem(
+            f"{file} holds images {many} and depths {deep}, not (n, 3, width, height) and (n, width, height). "
+            "Give the labelled part of NYU Depth v2."
+        )
+    for array, kinds in ((images, "u"), (depths, "fu")):
+        chunk = math.prod(array.chunks or (1,)) * array.dtype.itemsize
+        if array.dtype.kind not in kinds or array.dtype.itemsize > 8 or chunk > CHUNK_LIMIT:
             raise DataProblem(
-                f"{file} holds images {many} and depths {deep}, not (n, 3, width, height) and (n, width, height). "
-                "Give the labelled part of NYU Depth v2."
+                f"{file}: its {array.name.strip('/')} hold {array.dtype} in blocks of {chunk} bytes; expected are "
+                f"plain numbers in blocks of at most {CHUNK_LIMIT}. Fetch it again."
             )
-        return int(many[0])
+    return images, depths
+
+
+def _dataset(content: Any, name: str, file: Path) -> Any:
+    """Return an array that lies in the file itself, or nothing.
+
+    HDF5 can point into other files: by links, by storage outside, and by arrays put together from others. A file from
+    elsewhere could so read any file of this machine into the training data.
+    """
+    import h5py
+
+    link = content.get(name, getlink=True)
+    if link is None:
+        return None
+    array = content.get(name) if isinstance(link, h5py.HardLink) else None
+    if not isinstance(array, h5py.Dataset) or array.external or array.is_virtual:
+        raise DataProblem(
+            f"{file}: its {name} do not lie in the file itself but are linked from elsewhere; nothing there was read. "
+            "Fetch the file again."
+        )
+    return array
 
 
 @contextmanager
@@ -145,7 +186,7 @@ def _opened(file: Path) -> Iterator[Any]:
     try:
         with h5py.File(file, "r") as content:
             yield content
-    except OSError as problem:
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as problem:  # what h5py raises on damage
         raise DataProblem(
             f"{file} cannot be read as a .mat file of version 7.3: {problem}. Fetch it again."
         ) from None

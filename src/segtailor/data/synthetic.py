@@ -21,6 +21,7 @@ from segtailor.data.sizes import parse_size
 
 VERSION = 2  # raise whenever the renderer draws something else, so that caches notice
 SMALLEST, LARGEST = 16, 8192  # pixels per side
+MOST_IMAGES = 1_000_000  # of all splits: they are listed before the first is rendered
 NAME = re.compile(r"[A-Za-z][\w-]*")
 FARTHEST = 80.0  # metres: what lies beyond, as the sky does, has no depth
 TASK = Task(classes=CLASSES, palette=PALETTE)
@@ -98,6 +99,11 @@ class Synthetic:
                 )
             if count < 1:
                 raise DataProblem(f"synthetic: {split}={count} is too few; a split needs at least 1 image.")
+        if sum(self.images.values()) > MOST_IMAGES:
+            asked = ", ".join(f"{split}={count}" for split, count in self.images.items())
+            raise DataProblem(
+                f"synthetic: {asked} is too many; at most {MOST_IMAGES:,} images are rendered. Give fewer."
+            )
         if not all(SMALLEST <= side <= LARGEST for side in self.size):
             height, width = self.size
             raise DataProblem(

@@ -23,6 +23,7 @@ from segtailor.core.space import Architecture, architecture_document, parse_arch
 from segtailor.core.task import Preprocessing, Task
 from segtailor.core.text import require_utf8
 from segtailor.nets.build import build
+from segtailor.nets.checkpoint_file import read_safetensors
 from segtailor.nets.inference import pixels_of, predict_picture
 from segtailor.nets.network import Network
 
@@ -132,7 +133,7 @@ def _stored(name: str, tensor: Tensor, precision: Precision) -> Tensor:
 
 def _load_weights(network: Network, file: Path) -> None:
     try:
-        state = safetensors.torch.load_file(file)
+        state = read_safetensors(file)
     except FileNotFoundError:
         raise BundleProblem(
             f"{file} does not exist; the bundle is incomplete. Copy or train it again."

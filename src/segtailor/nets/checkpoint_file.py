@@ -5,20 +5,32 @@ Owns file formats and their wrappings; which keys a network needs is the busines
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO, Any
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
+from segtailor.core.memory import bounded_memory
 from segtailor.nets.weights import WeightsProblem
 
-LIMIT = 4 * 2**30  # bytes, on disk and unpacked: the largest published segmentation network has a tenth of it
+LIMIT = 4 * 2**30  # bytes: the largest published segmentation network has a tenth of it
+SPARE_MEMORY = 256 * 2**20  # bytes that reading may take beyond twice the file itself
+HEADER_LIMIT = 16 * 2**20  # bytes of names and sizes in a .safetensors file: more than 100,000 tensors
+DEPTH_LIMIT = 500  # containers inside each other; a checkpoint has about ten
+OPERATION_LIMIT = 1_000_000  # of a pickle; a tensor takes about forty
+LEGACY_PARTS = 4  # the older format starts with four pickles: magic number, version, machine, content
+TIMES_SHARED = (
+    4  # tied weights count once each, so all tensors together may be this much larger than their file
+)
 CONTAINERS = (
     "state_dict",
     "model",
@@ -38,7 +50,7 @@ def read_state(path: Path | str, *, limit: int = LIMIT) -> dict[str, Tensor]:
     _check_size(path, limit)
     if path.suffix == ".safetensors":
         return _unprefixed(_read_safetensors(path))
-    return _unprefixed(_tensors(_unwrapped(_read_torch(path, limit)), path))
+    return _unprefixed(_tensors(_unwrapped(_read_torch(path)), path))
 
 
 def _check_size(path: Path, limit: int) -> None:
@@ -58,35 +70,121 @@ def _check_size(path: Path, limit: int) -> None:
         )
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        state: dict[str, Tensor] = safetensors.torch.load_file(path, device="cpu")
-    except (safetensors.SafetensorError, *DAMAGE) as problem:
-        raise _damaged(path, problem) from None
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Read a `.safetensors` file; what cannot be used raises `SafetensorError`, `OSError` or `ValueError`."""
+    if not path.is_file():  # a pipe would block for ever
+        raise FileNotFoundError(f"{path} does not exist or is no regular file")
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
+    if length > HEADER_LIMIT:
+        raise ValueError(f"its header states {length} bytes; at most {HEADER_LIMIT} are read")
+    state: dict[str, Tensor] = safetensors.torch.load_file(path, device="cpu")
     return state
 
 
-def _read_torch(path: Path, limit: int) -> object:
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
-        _check_unpacked_size(path, limit)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return read_safetensors(path)
+    except (safetensors.SafetensorError, *DAMAGE) as problem:
+        raise _damaged(path, problem) from None
+
+
+def _read_torch(path: Path) -> object:
+    budget = SPARE_MEMORY + 2 * path.stat().st_size
+    try:
+        for content in _pickles(path):
+            _check_depth(content, path)
+        with bounded_memory(budget):
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as problem:
         raise WeightsProblem(
             f"checkpoint {path} was refused: it is no plain dictionary of tensors, or it is damaged "
             f"({_first_line(problem)}). Nothing in it was run. Where it was written, save `model.state_dict()` alone."
         ) from None
+    except MemoryError:
+        raise WeightsProblem(
+            f"checkpoint {path} is {path.stat().st_size} bytes and takes more than {budget} bytes of memory to read: "
+            "it is damaged or made to fill the memory. Nothing of it was used; fetch it again."
+        ) from None
     except DAMAGE as problem:
         raise _damaged(path, problem) from None
 
 
-def _check_unpacked_size(path: Path, limit: int) -> None:
-    """Refuse a small archive that unpacks to a huge one; older files are no archives and hold what they weigh."""
+def _pickles(path: Path) -> Iterator[IO[bytes]]:
+    """Yield the pickled parts of a file; an archive that holds more than it weighs is refused.
+
+    torch never compresses, so that members larger than the file are a decompression bomb, or share their bytes.
+    """
     if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            for _ in range(LEGACY_PARTS):
+                yield file
         return
+    size = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
-        size = sum(entry.file_size for entry in archive.infolist())
-    if size > limit:
-        raise WeightsProblem(f"checkpoint {path} unpacks to {size} bytes; at most {limit} are read.")
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+        if unpacked > size:
+            raise WeightsProblem(
+                f"checkpoint {path} unpacks to {unpacked} bytes and weighs {size}; torch writes its files without "
+                "compression. Save it again with torch.save."
+            )
+        for entry in archive.infolist():
+            if entry.filename.endswith(".pkl"):
+                yield io.BytesIO(archive.read(entry))
+
+
+def _check_depth(content: IO[bytes], path: Path) -> None:
+    """Refuse containers nested without end, which overflow the stack of the interpreter.
+
+    Only depths are followed here, one number for each value; what makes no sense is left to torch to explain.
+    """
+    stack: list[int | None] = []  # None is a mark
+    memo: dict[Any, int] = {}
+    try:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+            name = opcode.name
+            if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+                memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1] or 0
+            elif name in ("GET", "BINGET", "LONG_BINGET"):
+                stack.append(memo[argument])
+            elif name == "MARK":
+                stack.append(None)
+            elif name == "DUP":
+                stack.append(stack[-1])
+            else:
+                _apply(opcode, stack)
+            deep = bool(stack) and (stack[-1] or 0) > DEPTH_LIMIT
+            if deep or count > OPERATION_LIMIT:
+                held = (
+                    f"{DEPTH_LIMIT} containers inside each other"
+                    if deep
+                    else f"{OPERATION_LIMIT} small parts"
+                )
+                raise WeightsProblem(
+                    f"checkpoint {path} was refused: it holds more than {held}. "
+                    "Where it was written, save `model.state_dict()` alone."
+                )
+    except (LookupError, ValueError, OverflowError, UnicodeError):
+        return
+
+
+def _apply(opcode: pickletools.OpcodeInfo, stack: list[int | None]) -> None:
+    """Replace the depths that an operation takes from the stack by those that it leaves there."""
+    taken: list[int] = []
+    if pickletools.markobject in opcode.stack_before:
+        while (top := stack.pop()) is not None:
+            taken.append(top)
+        below = opcode.stack_before.index(pickletools.markobject)
+    else:
+        below = len(opcode.stack_before)
+    held = [stack.pop() or 0 for _ in range(below)]
+    fills = opcode.name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
+    if fills:  # its container grows no deeper by the number of what it holds
+        container, inside = held[-1], max((*taken, *held[:-1]), default=0)
+        stack.append(max(container, inside + 1))
+    else:
+        depth = 1 + max((*taken, *held), default=0) if opcode.stack_before else 0
+        stack.extend(depth for _ in opcode.stack_after)
 
 
 def _unwrapped(content: object) -> object:
@@ -109,7 +207,27 @@ def _tensors(content: object, path: Path) -> dict[str, Tensor]:
                 f"checkpoint {path}: entry {str(key)[:60]!r} is {_describe(value)}, not a named tensor. "
                 f"Weights may also be under one of {', '.join(map(repr, CONTAINERS))}."
             )
+    _check_extent(content, path)
     return dict(content)
+
+
+def _check_extent(state: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse tensors that are larger than what is stored for them: copying them would fill the memory."""
+    total, most = 0, TIMES_SHARED * path.stat().st_size
+    for key, value in state.items():
+        if value.is_meta or value.layout is not torch.strided or value.is_nested or value.is_quantized:
+            raise WeightsProblem(f"checkpoint {path}: entry '{key[:60]}' is no dense tensor with data.")
+        size = value.numel() * value.element_size()
+        total += size
+        if size > value.untyped_storage().nbytes() or total > most:
+            raise WeightsProblem(
+                f"checkpoint {path}: entry '{key[:60]}' has shape {_sides(value.shape)}, more than is stored for it. "
+                "Where it was written, save contiguous copies of the tensors."
+            )
+
+
+def _sides(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
 
 
 def _unprefixed(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -17,7 +17,8 @@ from segtailor.core.figures import KIND_FACTS
 from segtailor.core.task import IGNORE, Preprocessing, Task
 from segtailor.nets.framing import found_on, framed
 from segtailor.nets.inference import normalise, pixels_of
-from segtailor.nets.onnx_graph import first_line, onnx_errors, onnx_session
+from segtailor.nets.onnx_confined import foreign_session
+from segtailor.nets.onnx_graph import first_line, onnx_errors
 from segtailor.nets.onnx_metadata import Gives, OnnxMetadata, OnnxProblem, Reads, parse_metadata
 from segtailor.tasks import kind_of
 
@@ -104,7 +105,7 @@ class OnnxModel:
 def open_onnx_model(file: str | Path, *, threads: int | None = None) -> OnnxModel:
     """Open an ONNX file (on all cores by default); one of other makers gets numbered classes and a note."""
     path = Path(file)
-    session = onnx_session(path, threads=threads or psutil.cpu_count(logical=False) or 1)
+    session = foreign_session(path, threads=threads or psutil.cpu_count(logical=False) or 1)
     what = f"ONNX file {path}"
     reads, size = _reads(session, what)
     gives, classes = _gives(session, what)

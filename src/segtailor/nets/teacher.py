@@ -19,7 +19,7 @@ from segtailor.core.task import Preprocessing
 from segtailor.core.trust import refuse_reach
 from segtailor.nets.bundle import WEIGHTS, load_bundle
 from segtailor.nets.inference import enlarge
-from segtailor.nets.onnx_graph import onnx_session
+from segtailor.nets.onnx_confined import foreign_session
 
 PROBE = 64  # side of the noise that a teacher is tried on
 FORMS = (
@@ -118,7 +118,7 @@ def _built(name: str) -> nn.Module:
 
 def _from_onnx(path: Path) -> Teacher:
     """Read a graph that takes one normalised float image (or a batch), of a fixed or an open size."""
-    session = onnx_session(path)
+    session = foreign_session(path)
     (source, *others) = session.get_inputs()
     if others or source.type != "tensor(float)" or len(source.shape) != 4:
         raise Unsupported(

@@ -13,6 +13,7 @@ import torch
 from segtailor.core.codec import from_json, to_json
 from segtailor.core.cost import Cost
 from segtailor.core.errors import UserError, unknown
+from segtailor.core.memory import check_memory
 from segtailor.core.registry import Registry
 from segtailor.core.strategy import Executor
 from segtailor.core.target import parse_budget_ms, parse_target
@@ -122,6 +123,10 @@ def parse_limit(text: str, spec: CostSpec) -> float:
     return float(match[1]) * SCALES[match[2].lower()]
 
 
+MOST_WORKERS = 1024
+WORKER_MEMORY = 300 * 2**20  # bytes: of a process that has imported torch and computed nothing yet
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSpec:
     """Where trials run; `workers` at once, by default one per accelerator or core. The rest is for Ray."""
@@ -139,6 +144,10 @@ class ExecutorSpec:
             raise unknown("executor", self.kind, EXECUTORS.names())
         if self.workers is not None and self.workers < 1:
             raise UserError(f"workers: {self.workers} is too few; give 1 or more.")
+        if (self.workers or 1) > MOST_WORKERS:
+            raise UserError(
+                f"workers: {self.workers} are too many; at most {MOST_WORKERS} run at once. Give one per core."
+            )
         if self.kind == "serial" and (self.workers or 1) > 1:
             raise UserError(
                 f"workers: the executor 'serial' has one, {self.workers} were asked; use --executor processes or ray."
@@ -161,6 +170,11 @@ class ExecutorSpec:
                 device=device,
                 retries=self.retries,
             )
+        check_memory(
+            count * WORKER_MEMORY,
+            what=f"starting {count} processes for trials",
+            remedy="Choose fewer (--set executor.workers=2).",
+        )
         devices = tuple(places[index % len(places)] for index in range(count))
         return Processes(devices=devices, retries=self.retries, timeout=self.timeout)
 

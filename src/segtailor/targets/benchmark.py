@@ -8,20 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 from numpy.typing import NDArray
 
+from segtailor.core import memory
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.target import Includes, Target
-from segtailor.targets.onnx import input_arrays, output_shape
+from segtailor.targets.onnx import input_arrays, noise_for, output_shape
 from segtailor.targets.runtime import Compiled, check_sizes, runtime_for
 from segtailor.targets.timing import Entrant, Measurement, TimingSettings, measure_all
 
 if TYPE_CHECKING:
     from torch import nn
-
-ONNX_LIMIT = 2**31  # bytes: the most that one serialised model can hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +91,12 @@ def entered(subject: Subject | OnnxSubject, target: Target, stack: ExitStack) ->
 
 def read_onnx(file: Path, *, image: tuple[int, int] | None = None, includes: str = "network") -> OnnxSubject:
     """Read an ONNX file; stages and size (unless that is open) are its own, and asking for others is refused."""
-    if not file.is_file():
-        raise UserError(f"ONNX file {file} does not exist; check the path.")
-    if file.stat().st_size > ONNX_LIMIT:
-        raise UserError(f"ONNX file {file} is larger than {ONNX_LIMIT:,} bytes. Is it the right file?")
-    data = _fixed(file.read_bytes(), image, what=f"ONNX file {file}")
-    arrays = input_arrays(data, what=f"ONNX file {file}")
+    from segtailor.nets.onnx_confined import check_repeatable, read_onnx_bytes
+
+    what = f"ONNX file {file}"
+    data = _fixed(read_onnx_bytes(file), image, what=what)
+    check_repeatable(data, lambda session: noise_for(session, what=what), what=what)
+    arrays = input_arrays(data, what=what)
     pixels = len(arrays) == 1 and arrays[0].dtype.kind == "u"
     shapes = []
     for array in arrays:
@@ -117,10 +115,11 @@ def read_onnx(file: Path, *, image: tuple[int, int] | None = None, includes: str
 
 def _fixed(data: bytes, image: tuple[int, int] | None, *, what: str) -> bytes:
     """Return a model of one size: its own, or the one asked for where its size is open."""
-    from segtailor.nets.onnx_graph import at_size, onnx_session
+    from segtailor.nets.onnx_bounds import parse_graph, stated_sizes
+    from segtailor.nets.onnx_graph import at_size
 
-    shapes = [source.shape for source in onnx_session(data, what=what).get_inputs()]
-    if len(shapes) != 1 or len(shapes[0]) != 4 or all(isinstance(side, int) for side in shapes[0]):
+    shapes = stated_sizes(parse_graph(data, what=what))
+    if len(shapes) != 1 or len(shapes[0]) != 4 or all(shapes[0]):
         return data
     if image is None:
         raise Unsupported(f"{what} takes images of any size; say which one to time, e.g. --image 512x1024.")
@@ -131,12 +130,11 @@ def check_memory(plan: Plan) -> None:
     """Refuse an image size whose largest feature maps do not fit into the free memory."""
     sizes = sorted(shape.channels * shape.height * shape.width for shape in map(plan.shape, plan.by_name))
     needed = 4 * sum(sizes[-2:])  # a layer's input and output, in single precision
-    free = psutil.virtual_memory().available
-    if needed > free:
-        raise Unsupported(
-            f"image {plan.image.height}x{plan.image.width}: the two largest feature maps need "
-            f"{needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free. Choose a smaller image."
-        )
+    memory.check_memory(
+        needed,
+        what=f"image {plan.image.height}x{plan.image.width}: the two largest feature maps together",
+        remedy="Choose a smaller image.",
+    )
 
 
 def _includes(output: Sequence[int], source: Shape, *, pixels: bool) -> Includes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ import psutil
 from numpy.typing import NDArray
 
 from segtailor.core.errors import Unsupported
+from segtailor.core.memory import check_memory
 from segtailor.core.plan import Shape
 from segtailor.core.target import Target
 from segtailor.targets.runtime import RUNTIMES, Compiled, example_inputs, flag, split_device
@@ -171,19 +173,28 @@ def input_arrays(data: bytes, *, what: str = "the ONNX model") -> tuple[NDArray[
     """Return noise of the sizes that a serialised model states; one with open sizes is refused."""
     from segtailor.nets.onnx_graph import onnx_session
 
-    arrays = []
+    return tuple(noise_for(onnx_session(data, what=what), what=what).values())
+
+
+def noise_for(session: Any, *, what: str) -> dict[str, NDArray[Any]]:
+    """Return noise for the inputs of a session, by name; it is the same each time."""
+    arrays: dict[str, NDArray[Any]] = {}
     rng = np.random.default_rng(0)
-    for source in onnx_session(data, what=what).get_inputs():
+    for source in session.get_inputs():
         if source.type not in ARRAY_TYPES or not all(isinstance(side, int) for side in source.shape):
             raise Unsupported(
                 f"{what}: input '{source.name}' is {source.type} of size {source.shape}; only images of "
                 "one fixed size can be timed. Export it again with a fixed size."
             )
+        needed = 8 * math.prod(source.shape)  # noise is drawn in double precision
+        check_memory(
+            needed, what=f"{what}: an input of size {source.shape}", remedy="Export it again, smaller."
+        )
         if source.type == "tensor(uint8)":
-            arrays.append(rng.integers(0, 256, source.shape, dtype=np.uint8))
+            arrays[source.name] = rng.integers(0, 256, source.shape, dtype=np.uint8)
         else:
-            arrays.append(rng.standard_normal(source.shape).astype(ARRAY_TYPES[source.type]))
-    return tuple(arrays)
+            arrays[source.name] = rng.standard_normal(source.shape).astype(ARRAY_TYPES[source.type])
+    return arrays
 
 
 def _provider(target: Target) -> str:

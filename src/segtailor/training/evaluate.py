@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from segtailor.core.errors import UserError
+from segtailor.core.memory import check_memory
 from segtailor.core.task import Preprocessing, Task
+from segtailor.data.batches import free_memory
 from segtailor.data.dataset import Pair
 from segtailor.nets.inference import inference, normalise, predict
 from segtailor.tasks import Scores, kind_of
@@ -44,6 +46,14 @@ def evaluate(
     """Score the main output on every picture; pictures of one size share a batch, processes share the pictures."""
     if batch < 1:
         raise UserError(f"batch: {batch} is too small; give 1 or more images at a time.")
+    if len(pictures):
+        most, pixels = min(batch, len(pictures)), int(pictures.sizes.prod(axis=1).max())
+        check_memory(
+            4 * most * pixels * (3 + task.outputs),  # the images and their scores, in single precision
+            what=f"scoring {most} images of {pixels:,} pixels at once",
+            remedy="Choose a smaller batch (--batch).",
+            free=free_memory(device),
+        )
     meter = kind_of(task).meter(task, device)
     share_buffers(network)
     with inference(network), chosen_threads(device):

@@ -17,8 +17,10 @@ from segtailor.core.codec import Json, from_json, to_json
 from segtailor.core.errors import Diverged, RunProblem, UserError
 from segtailor.core.figures import KIND_FACTS
 from segtailor.core.job import Step
+from segtailor.core.memory import check_memory
+from segtailor.core.plan import Plan
 from segtailor.core.task import Preprocessing, Task
-from segtailor.data.batches import Batch
+from segtailor.data.batches import BATCH_PIXEL_BYTES, Batch
 from segtailor.nets.inference import aligned
 from segtailor.tasks import Scores, kind_of
 from segtailor.training import device as devices
@@ -89,6 +91,7 @@ class Fit:
             ).eval().requires_grad_(False)
         rank, size = world()
         self.source = self.batches(batch=settings.batch, seed=settings.seed, rank=rank, world=size)
+        self._check_memory()
         criterion = kind_of(self.task).criterion(
             settings.loss,
             task=self.task,
@@ -103,6 +106,26 @@ class Fit:
         self.done = 0
         self.scores: Scores | None = None
         self.best: dict[str, float] = {}
+
+    def _check_memory(self) -> None:
+        """Refuse a batch that cannot fit: a backward pass keeps what every layer reads and what its norm reads.
+
+        An accelerator says when it is full, and the step goes on with parts of the batch. On a CPU the system would
+        swap, then end the process.
+        """
+        plan, augment = getattr(self.network, "plan", None), getattr(self.source, "augment", None)
+        if not isinstance(plan, Plan) or augment is None or self.device.type != "cpu":
+            return
+        share = self.settings.batch // world().size // max(1, self.settings.accumulate)
+        height, width = augment.crop
+        values = sum(math.prod(plan.shape(node.name)) for node in plan.nodes)
+        at_crop = values * height * width // (plan.image.height * plan.image.width)
+        number = 4 if self.settings.precision == "fp32" else 2
+        check_memory(
+            share * (2 * at_crop * number + height * width * BATCH_PIXEL_BYTES),
+            what=f"training on {share} crops of {height}x{width} at a time",
+            remedy="Choose a smaller batch (--batch) or smaller crops (--crop).",
+        )
 
     def steps(self) -> Iterator[Step]:
         """Train, yielding a record about twice a second and after each validation, which asks for a checkpoint.

@@ -73,7 +73,8 @@ def _print(console: Console, result: dict[str, Any], data: str) -> None:
         name = "family" if "family" in result else "front"
         rows = [[_how(row), *_figures(row), row["fingerprint"]] for row in result[name]]
         console.print(table(None, [name, measure, f">cost in {unit}", "architecture"], rows))
-    failed = f", {result['failed']} of them failed" if result["failed"] else ""
+    count = result.get("failed", 0)  # earlier searches by gradients did not say
+    failed = f", {count} of them failed" if count else ""
     console.print(
         f"\n{result['trials']} trials{failed}; best: {100 * result['quality']:.1f} % at {result['cost']:.4g} {unit}, "
         f"{result['architecture']}\nplot {result['report']}\n"

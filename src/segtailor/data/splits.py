@@ -45,6 +45,10 @@ def named_parts(split: str) -> tuple[str, ...]:
     return ("train", "val") if split == "trainval" else tuple(split.split("+"))
 
 
+class TooFew(DataProblem):
+    """Too few images to be divided."""
+
+
 def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int = 0) -> dict[str, list[str]]:
     """Divide names into train, val and test; the same names and seed always give the same answer.
 
@@ -57,7 +61,7 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
     wanted = {"val": val, "test": test}
     counts = {split: max(1, round(share * len(names))) for split, share in wanted.items() if share > 0}
     if sum(counts.values()) >= len(names):
-        raise DataProblem(
+        raise TooFew(
             f"{len(names)} image(s) cannot be divided into train and {' and '.join(counts)}; "
             "add images, or give val=0 to train without validation."
         )

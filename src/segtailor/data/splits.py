@@ -65,7 +65,7 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
             f"{len(names)} image(s) cannot be divided into train and {' and '.join(counts)}; "
             "add images, or give val=0 to train without validation."
         )
-    ranked = sorted(names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
+    ranked = sorted(names, key=lambda name: _rank(f"{seed}:{name}"))
     held: dict[str, set[str]] = {}
     start = 0
     for split, count in counts.items():
@@ -75,6 +75,11 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
     table = {"train": [name for name in names if name not in taken]}
     table.update({split: [name for name in names if name in chosen] for split, chosen in held.items()})
     return table
+
+
+def _rank(text: str) -> bytes:
+    """Hash a name; those of odd file systems may hold what is no text."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
 
 
 def read_list(path: Path) -> list[tuple[str, ...]]:

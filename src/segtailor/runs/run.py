@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from segtailor.core.atomic import strict, sweep, write_json, writing
-from segtailor.core.codec import Json, canonical, read_json
+from segtailor.core.codec import Json, canonical
 from segtailor.core.errors import Interrupted, RunProblem, UserError
 from segtailor.core.job import Job, Step
 from segtailor.runs.checkpoint import Checkpoints
@@ -22,7 +22,7 @@ from segtailor.runs.interrupt import Stop, stoppable
 from segtailor.runs.journal import Journal
 from segtailor.runs.layout import Layout
 from segtailor.runs.lock import hold
-from segtailor.runs.reading import read_history, read_recipe, read_result
+from segtailor.runs.reading import read_environment, read_history, read_recipe, read_result
 from segtailor.runs.session import Policy, Session
 
 SHOWN = 5  # changed fields named in an error
@@ -158,7 +158,7 @@ def _settle(layout: Layout, recipe: Mapping[str, Json]) -> str | None:
         write_json(layout.recipe, recipe, what="recipe")
         return None
     _compare(layout, recipe)
-    changed = changes(read_json(layout.environment, what="environment", error=RunProblem), now)
+    changed = changes(read_environment(layout.root), now)
     if not changed:
         return None
     return f"this run began elsewhere ({', '.join(changed[:SHOWN])}): results may differ in the last digits."

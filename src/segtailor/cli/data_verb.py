@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from segtailor.cli.options import DryRun, Json
+from segtailor.cli.options import Count, DryRun, Json, Seed
 from segtailor.cli.output import emit, note, table
 
 SIGNS = {"error": "[red]error[/red]", "warning": "[yellow]warning[/yellow]", "info": "info"}
@@ -18,7 +18,7 @@ def check_(
     dataset: str,
     /,
     *,
-    limit: Annotated[int | None, Parameter(help="Read at most this many samples per split.")] = None,
+    limit: Annotated[Count | None, Parameter(help="Read at most this many samples per split.")] = None,
     json: Json = False,
 ) -> int:
     """Examine a dataset; ends with 1 when something must be mended before training.
@@ -43,8 +43,8 @@ def show_(
     *,
     out: Path = Path("contact_sheet.png"),
     split: str = "train",
-    count: int = 12,
-    seed: int = 0,
+    count: Count = 12,
+    seed: Seed = 0,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -56,6 +57,8 @@ def build() -> App:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a verb and exit with its code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names from odd file systems must not end a command
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 

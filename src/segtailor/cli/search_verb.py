@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from segtailor.cli.options import DryRun, Json, Size
-from segtailor.cli.output import emit, table
+from segtailor.cli.output import emit, reading_kept, table
 from segtailor.cli.surroundings import Where
 from segtailor.recipes.choices import SearchChoices
 
@@ -59,9 +59,10 @@ def search_(
         }
         emit(facts, lambda console: console.print_json(data=facts), json=json)
         return
-    found: dict[str, Any] = searching.search(asked, out, surroundings=around)
-    result = {"run": str(out), **found, "trials": len(found["trials"])}
-    emit(result, lambda console: _print(console, result, data), json=json)
+    with reading_kept(out):
+        found: dict[str, Any] = searching.search(asked, out, surroundings=around)
+        result = {"run": str(out), **found, "trials": len(found["trials"])}
+        emit(result, lambda console: _print(console, result, data), json=json)
 
 
 def _print(console: Console, result: dict[str, Any], data: str) -> None:

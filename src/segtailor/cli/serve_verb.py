@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
-from segtailor.cli.options import DryRun, Json
+from segtailor.cli.options import DryRun, Json, Port
 from segtailor.cli.output import emit, note
 
 
 def serve_(
     model: str,
     *,
-    port: int = 8000,
+    port: Port = 8000,
     host: str = "127.0.0.1",
     dry_run: DryRun = False,
     json: Json = False,

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from segtailor import api
-from segtailor.cli.options import Json, Size
+from segtailor.cli.options import Classes, Json, Size
 from segtailor.cli.output import emit, note, table
 from segtailor.core.plan import OPERATORS, Plan
 
@@ -20,7 +20,7 @@ def show_(
     /,
     *,
     image: Size = api.COUNTING_SIZE,
-    classes: int | None = None,
+    classes: Classes | None = None,
     svg: Annotated[Path | None, Parameter(help="Write a drawing of the network to this file.")] = None,
     json: Json = False,
 ) -> None:

@@ -15,6 +15,7 @@ from segtailor.core.figures import KIND_FACTS
 from segtailor.core.job import Job, Step
 from segtailor.core.objective import Linear, Objective, Power, Within
 from segtailor.core.plan import OPERATORS, Plan, Shape
+from segtailor.core.ranges import check_seed
 from segtailor.core.registry import Registry
 from segtailor.core.space import SPACES, Architecture, SearchSpace, architecture_document
 from segtailor.core.strategy import STRATEGIES, Candidate, Problem
@@ -72,6 +73,9 @@ class SearchRecipe:
     executor: ExecutorSpec = field(default_factory=ExecutorSpec)
     retries: int = 2
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
     def job(self, place: Place) -> Searching:
         """Check that everything fits together, and return the job."""

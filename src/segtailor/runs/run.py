@@ -6,6 +6,7 @@ on its saved state ends with the same bits as one never stopped. What was journa
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -134,8 +135,35 @@ def _drive(
             steps.close()  # frees what the job holds now, not when the traceback is forgotten
 
 
+def check_place(folder: Path) -> None:
+    """Refuse a folder that no run can use, and leave everything as it was: for what works long before it runs."""
+    layout = Layout(folder)
+    _refuse_foreign(layout)
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    made: list[Path] = []
+    try:
+        with writing(folder, what="run directory"):
+            for path in reversed(missing):
+                path.mkdir()
+                made.append(path)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise RunProblem(
+                    f"{folder} cannot be written to. Choose another folder, or change its rights."
+                )
+    finally:
+        for path in reversed(made):
+            with suppress(OSError):
+                path.rmdir()
+
+
 def _prepare(layout: Layout) -> None:
     """Make the directory, or refuse one that holds something else."""
+    _refuse_foreign(layout)
+    with writing(layout.root, what="run directory"):
+        layout.root.mkdir(parents=True, exist_ok=True)
+
+
+def _refuse_foreign(layout: Layout) -> None:
     if layout.root.exists() and not layout.root.is_dir():
         raise RunProblem(f"{layout.root} is a file, not a run directory. Choose a new or an empty folder.")
     foreign = [] if layout.recipe.exists() else layout.foreign()
@@ -143,8 +171,6 @@ def _prepare(layout: Layout) -> None:
         raise RunProblem(
             f"{layout.root} is no run directory: it holds '{foreign[0]}'. Choose a new or an empty folder."
         )
-    with writing(layout.root, what="run directory"):
-        layout.root.mkdir(parents=True, exist_ok=True)
 
 
 def _settle(layout: Layout, recipe: Mapping[str, Json]) -> str | None:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from segtailor.core.errors import UserError
+from segtailor.core.ranges import check_number, check_seed, check_whole
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.device import Precision
 from segtailor.training.distill import DistillSettings
@@ -82,19 +83,18 @@ class FitSettings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "accumulate", "validate_batch", "patience"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}: {getattr(self, name)} is too small; give 1 or more.")
-        if self.steps is not None and self.steps < 1:
-            raise UserError(f"steps: {self.steps} is too small; give 1 or more, or leave it out for epochs.")
-        if not self.lr > 0:
-            raise UserError(f"lr: {self.lr} must be above 0.")
+            check_whole(name, getattr(self, name), least=1)
+        if self.steps is not None:
+            check_whole("steps", self.steps, least=1)
+        check_number("lr", self.lr, above=0.0)
+        check_seed(self.seed)
         if self.ema is not None and not 0 <= self.ema < 1:
             raise UserError(f"ema: {self.ema} is no decay; give e.g. 0.999, or leave it out.")
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"clip: {self.clip} must be above 0, or left out.")
         self._check_shares()
-        for name in ("validate_every", "weight_decay", "seed"):
-            if getattr(self, name) < 0:
+        for name in ("validate_every", "weight_decay"):
+            if not 0 <= getattr(self, name) < float("inf"):
                 raise UserError(f"{name}: {getattr(self, name)} is negative; give 0 or more.")
 
     def _check_shares(self) -> None:

@@ -54,7 +54,9 @@ def _streams(writing: int) -> Iterator[None]:
     os.environ["TERM"] = "xterm-256color"
     try:
         with (
-            os.fdopen(os.dup(writing), "w", encoding="utf-8", buffering=1) as stream,
+            os.fdopen(
+                os.dup(writing), "w", encoding="utf-8", errors="backslashreplace", buffering=1
+            ) as stream,
             redirect_stdout(stream),
             redirect_stderr(stream),
         ):

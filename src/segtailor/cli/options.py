@@ -12,12 +12,18 @@ from cyclopts import Parameter, Token
 from segtailor.core.errors import UserError
 from segtailor.core.ranges import MANY, SEEDS, check_number, check_whole
 
+LARGEST_SIDE = 2**15  # pixels
+
 
 def parse_size(text: str) -> tuple[int, int]:
     """Read HEIGHTxWIDTH."""
     match = re.fullmatch(r"(\d{1,5})[xX](\d{1,5})", text.strip())
     if not match or not all(int(side) for side in match.groups()):
-        raise UserError(f"size '{text}' is not HEIGHTxWIDTH in pixels; write for example 360x480.")
+        raise UserError(f"size '{text[:60]}' is not HEIGHTxWIDTH in pixels; write for example 360x480.")
+    if max(int(side) for side in match.groups()) > LARGEST_SIDE:
+        raise UserError(
+            f"size '{text}' is larger than any picture; give sides of 1 to {LARGEST_SIDE} pixels."
+        )
     return int(match[1]), int(match[2])
 
 

@@ -102,8 +102,8 @@ def train_(
         emit(result, lambda console: console.print(_summary(result, data), highlight=False), json=json)
 
 
-def _summary(result: Mapping[str, object], data: str) -> str:
-    model = quote(str(result["model"]))
+def _summary(result: Mapping[str, Any], data: str) -> str:
+    model = quote(result["model"])
     found = next((facts.headline for facts in KIND_FACTS.values() if facts.headline.name in result), None)
     value = result[found.name] if found is not None else None
     if found is None or not isinstance(value, float):  # nothing was held out to score on

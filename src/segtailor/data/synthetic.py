@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem, unknown
+from segtailor.core.ranges import check_seed, shown
 from segtailor.core.task import Kind, Task
 from segtailor.data.dataset import Pair
 from segtailor.data.scene import CLASSES, PALETTE, Scene, render
 from segtailor.data.sizes import parse_size
 
 VERSION = 2  # raise whenever the renderer draws something else, so that caches notice
+MOST_IMAGES = 10_000_000  # of a split
 SMALLEST, LARGEST = 16, 8192  # pixels per side
 NAME = re.compile(r"[A-Za-z][\w-]*")
 FARTHEST = 80.0  # metres: what lies beyond, as the sky does, has no depth
@@ -96,16 +98,17 @@ class Synthetic:
                 raise DataProblem(
                     f"synthetic: '{split}' is no name for a split; use letters, digits, - and _."
                 )
-            if count < 1:
-                raise DataProblem(f"synthetic: {split}={count} is too few; a split needs at least 1 image.")
+            if not 1 <= count <= MOST_IMAGES:
+                raise DataProblem(
+                    f"synthetic: {split}={shown(count)} is out of range; a split has 1 to {MOST_IMAGES} images."
+                )
         if not all(SMALLEST <= side <= LARGEST for side in self.size):
             height, width = self.size
             raise DataProblem(
                 f"synthetic: size={height}x{width} cannot be rendered; give height x width, "
                 f"each {SMALLEST} to {LARGEST}."
             )
-        if self.seed < 0:
-            raise DataProblem(f"synthetic: seed={self.seed} is negative; use 0 or more.")
+        check_seed(self.seed, name="synthetic: seed")
 
     @property
     def task(self) -> Task:
@@ -150,6 +153,6 @@ def _whole(name: str, text: str) -> int:
             "(number of images per split)."
         )
     try:
-        return int(text)
+        return int(text[:100])
     except ValueError:
         raise DataProblem(f"synthetic: {name}={text} is not a whole number; write e.g. {name}=100.") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,7 +71,9 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 def _read_torch(path: Path, limit: int) -> object:
     try:
         _check_unpacked_size(path, limit)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # torch's advice is about its own switches
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as problem:
         raise WeightsProblem(
             f"checkpoint {path} was refused: it is damaged, or holds more than a plain dictionary of tensors"

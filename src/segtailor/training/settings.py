@@ -95,7 +95,7 @@ class FitSettings:
         self._check_shares()
         for name in ("validate_every", "weight_decay"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise UserError(f"{name}: {getattr(self, name)} is negative; give 0 or more.")
+                raise UserError(f"{name}: {getattr(self, name)} is no number from 0 on; give 0 or more.")
 
     def _check_shares(self) -> None:
         for name in ("stochastic_depth", "dropout"):

@@ -65,7 +65,7 @@ def tailor_(
     with reading_kept(out):
         result = run.carry_out(plan, out, around)
         emit(result, lambda console: console.print(summary(result), highlight=False), json=json)
-        return 0 if result["met"] else 1
+    return 0 if result.get("met") else 1
 
 
 def summary(result: Mapping[str, Any]) -> str:

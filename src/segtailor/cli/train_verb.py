@@ -103,6 +103,8 @@ def train_(
 
 
 def _summary(result: Mapping[str, Any], data: str) -> str:
+    if not isinstance(result["model"], str):
+        raise TypeError(f"the model is {result['model']!r:.60}, no path")
     model = quote(result["model"])
     found = next((facts.headline for facts in KIND_FACTS.values() if facts.headline.name in result), None)
     value = result[found.name] if found is not None else None

@@ -10,16 +10,18 @@ SEEDS = 2**63 - 1  # the largest seed that every generator takes
 MANY = 10**9  # more steps, images or trials than anyone can wait for
 
 
-def check_whole(name: str, value: int, *, least: int, most: int = MANY) -> None:
+def check_whole(
+    name: str, value: int, *, least: int, most: int = MANY, error: type[UserError] = UserError
+) -> None:
     """Refuse a whole number outside of a range."""
     if not least <= value <= most:
         side = "too small" if value < least else "too large"
-        raise UserError(f"{name}: {shown(value)} is {side}; give a whole number from {least} to {most}.")
+        raise error(f"{name}: {shown(value)} is {side}; give a whole number from {least} to {most}.")
 
 
-def check_seed(value: int, *, name: str = "seed") -> None:
+def check_seed(value: int, *, name: str = "seed", error: type[UserError] = UserError) -> None:
     """Refuse a seed that generators do not take."""
-    check_whole(name, value, least=0, most=SEEDS)
+    check_whole(name, value, least=0, most=SEEDS, error=error)
 
 
 def check_number(name: str, value: float, *, above: float, most: float = math.inf) -> None:

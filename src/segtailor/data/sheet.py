@@ -41,9 +41,9 @@ def contact_sheet(dataset: Dataset, split: str, *, columns: int = 2, count: int 
 
     A sample that cannot be read is left out and told; that none can be read raises.
     """
-    check_whole("columns", columns, least=1)
-    check_whole("count", count, least=1)
-    check_seed(seed)
+    check_whole("columns", columns, least=1, error=DataProblem)
+    check_whole("count", count, least=1, error=DataProblem)
+    check_seed(seed, error=DataProblem)
     samples = dataset.samples(split)
     if not samples:
         raise DataProblem(f"split '{split}' holds no images, so there is nothing to show; check the dataset.")

@@ -108,7 +108,7 @@ class Synthetic:
                 f"synthetic: size={height}x{width} cannot be rendered; give height x width, "
                 f"each {SMALLEST} to {LARGEST}."
             )
-        check_seed(self.seed, name="synthetic: seed")
+        check_seed(self.seed, name="synthetic: seed", error=DataProblem)
 
     @property
     def task(self) -> Task:

@@ -118,7 +118,8 @@ def parse_limit(text: str, spec: CostSpec) -> float:
     match = re.fullmatch(form, text.strip(), re.IGNORECASE)
     if match is not None and float(match[1]) <= 0:
         raise UserError(
-            f"--budget {text}: nothing costs so little; give a number above zero, e.g. 300M{spec.unit}."
+            f"budget '{text}' is not above zero: write for example 300M{spec.unit}, or add --target (or --pack) for "
+            "a budget in milliseconds."
         )
     if match is None:
         raise UserError(

@@ -74,6 +74,8 @@ def shrunk(words: list[str]) -> list[str]:
 
 
 def _data(word: str) -> str:
+    """Name a small dataset; the photos here have no damaged scene to skip, and there is no teacher to follow."""
+    word = "retries=2" if word.startswith("staged.teacher=") else word.split("?skip=")[0]
     if not word.startswith("synthetic"):
         return word
     task = next((f"{part}," for part in word.split(":")[-1].split(",") if part.startswith("task=")), "")

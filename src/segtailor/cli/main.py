@@ -57,13 +57,13 @@ def build() -> App:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a verb and exit with its code."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names from odd file systems must not end a command
-        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
 def run(argv: Sequence[str]) -> int:
     """Run a verb and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names from odd file systems must not end a command
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         outcome = build()(list(argv), exit_on_error=False, print_error=False, result_action="return_value")
         return outcome if isinstance(outcome, int) else 0

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "segtailor"
 FILE_LINES = 400
-FUNCTION_LINES = 50
+FUNCTION_LINES = 60
 TEST_RATIO = 0.6
 DUPLICATE_LINES = 12
 LAYOUT = (

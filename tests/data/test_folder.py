@@ -106,7 +106,7 @@ def test_one_column_lists_choose_from_the_folders(tmp_path: Path) -> None:
     assert names(Folder(path=tmp_path), "train") == ["n3", "n1"]
     (tmp_path / "train.txt").write_text("n3\nmissing\n")
     with pytest.raises(DataProblem, match="'missing'"):
-        _ = Folder(path=tmp_path).splits
+        Folder(path=tmp_path).samples("train")
 
 
 def test_classes_are_counted_and_numbered(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_empty_and_missing_folders_are_refused(tmp_path: Path) -> None:
 def test_one_image_trains_only_without_validation(tmp_path: Path) -> None:
     write_pairs(tmp_path, ["only"])
     with pytest.raises(DataProblem, match=r"1 image.*give val=0"):
-        _ = Folder(path=tmp_path).splits
+        Folder(path=tmp_path).samples("train")
     check_dataset(Folder(path=tmp_path, val=0))
 
 
@@ -262,7 +262,7 @@ def test_two_images_of_one_name_are_refused(tmp_path: Path) -> None:
     write_pairs(tmp_path, NAMES)
     write_image(tmp_path / "images" / "n1.jpg")
     with pytest.raises(DataProblem, match=r"n1\.jpg and .*n1\.png share one name"):
-        _ = Folder(path=tmp_path).splits
+        Folder(path=tmp_path).samples("train")
 
 
 def test_all_ignored_masks_are_refused(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_very_many_classes_make_a_taller_legend() -> None:
 
 @pytest.mark.parametrize("wrong", [{"count": 0}, {"columns": 0}])
 def test_an_empty_sheet_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(DataProblem, match="1 or more"):
+    with pytest.raises(DataProblem, match="too small"):
         contact_sheet(One(), "train", **wrong)
 
 

@@ -120,7 +120,10 @@ def test_an_onnx_file_says_itself_what_it_includes(includes: str, tmp_path: Path
         ([NETWORK, "--target", "cpu/eager/fp32?threads=0"], "out of range"),
         ([NETWORK, "--target", "cpu/eager/int8"], "int8"),
         ([NETWORK, "--target", EAGER, "--image", "100000x100000"], "100000x100000"),
-        ([NETWORK, "--target", EAGER, "--image", "99999x99999"], "(99999, 99999)"),
+        (
+            [NETWORK, "--target", EAGER, "--image", "99999x99999"],
+            "size '99999x99999' is larger than any picture",
+        ),
         ([NETWORK, "--target", EAGER, "--image", "32768x32768"], "32768x32768"),
         ([NETWORK, "--target", EAGER, "--image", "0x64"], "0x64"),
         ([NETWORK, "--target", EAGER, "--budget", "fast"], "12ms or 60fps"),

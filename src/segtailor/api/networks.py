@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from segtailor.core.atomic import write_text
 from segtailor.core.codec import read_json, short, to_json
-from segtailor.core.errors import InvalidArchitecture, Unsupported
+from segtailor.core.errors import InvalidArchitecture, Unsupported, unknown
 from segtailor.core.ownership import is_drawing, marked_svg, spare
 from segtailor.core.plan import MAIN, Count, Plan, Shape
 from segtailor.core.plan import count as count_plan
 from segtailor.core.receptive import receptive_field
-from segtailor.core.shipped import DESCRIPTION, bundle_place, is_shipped
+from segtailor.core.shipped import DESCRIPTION, bundle_place, is_shipped, shipped
 from segtailor.core.space import (
     Architecture,
     family,
@@ -51,7 +51,8 @@ def resolve(source: str | Path | Architecture) -> Architecture:
     if isinstance(source, str | Path):
         if isinstance(source, Path) or source.endswith(".json") or isfile(source):  # noqa: PTH113 - bears any text
             return read_architecture(Path(source))
-        return published(source)  # raises with near matches
+        known = (*architectures(), *baselines(), *shipped())
+        raise unknown("network", source, known)
     family_of(source)  # raises for anything else
     return source
 

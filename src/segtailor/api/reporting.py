@@ -130,4 +130,4 @@ def _write(page: Path, text: str) -> int:
     except OSError as problem:
         raise UserError(f"{page.parent} cannot be made ({problem.strerror}); choose another --out.") from None
     write_text(page, text, what="report")
-    return len(text.encode())
+    return len(text.encode(errors="backslashreplace"))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import Force, Json, Size
+from segtailor.cli.options import Classes, Force, Json, Seconds, Size, Words
 from segtailor.cli.output import Printer, emit, note
 from segtailor.core.target import Includes, parse_budget_ms
 
@@ -24,11 +24,11 @@ class BenchFlags:
     """Size HEIGHTxWIDTH; 512x1024 when left out. An ONNX file has its own."""
     includes: Includes = "network"
     """What is timed: the network, also arg max, also the resize to the image's size, or all from host to host."""
-    classes: int | None = None
+    classes: Classes | None = None
     """Output channels of networks without trained weights; the published number when left out."""
-    budget: str | None = None
+    budget: Words | None = None
     """A limit such as 12ms or 60fps; if the 95th percentile misses it, the exit code is 1."""
-    seconds: float | None = None
+    seconds: Seconds | None = None
     """Least time to measure for, each: 2 for a network (and at least 50 samples), 0.3 for an operator of a study."""
     study: str | None = None
     """Instead of networks, time the operators of a paper's table or figure (see `segtailor list studies`)."""

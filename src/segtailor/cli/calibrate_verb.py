@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import DryRun, Force, Json, Size
+from segtailor.cli.options import Classes, DryRun, Force, Json, Networks, Positive, Seed, Size
 from segtailor.cli.output import emit, note
 from segtailor.core.errors import UserError
 
@@ -28,13 +28,13 @@ class What:
     """device/runtime/precision, e.g. cpu/onnxruntime/fp32?threads=2."""
     image: Size | None = None
     """Size HEIGHTxWIDTH of the image."""
-    classes: int = 19
+    classes: Classes = 19
     """Number of output channels."""
-    minutes: float | None = None
+    minutes: Positive | None = None
     """Time for all of it. Operators are timed most used first; those left out are estimated."""
-    networks: int = 30
+    networks: Networks = 30
     """Random networks to measure whole for the trust report."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the random networks."""
     set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=(), consume_multiple=True)] = ()
     """Settings of the space, e.g. --space decoder_cell --set encoder=efficientnet_lite0 channels=24 repeats=1."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import DryRun, Force, Json
+from segtailor.cli.options import Count, DryRun, Force, Json, Seed
 from segtailor.cli.output import Printer, emit, note
 
 STYLES = {"error": "red", "warning": "yellow", "info": ""}
@@ -17,7 +17,7 @@ def check_(
     dataset: str,
     /,
     *,
-    limit: Annotated[int | None, Parameter(help="Read at most this many samples per split.")] = None,
+    limit: Annotated[Count | None, Parameter(help="Read at most this many samples per split.")] = None,
     json: Json = False,
 ) -> int:
     """Examine a dataset; ends with 1 when something must be mended before training.
@@ -42,8 +42,8 @@ def show_(
     *,
     out: Path = Path("contact_sheet.png"),
     split: str = "train",
-    count: int = 12,
-    seed: int = 0,
+    count: Count = 12,
+    seed: Seed = 0,
     force: Force = False,
     dry_run: DryRun = False,
     json: Json = False,

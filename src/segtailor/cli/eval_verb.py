@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import Json
+from segtailor.cli.options import Count, Json
 from segtailor.cli.output import Printer, emit
 from segtailor.cli.surroundings import Where
 from segtailor.core.figures import KIND_FACTS
@@ -19,7 +19,7 @@ def eval_(
     *,
     data: str,
     split: str = "val",
-    batch: int = 4,
+    batch: Count = 4,
     where: Annotated[Where, Parameter(name="*")] = Where(),
     json: Json = False,
 ) -> None:

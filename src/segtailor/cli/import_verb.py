@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from segtailor.api import networks
-from segtailor.cli.options import DryRun, Json
+from segtailor.cli.options import Classes, DryRun, Json
 from segtailor.cli.output import emit
 from segtailor.core.text import command, path_argument
 
@@ -19,7 +19,7 @@ def import_(
     *,
     as_: Annotated[str, Parameter(name="--as")],
     out: Path,
-    classes: int | None = None,
+    classes: Classes | None = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:

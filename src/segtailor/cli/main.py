@@ -39,6 +39,7 @@ SPINS = "10000"  # of a waiting thread, about 30 microseconds
 NO_MEMORY = (
     "the memory is full. Choose a smaller batch, smaller images or fewer workers, or end other programs."
 )
+TORCH_NO_MEMORY = "can't allocate memory"  # torch's own words on a CPU
 DATA_VERBS: tuple[tuple[str, str], ...] = (
     ("check", "Examine a dataset and say what is wrong with it, where, and how to fix it."),
     ("show", "Draw a contact sheet of images with their labels."),
@@ -77,16 +78,6 @@ def run(argv: Sequence[str]) -> int:
     try:
         outcome = build()(list(argv), exit_on_error=False, print_error=False, result_action="return_value")
         return outcome if isinstance(outcome, int) else 0
-    except CycloptsError as problem:
-        return _fail(f"{problem} See 'segtailor --help' or 'segtailor VERB --help'.")
-    except UserError as problem:
-        return _fail(*problem.lines)
-    except UnicodeEncodeError as problem:
-        if not _no_utf8(problem):
-            return _bug()
-        return _fail(
-            f"'{problem.object}' holds bytes that are no UTF-8, which a library in use cannot work with; rename it."
-        )
     except Interrupted as event:
         note(str(event))
         return 130
@@ -96,14 +87,24 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of a pipe went away, e.g. `segtailor list | head`
         sys.stderr.close()
         return 0
-    except MemoryError:
-        return _fail(NO_MEMORY)
-    except RuntimeError as problem:
-        if "can't allocate memory" in str(problem):  # torch's own words on a CPU
-            return _fail(NO_MEMORY)
-        return _bug()
-    except Exception:  # noqa: BLE001 - the last resort: a bug of ours, shown in full
-        return _bug()
+    except Exception as problem:  # noqa: BLE001 - the last resort: a bug of ours is shown in full
+        lines = _remedy(problem)
+        return _bug() if lines is None else _fail(*lines)
+
+
+def _remedy(problem: Exception) -> Sequence[str] | None:
+    """Return what to tell a user who can mend it; None where only we can."""
+    if isinstance(problem, UserError):
+        return problem.lines
+    if isinstance(problem, CycloptsError):
+        return [f"{problem} See 'segtailor --help' or 'segtailor VERB --help'."]
+    if isinstance(problem, MemoryError) or TORCH_NO_MEMORY in str(problem):
+        return [NO_MEMORY]
+    if isinstance(problem, UnicodeEncodeError) and _no_utf8(problem):
+        return [
+            f"'{problem.object}' holds bytes that are no UTF-8, which a library in use cannot work with; rename it."
+        ]
+    return None
 
 
 def wait_briefly() -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json as json_module
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +18,7 @@ from rich.highlighter import JSONHighlighter
 from rich.table import Table
 from rich.text import Text
 
+from segtailor.core.errors import RunProblem
 from segtailor.core.text import visible
 
 
@@ -63,6 +66,24 @@ def emit(data: Any, text: Callable[[Printer], None], *, json: bool) -> None:
         print(json_module.dumps(data, indent=1, allow_nan=False))
     else:
         text(Printer())
+
+
+@contextmanager
+def reading_kept(run: Path) -> Iterator[None]:
+    """Show the result of a run: where it was kept from before and does not hold what it should, it is damaged."""
+    from segtailor.runs import Layout
+
+    file = Layout(run).result
+    kept = os.path.exists(file)  # noqa: PTH110 - bears any text; if so, nothing is worked on, only shown
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
+        if not kept:
+            raise
+        raise RunProblem(
+            f"result {file} is damaged or of another kind of run ({type(problem).__name__}: {problem}). Restore it, or "
+            "remove it and go on with `segtailor resume`."
+        ) from None
 
 
 def note(*lines: str) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import DryRun, Force, Json, Size
+from segtailor.cli.options import Count, DryRun, Force, Json, Size
 from segtailor.cli.output import Printer, emit
 
 
@@ -24,7 +24,7 @@ class PredictFlags:
     """Of the colours in overlays, 0 to 1."""
     size: Size | None = None
     """HEIGHTxWIDTH at which the network sees the pictures; their own by default. Results always have their own."""
-    frames: int | None = None
+    frames: Count | None = None
     """At most so many frames of a video or camera. A camera runs until Ctrl-C otherwise."""
     device: str | None = None
     """cpu, cuda, cuda:1, ...; the best one here by default."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from segtailor.cli.options import DryRun, Json, Size
-from segtailor.cli.output import Printer, emit
+from segtailor.cli.output import Printer, emit, reading_kept
 from segtailor.cli.surroundings import Where
 from segtailor.core.text import command, path_argument
 from segtailor.recipes.choices import SearchChoices
@@ -58,9 +58,10 @@ def search_(
         }
         emit(facts, lambda printer: printer.document(facts), json=json)
         return
-    found: dict[str, Any] = searching.search(asked, out, surroundings=around)
-    result = {"run": str(out), **found, "trials": len(found["trials"])}
-    emit(result, lambda printer: _print(printer, result, data), json=json)
+    with reading_kept(out):
+        found: dict[str, Any] = searching.search(asked, out, surroundings=around)
+        result = {"run": str(out), **found, "trials": len(found["trials"])}
+        emit(result, lambda printer: _print(printer, result, data), json=json)
 
 
 def _print(printer: Printer, result: dict[str, Any], data: str) -> None:
@@ -72,7 +73,8 @@ def _print(printer: Printer, result: dict[str, Any], data: str) -> None:
         name = "family" if "family" in result else "front"
         rows = [[_how(row), *_figures(row), row["fingerprint"]] for row in result[name]]
         printer.table(None, [name, measure, f">cost in {unit}", "architecture"], rows)
-    failed = f", {result['failed']} of them failed" if result["failed"] else ""
+    count = result.get("failed", 0)  # earlier searches by gradients did not say
+    failed = f", {count} of them failed" if count else ""
     best = f"{100 * result['quality']:.1f} % at {result['cost']:.4g} {unit}, {result['architecture']}"
     found, out = path_argument(result["architecture"]), path_argument(result["run"] + "-trained")
     printer.say(

@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from segtailor.cli.options import DryRun, Json
+from segtailor.cli.options import DryRun, Json, Port
 from segtailor.cli.output import emit, note
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def serve_(
     model: str,
     *,
-    port: int = 8000,
+    port: Port = 8000,
     host: str = "127.0.0.1",
     dry_run: DryRun = False,
     json: Json = False,

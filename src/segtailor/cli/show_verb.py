@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from segtailor import api
-from segtailor.cli.options import Force, Json, Size
+from segtailor.cli.options import Classes, Force, Json, Size
 from segtailor.cli.output import Printer, emit, note
 from segtailor.core.plan import OPERATORS, Plan
 
@@ -19,7 +19,7 @@ def show_(
     /,
     *,
     image: Size = api.COUNTING_SIZE,
-    classes: int | None = None,
+    classes: Classes | None = None,
     svg: Annotated[Path | None, Parameter(help="Write a drawing of the network to this file.")] = None,
     force: Force = False,
     json: Json = False,

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import DryRun, Json, Size
-from segtailor.cli.output import emit, note
+from segtailor.cli.options import DryRun, Json, Seed, Size, Words
+from segtailor.cli.output import emit, note, reading_kept
 from segtailor.cli.surroundings import Where
 
 System = Literal["auto", "fasterseg", "squeezenas", "autortnet", "auxcells", "lpsnet", "dilated"]
@@ -19,11 +19,11 @@ def tailor_(
     *,
     data: str | None = None,
     target: str = "cpu/onnxruntime/fp32",
-    budget: str | None = None,
+    budget: Words | None = None,
     recipe: System = "auto",
-    time: str | None = None,
+    time: Words | None = None,
     image: Size | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     out: Path = Path("runs/tailored"),
     where: Annotated[Where, Parameter(name="*")] = Where(),
     dry_run: DryRun = False,
@@ -62,9 +62,10 @@ def tailor_(
     if dry_run:
         emit({"run": str(out), **facts}, lambda _: None, json=json)
         return 0
-    result = run.carry_out(plan, out, around)
-    emit(result, lambda printer: printer.say(*summary(result)), json=json)
-    return 0 if result["met"] else 1
+    with reading_kept(out):
+        result = run.carry_out(plan, out, around)
+        emit(result, lambda printer: printer.say(*summary(result)), json=json)
+    return 0 if result.get("met") else 1
 
 
 def summary(result: Mapping[str, Any]) -> list[str]:

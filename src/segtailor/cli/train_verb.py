@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from segtailor.cli.options import DryRun, Json, Size
-from segtailor.cli.output import emit
+from segtailor.cli.options import Count, DryRun, Json, Positive, Seed, Size
+from segtailor.cli.output import emit, reading_kept
 from segtailor.cli.surroundings import Where
 from segtailor.core.errors import UserError
 from segtailor.core.figures import KIND_FACTS
@@ -22,17 +22,17 @@ from segtailor.core.text import command, path_argument
 class TrainFlags:
     """The settings that people change most; `--set` reaches all others."""
 
-    epochs: int | None = None
+    epochs: Count | None = None
     """Passes over the training split."""
-    batch: int | None = None
+    batch: Count | None = None
     """Images per step, over all processes."""
-    lr: float | None = None
+    lr: Positive | None = None
     """Learning rate at the start."""
     optimiser: Literal["sgd", "adam", "adamw"] | None = None
     """Which optimiser."""
     precision: Literal["fp32", "bf16", "fp16"] | None = None
     """Number format of the forward and backward pass."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Of initial weights, order and augmentation."""
     crop: Size | None = None
     """Size HEIGHTxWIDTH of training crops; follows from the images when left out."""
@@ -97,11 +97,14 @@ def train_(
         facts = {"run": str(out), "recipe": recipe_document(recipe)}
         emit(facts, lambda printer: printer.document(facts), json=json)
         return
-    result = {"run": str(out), **training.train(recipe, out, check=check, surroundings=around)}
-    emit(result, lambda printer: printer.say(*_summary(result, data)), json=json)
+    with reading_kept(out):
+        result = {"run": str(out), **training.train(recipe, out, check=check, surroundings=around)}
+        emit(result, lambda printer: printer.say(*_summary(result, data)), json=json)
 
 
-def _summary(result: Mapping[str, object], data: str) -> list[str]:
+def _summary(result: Mapping[str, Any], data: str) -> list[str]:
+    if not isinstance(result["model"], str):
+        raise TypeError(f"the model is {result['model']!r:.60}, no path")
     model = path_argument(result["model"])
     found = next((facts.headline for facts in KIND_FACTS.values() if facts.headline.name in result), None)
     value = result[found.name] if found is not None else None

@@ -49,8 +49,8 @@ def new_file(path: Path, *, what: str) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, *, what: str) -> None:
-    """Replace the file `path` with UTF-8 text."""
-    write_bytes(path, text.encode(), what=what)
+    """Replace the file `path` with UTF-8 text; what UTF-8 cannot hold (names from odd file systems) is spelt out."""
+    write_bytes(path, text.encode(errors="backslashreplace"), what=what)
 
 
 def write_json(path: Path, data: Any, *, what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -65,8 +64,10 @@ def parse_target(text: str) -> Target:
 
 def parse_budget_ms(text: str) -> float:
     """Read a budget such as `12ms`, `0.5s` or `60fps` as milliseconds per image."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|fps)\s*", text.lower())
+    match = re.fullmatch(r"\s*([+-]?(?:\d{1,30}(?:\.\d{1,30})?|\.\d{1,30}))\s*(ms|s|fps)\s*", text.lower())
     value = float(match[1]) if match else 0.0
-    if not match or not math.isfinite(value) or value <= 0:
+    if match and value <= 0:
+        raise UserError(f"budget '{text}' is not above zero; write for example 12ms or 60fps.")
+    if not match:
         raise UserError(f"budget '{text}' is not a time or a rate; write for example 12ms or 60fps.")
     return {"ms": value, "s": 1000 * value, "fps": 1000 / value}[match[2]]

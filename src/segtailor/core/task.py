@@ -36,6 +36,11 @@ class Task:
             raise DataProblem(
                 f"a task needs 1 to {IGNORE} classes, got {len(self.classes)}; check the class list."
             )
+        for name in self.classes:
+            if not name.strip() or not name.isprintable():
+                raise DataProblem(
+                    f"the class name {name[:60]!a} cannot be shown; give every class a name of printable characters."
+                )
         if len(set(self.classes)) != len(self.classes):
             raise DataProblem("two classes have the same name; rename one of them.")
         for name in self.classes:
@@ -76,3 +81,11 @@ class Preprocessing:
 
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        finite = all(map(math.isfinite, (*self.mean, *self.std)))
+        if not finite or min(self.std) <= 0:
+            raise DataProblem(
+                f"preprocessing: mean {self.mean} and std {self.std} cannot be used; all must be finite, and std above "
+                "zero."
+            )

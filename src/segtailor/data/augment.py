@@ -26,6 +26,7 @@ LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 YIQ = np.array(
     [LUMA, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]]
 )  # hue is an angle in its last two axes
+CROP_PIXELS = 2**24  # 4096x4096: larger than any picture that networks are trained on
 DRAWS = 8  # random numbers per image: scale, flip, two offsets, four colour factors
 LABELS = Labels()  # what targets are unless something else is said
 CHUNK_PIXELS = 400_000  # on a CPU, work through about this many pixels at a time: they stay in the cache
@@ -58,8 +59,11 @@ class Augment:
     restyle: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.crop) < 1:
-            raise UserError(f"augment.crop: {self.crop} is empty; give height and width of at least 1 pixel.")
+        if min(self.crop) < 1 or self.crop[0] * self.crop[1] > CROP_PIXELS:
+            raise UserError(
+                f"augment.crop: {self.crop[0]}x{self.crop[1]} cannot be cut; give height and width of at least 1 and "
+                f"together at most {CROP_PIXELS} pixels, e.g. 512x1024."
+            )
         if not 0 < self.scale[0] <= self.scale[1] < float("inf"):
             raise UserError(
                 f"augment.scale: {self.scale} is no range; give 0 < smallest <= largest, e.g. (0.5, 2.0)."

@@ -7,15 +7,15 @@ tutorial: ids, 11 unlabelled); with 32 colours `train` + `train_labels`, or `701
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.data.dataset import DATASETS
 from segtailor.data.labels import LabelMap
-from segtailor.data.pairs import FileDataset, Pairing, pair_folders
+from segtailor.data.pairs import FileDataset, Pairing, Wrong, pair_folders
 from segtailor.data.splits import read_list
 
 SPLITS = ("train", "val", "test")
@@ -121,18 +121,28 @@ class CamVid(FileDataset):
         )
         if both is None:
             return {}
-        whole = pair_folders(*both).complete(self.path)
+        whole = pair_folders(*both)
         lists = {
             split: self.path / f"{split}.txt" for split in SPLITS if (self.path / f"{split}.txt").is_file()
         }
         if lists:
-            return {split: _select(whole, path) for split, path in lists.items()}
-        if not all(drive_of(name) in DRIVES for name in whole):
+            listed = {split: _select(whole, path) for split, path in lists.items()}
+            first = next(iter(listed))
+            wrong = (*whole.wrong, *listed[first].wrong)
+            return {**listed, first: replace(listed[first], wrong=wrong)}
+        alone = {path.stem: path for path in whole.images_alone}
+        if not all(drive_of(name) in DRIVES for name in (*whole.pairs, *alone)):
             return {}
-        table: dict[str, dict[str, tuple[Path, Path]]] = {split: {} for split in SPLITS}
-        for name, files in whole.items():
-            table[usual_split(name)][name] = files
-        return {split: Pairing(pairs=pairs) for split, pairs in table.items() if pairs}
+        table = {name: usual_split(name) for name in (*whole.pairs, *alone)}
+        found = {
+            split: _part(whole, {name for name, own in table.items() if own == split})
+            for split in SPLITS
+            if split in table.values()
+        }
+        if not found:
+            whole.complete(self.path)
+        first = next(iter(found))
+        return {**found, first: replace(found[first], masks_alone=whole.masks_alone, wrong=whole.wrong)}
 
 
 def drive_of(name: str) -> str:
@@ -150,27 +160,41 @@ def usual_split(name: str) -> str:
     return "val" if drive == "0016E5" and 7959 <= number <= 8159 else "train"
 
 
-def _select(whole: Mapping[str, tuple[Path, Path]], path: Path) -> Pairing:
-    names = [Path(row[0]).stem for row in read_list(path)]
-    missing = [name for name in names if name not in whole]
-    if missing:
-        raise DataProblem(f"list {path} names frame '{missing[0]}', which is not there; correct the list.")
-    return Pairing(pairs={name: whole[name] for name in names})
+def _part(whole: Pairing, names: Collection[str]) -> Pairing:
+    """Return the frames of some names, with or without masks."""
+    return Pairing(
+        pairs={name: files for name, files in whole.pairs.items() if name in names},
+        images_alone=tuple(path for path in whole.images_alone if path.stem in names),
+    )
+
+
+def _select(whole: Pairing, path: Path) -> Pairing:
+    """Return the frames that a list names, in its order."""
+    names = list(dict.fromkeys(Path(row[0]).stem for row in read_list(path)))
+    alone = {image.stem: image for image in whole.images_alone}
+    return Pairing(
+        pairs={name: whole.pairs[name] for name in names if name in whole.pairs},
+        images_alone=tuple(alone[name] for name in names if name in alone),
+        wrong=tuple(
+            Wrong(path, f"list {path} names frame '{name}', which is not there; correct the list.")
+            for name in names
+            if name not in whole.pairs and name not in alone
+        ),
+    )
 
 
 def _leave_out(found: Mapping[str, Pairing], fold: str) -> dict[str, Pairing]:
-    frames = {
-        name: files
-        for split in ("train", "val")
-        if split in found
-        for name, files in found[split].pairs.items()
-    }
-    drives = {drive_of(name) for name in frames}
+    parts = [found[split] for split in ("train", "val") if split in found]
+    whole = Pairing(
+        pairs={name: files for part in parts for name, files in part.pairs.items()},
+        images_alone=tuple(path for part in parts for path in part.images_alone),
+    )
+    drives = {drive_of(name) for name in whole.pairs}
     if fold not in drives:
         raise unknown("CamVid drive", fold, drives)
     if len(drives) == 1:
         raise DataProblem(f"all frames are of drive '{fold}': leaving it out leaves nothing to train on.")
-    return {
-        "train": Pairing(pairs={name: files for name, files in frames.items() if drive_of(name) != fold}),
-        "val": Pairing(pairs={name: files for name, files in frames.items() if drive_of(name) == fold}),
-    }
+    names = {*whole.pairs, *(path.stem for path in whole.images_alone)}
+    held = {name for name in names if drive_of(name) == fold}
+    wrong = tuple(wrong for part in parts for wrong in part.wrong)
+    return {"train": replace(_part(whole, names - held), wrong=wrong), "val": _part(whole, held)}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,19 @@ class Sample(Protocol):
 
     def read(self) -> Pair:
         """Decode the sample, or raise `DataProblem` naming the file."""
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A sample that can say where it lies, for messages of the doctor."""
+
+    @property
+    def place(self) -> str:
+        """The file, and what of it."""
+
+    @property
+    def source(self) -> Path | None:
+        """The picture that this sample is cut out of, if it is: two of the same are one picture in two splits."""
 
 
 class Dataset(Protocol):

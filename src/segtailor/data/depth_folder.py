@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -11,8 +11,7 @@ from segtailor.core.task import Task
 from segtailor.data.dataset import DATASETS
 from segtailor.data.depth_unit import PER_METRE, DepthUnit, Unit
 from segtailor.data.layout import IMAGE_FOLDERS, MASK_FOLDERS, WHOLE, Layout
-from segtailor.data.pairs import FileDataset, Pairing
-from segtailor.data.splits import by_ratio
+from segtailor.data.pairs import FileDataset, Pairing, divided
 
 DEPTH_FOLDERS = ("depth", "depths", "depth_mm", "depth_maps", *MASK_FOLDERS)
 COLOUR_FOLDERS = (*IMAGE_FOLDERS, "rgb", "colour", "color")
@@ -56,7 +55,7 @@ class DepthFolder(FileDataset):
             image_folders=COLOUR_FOLDERS,
             mask_folders=DEPTH_FOLDERS,
         )
-        return divided(layout.find(), where=self.path, val=self.val, test=self.test, seed=self.seed)
+        return divided_depth(layout.find(), where=self.path, val=self.val, test=self.test, seed=self.seed)
 
 
 def depth_task(nearest: float, farthest: float) -> Task:
@@ -64,18 +63,11 @@ def depth_task(nearest: float, farthest: float) -> Task:
     return Task(classes=("depth",), kind="depth", span=(nearest, farthest))
 
 
-def divided(
+def divided_depth(
     found: Mapping[str, Pairing], *, where: Path, val: float | None, test: float | None, seed: int
 ) -> dict[str, Pairing]:
-    """Divide an undivided set by ratio; files without a partner stay with `train`, in sight."""
+    """Divide a set that is not divided yet."""
     if WHOLE not in found:
         return dict(found)
-    whole = found[WHOLE]
-    if not whole.pairs:
-        whole.complete(where)
-    table = by_ratio(tuple(whole.pairs), val=VAL_SHARE if val is None else val, test=test or 0.0, seed=seed)
-    parts = {
-        split: Pairing(pairs={name: whole.pairs[name] for name in names}) for split, names in table.items()
-    }
-    parts["train"] = replace(whole, pairs=parts["train"].pairs)
-    return parts
+    share = VAL_SHARE if val is None else val
+    return divided(found[WHOLE], where=where, val=share, test=test or 0.0, seed=seed)

@@ -5,23 +5,42 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import DataProblem, UserError
-from segtailor.core.task import Task
+from segtailor.core.task import IGNORE, Task
 from segtailor.data.checks import content
 from segtailor.data.checks.census import Census, explain_masks, take_census
 from segtailor.data.checks.findings import Finding, Severity, arranged
-from segtailor.data.checks.kinds import CHECKS
+from segtailor.data.checks.kinds import CHECKS, CLASSLESS, label_counts
 from segtailor.data.dataset import Dataset, Sample
+from segtailor.data.files import RawMask
 from segtailor.data.labels import LabelMap
 from segtailor.data.legend import numbered
-from segtailor.data.pairs import FileDataset, Pairing
+from segtailor.data.pairs import FileDataset, FileSample, Pairing
+from segtailor.data.survey import MaskProblem
 
 __all__ = ["Diagnosis", "Finding", "SplitFacts", "check", "examine"]
 
 TOLD = 3  # errors spelled out in the message that stops a training
+UNTOLD = Task(classes=("unknown",))  # stands in where classes cannot be told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    """The meaning of masks whose values nobody can tell: nothing counts, but files and sizes are checked."""
+
+    fingerprint: str = "unread"
+
+    def apply(self, raw: RawMask, path: Path) -> NDArray[Any]:
+        """Return as many ignored pixels as the mask has."""
+        del path
+        return np.full(raw.values.shape[:2], IGNORE, np.uint8)
 
 
 @runtime_checkable
@@ -99,15 +118,20 @@ def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:
     known = list(_known_problems(dataset))
     try:
         task = dataset.task
+        if isinstance(dataset, FileDataset) and _pairings(dataset):
+            dataset.labels  # noqa: B018 - a class list that contradicts itself is told here
     except DataProblem as problem:
-        masks = [mask for pairing in _pairings(dataset).values() for _, mask in pairing.pairs.values()]
-        faults = [content.fault_finding(fault) for fault in explain_masks(masks, problem)]
-        return Diagnosis(findings=_placed([*known, *faults], dataset))
+        return _without_classes(dataset, known, problem, limit)
     checks = CHECKS[task.kind]
-    census = [
-        take_census(name, _samples(dataset, name), task=task, count=checks.count, limit=limit)
-        for name in dataset.splits
-    ]
+    census: list[Census] = []
+    for split in dataset.splits:
+        try:
+            samples = _samples(dataset, split)
+        except DataProblem as problem:
+            known.append(_unusable(problem))
+            continue
+        alone = _alone(dataset, split)
+        census.append(take_census(split, samples, task=task, count=checks.count, limit=limit, alone=alone))
     findings = [
         *_nameless_colours(dataset),
         *(found for rule in checks.rules for found in rule(census, task)),
@@ -115,6 +139,41 @@ def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:
     return Diagnosis(
         findings=_placed([*known, *findings], dataset),
         splits={part.split: _facts(part, task) for part in census},
+    )
+
+
+def _without_classes(
+    dataset: Dataset, known: list[Finding], problem: DataProblem, limit: int | None
+) -> Diagnosis:
+    """Say why the classes cannot be told, and check all that does not depend on them."""
+    pairings = _pairings(dataset)
+    census = [
+        take_census(
+            split,
+            [
+                FileSample(name=name, image=image, mask=mask, labels=Unread())
+                for name, (image, mask) in pairing.pairs.items()
+            ],
+            task=UNTOLD,
+            count=label_counts,
+            limit=limit,
+            alone=pairing.images_alone,
+        )
+        for split, pairing in pairings.items()
+    ]
+    faults = [fault for split in census for fault in split.faults]
+    findings = [found for rule in CLASSLESS for found in rule(census, UNTOLD)]
+    if isinstance(problem, MaskProblem):
+        masks = [mask for pairing in pairings.values() for _, mask in pairing.pairs.values()]
+        findings += [content.fault_finding(fault) for fault in explain_masks(masks, problem)]
+    elif str(problem) not in {fault.message for fault in faults}:
+        findings.append(_unusable(problem))
+    return Diagnosis(
+        findings=_placed([*known, *findings], dataset),
+        splits={
+            part.split: SplitFacts(images=part.total, read=len(part.records), shares={}, ignored=0.0)
+            for part in census
+        },
     )
 
 
@@ -130,6 +189,8 @@ def _known_problems(dataset: Dataset) -> Iterator[Finding]:
         for severity, kind, file, message, fix in dataset.problems():
             yield Finding(severity=severity, kind=kind, file=file, message=message, fix=fix)
     for split, pairing in _pairings(dataset).items():
+        for wrong in pairing.wrong:
+            yield replace(_unusable(DataProblem(wrong.message)), kind="listing", file=str(wrong.file))
         for image in pairing.images_alone:
             yield Finding(
                 severity="error",
@@ -168,6 +229,12 @@ def _pairings(dataset: Dataset) -> Mapping[str, Pairing]:
     """Return how the files of a file dataset found each other; nothing for other datasets."""
     found: Mapping[str, Pairing] = getattr(dataset, "pairings", {})
     return found
+
+
+def _alone(dataset: Dataset, split: str) -> tuple[Path, ...]:
+    """Return the images of a split that have no mask."""
+    pairing = _pairings(dataset).get(split)
+    return () if pairing is None else pairing.images_alone
 
 
 def _samples(dataset: Dataset, split: str) -> Sequence[Sample]:

@@ -7,7 +7,7 @@ Layouts: `images/` beside `masks/` (each with or without `train`, `val`, `test` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -19,8 +19,7 @@ from segtailor.data.dataset import DATASETS
 from segtailor.data.labels import LabelMap
 from segtailor.data.layout import WHOLE, Layout
 from segtailor.data.legend import FILES, Legend, LegendClass, Value, numbered, parse_colour, read_legend
-from segtailor.data.pairs import FileDataset, Pairing
-from segtailor.data.splits import by_ratio
+from segtailor.data.pairs import FileDataset, Pairing, divided
 from segtailor.data.survey import legend_of, survey
 
 VAL_SHARE = 0.2
@@ -85,16 +84,7 @@ class Folder(FileDataset):
         return Layout(path=self.path, images=self.images, masks=self.masks)
 
     def _divided(self, whole: Pairing, *, val: float) -> dict[str, Pairing]:
-        """Divide by ratio; files without a partner stay with `train`, so that nothing is lost from sight."""
-        if not whole.pairs:
-            whole.complete(self.path)
-        table = by_ratio(tuple(whole.pairs), val=val, test=self.test or 0.0, seed=self.seed)
-        parts = {
-            split: Pairing(pairs={name: whole.pairs[name] for name in names})
-            for split, names in table.items()
-        }
-        parts["train"] = replace(whole, pairs=parts["train"].pairs)
-        return parts
+        return divided(whole, where=self.path, val=val, test=self.test or 0.0, seed=self.seed)
 
     @cached_property
     def _meaning(self) -> tuple[Legend, bool]:
@@ -103,6 +93,8 @@ class Folder(FileDataset):
         given = self._given()
         if given is not None:
             return given.ignoring(self.ignore), by_colour
+        if not any(pairing.pairs for pairing in self.pairings.values()):
+            next(iter(self.pairings.values())).complete(self.path)
         found = survey([mask for pairing in self.pairings.values() for _, mask in pairing.pairs.values()])
         by_colour = by_colour or (self.encoding == "auto" and found.coloured)
         ignored = Legend(classes=()).ignoring(self.ignore)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from segtailor.core.errors import DataProblem
 from segtailor.data.files import list_folders, list_pictures
-from segtailor.data.pairs import Pairing, pair_folders
+from segtailor.data.pairs import Pairing, Wrong, pair_folders
 from segtailor.data.splits import COMMON_NAMES, read_list
 
 IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "inputs")
@@ -81,14 +81,18 @@ class Layout:
         places, mask_places = _split_folders(images), _split_folders(masks)
         if not _divides(images, places):
             return {WHOLE: pair_folders(images, masks)}
-        for split, place in places.items():
-            if split not in mask_places and split != "test":  # test splits often come without masks
-                raise DataProblem(f"{place} has no folder of masks inside {masks}; add it.")
-        return {
+        found = {
             split: pair_folders(place, mask_places[split], prefix=f"{place.name}/")
             for split, place in places.items()
             if split in mask_places
         }
+        for split, place in places.items():
+            if split not in mask_places and split != "test":  # test splits often come without masks
+                told = f"{place} has no folder of masks inside {masks}; add it."
+                found[split] = Pairing(
+                    pairs={}, images_alone=list_pictures(place), wrong=(Wrong(place, told),)
+                )
+        return found
 
     def unused(self) -> tuple[Path, ...]:
         """Return what lies beside the folders of the splits, where nothing reads it."""
@@ -104,20 +108,19 @@ class Layout:
         rows = read_list(path)
         known = self._by_name() if any(len(row) == 1 for row in rows) else {}
         pairs: dict[str, tuple[Path, Path]] = {}
+        wrong: list[Wrong] = []
         for row in rows:
-            name = _bare(row[0])
-            if len(row) == 1:
-                name = row[0] if row[0] in known else name
-                if name not in known:
-                    raise DataProblem(
-                        f"list {path} names '{row[0]}', but {self.root} has no such image and mask."
-                    )
-            if name in pairs:
-                raise DataProblem(f"list {path} names '{name}' twice; remove one line.")
-            pairs[name] = known[name] if len(row) == 1 else self._inside(row, path)
-        if not pairs:
+            name = row[0] if len(row) == 1 and row[0] in known else _bare(row[0])
+            if len(row) == 1 and name not in known:
+                told = f"list {path} names '{row[0]}', but {self.root} has no such image and mask. Correct the list."
+                wrong.append(Wrong(path, told))
+            elif name in pairs:
+                wrong.append(Wrong(path, f"list {path} names '{name}' twice; remove one line."))
+            else:
+                pairs[name] = known[name] if len(row) == 1 else self._inside(row, path)
+        if not rows:
             raise DataProblem(f"list {path} is empty; write one 'image mask' line per sample.")
-        return Pairing(pairs=pairs)
+        return Pairing(pairs=pairs, wrong=tuple(wrong))
 
     def _inside(self, row: Sequence[str], path: Path) -> tuple[Path, Path]:
         """Return the two files of a line; a list comes with the data, so it may name nothing outside their folder."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from segtailor.core.codec import from_json, read_json
+from segtailor.core.codec import from_json, read_json, short
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.data.documents import read_text, read_yaml
@@ -54,7 +54,7 @@ class Legend:
         """Return a legend that also ignores these ids and colours."""
         ids, colours = list(self.ignore_ids), list(self.ignore_colours)
         for value in values:
-            if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
+            if isinstance(value, int) or (isinstance(value, str) and re.fullmatch(r"\d{1,9}", value)):
                 ids.append(int(value))
             else:
                 colours.append(parse_colour(value))
@@ -88,11 +88,15 @@ def parse_colour(value: Value) -> Colour:
     if isinstance(value, str) and re.fullmatch(r"#?[0-9a-fA-F]{6}", value):
         number = int(value.removeprefix("#"), 16)
         return number >> 16, number >> 8 & 255, number & 255
-    if isinstance(value, (tuple, list)) and len(value) == 3:
+    if isinstance(value, tuple | list) and len(value) == 3 and all(map(_is_channel, value)):
         red, green, blue = (int(channel) for channel in value)
-        if all(0 <= channel <= 255 for channel in (red, green, blue)):
-            return red, green, blue
-    raise DataProblem(f"{value!r} is no colour; write three numbers from 0 to 255 or '#rrggbb'.")
+        return red, green, blue
+    raise DataProblem(f"{short(value)} is no colour; write three numbers from 0 to 255 or '#rrggbb'.")
+
+
+def _is_channel(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= value <= 255 and float(value).is_integer()  # type: ignore[operator,arg-type]
 
 
 def numbered(count: int) -> tuple[str, ...]:
@@ -101,14 +105,21 @@ def numbered(count: int) -> tuple[str, ...]:
 
 
 def read_legend(path: Path) -> Legend:
-    """Read a class list in any of the three forms, chosen by the file's suffix."""
+    """Read a class list in any of the three forms, chosen by the file's suffix; what is wrong names the file."""
     if path.suffix == ".json":
-        return _from_palette(read_json(path, what="palette", error=DataProblem, limit=TEXT_LIMIT), path)
-    if path.suffix in (".yaml", ".yml"):
-        return _from_document(read_yaml(path, what="class list"), path)
-    text = read_text(path, what="class list", limit=TEXT_LIMIT)
-    lines = [line.strip() for line in text.splitlines()]
-    return Legend(classes=tuple(_from_line(line) for line in lines if line and not line.startswith("#")))
+        legend = _from_palette(read_json(path, what="palette", error=DataProblem, limit=TEXT_LIMIT), path)
+    elif path.suffix in (".yaml", ".yml"):
+        legend = _from_document(read_yaml(path, what="class list"), path)
+    else:
+        text = read_text(path, what="class list", limit=TEXT_LIMIT)
+        lines = [line.strip() for line in text.splitlines()]
+        legend = _from_lines([line for line in lines if line and not line.startswith("#")], path)
+    try:
+        legend.task  # noqa: B018 - doubled, missing and unprintable names
+        legend.label_map()
+    except DataProblem as problem:
+        raise DataProblem(f"class list {path}: {problem}") from None
+    return legend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +148,19 @@ def _from_document(data: Any, path: Path) -> Legend:
             classes.append(LegendClass(name=row))
         else:
             ids = (row.id,) if isinstance(row.id, int) else row.id
-            colour = None if row.colour is None else parse_colour(row.colour)
+            colour = None if row.colour is None else _colour_of(row.name, row.colour, path)
             classes.append(LegendClass(name=row.name, ids=ids, colour=colour))
-    return Legend(classes=tuple(classes)).ignoring(document.ignore)
+    try:
+        return Legend(classes=tuple(classes)).ignoring(document.ignore)
+    except DataProblem as problem:
+        raise DataProblem(f"class list {path}, ignore: {problem}") from None
+
+
+def _colour_of(name: str, value: Any, path: Path) -> Colour:
+    try:
+        return parse_colour(value)
+    except DataProblem as problem:
+        raise DataProblem(f"class list {path}, class {name[:60]!a}: {problem}") from None
 
 
 def _british(row: Any) -> Any:
@@ -158,18 +179,22 @@ def _from_palette(data: Any, path: Path) -> Legend:
     else:
         raise DataProblem(f"palette {path} must map class names to colours or list colours.")
     return Legend(
-        classes=tuple(LegendClass(name=name, colour=parse_colour(colour)) for name, colour in named)
+        classes=tuple(LegendClass(name=name, colour=_colour_of(name, colour, path)) for name, colour in named)
     )
 
 
-def _from_line(line: str) -> LegendClass:
-    """Read `road`, `road 128 64 128` or `128 64 128 road`."""
-    cells = [cell for cell in re.split(r"[,\s]+", line) if cell]
-    for colour, rest in ((cells[-3:], cells[:-3]), (cells[:3], cells[3:])):
-        if rest and len(colour) == 3 and all(cell.isdecimal() for cell in colour):
-            red, green, blue = (int(cell) for cell in colour)
-            return LegendClass(name=" ".join(rest), colour=parse_colour((red, green, blue)))
-    return LegendClass(name=line)
+def _from_lines(lines: list[str], path: Path) -> Legend:
+    """Read a class per line: `road`, `road 128 64 128` or `128 64 128 road`."""
+    classes = []
+    for line in lines:
+        cells = [cell for cell in re.split(r"[,\s]+", line) if cell]
+        name, colour = line, None
+        for channels, rest in ((cells[:3], cells[3:]), (cells[-3:], cells[:-3])):
+            if rest and all(re.fullmatch(r"\d{1,9}", cell) for cell in channels):
+                name = " ".join(rest)
+                colour = _colour_of(name, [int(cell) for cell in channels], path)
+        classes.append(LegendClass(name=name, colour=colour))
+    return Legend(classes=tuple(classes))
 
 
 def _claim(table: dict[Any, int], key: Any, label: int) -> None:

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from segtailor.core.errors import DataProblem, Unsupported
+from segtailor.core.errors import DataProblem, Unsupported, unknown
 from segtailor.core.task import Task
 from segtailor.data.dataset import DATASETS, Pair, Sample
-from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, VAL_SHARE, depth_task, divided
+from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, VAL_SHARE, depth_task, divided_depth
 from segtailor.data.depth_unit import DepthUnit
 from segtailor.data.files import PIXEL_LIMIT, file_stamp, list_folders, list_pictures
 from segtailor.data.layout import WHOLE, Layout
@@ -69,7 +69,12 @@ class Nyudv2(FileDataset):
             found = {split: _by_ending(named[split]) for split in ("train", "val", "test") if split in named}
         else:
             found = {WHOLE: _by_ending(self.path)}
-        return divided(found, where=self.path, val=self.val, test=None, seed=self.seed)
+        return divided_depth(found, where=self.path, val=self.val, test=None, seed=self.seed)
+
+    @property
+    def pairings(self) -> Mapping[str, Pairing]:
+        """The files of every split; the .mat file is none of pairs."""
+        return {} if self._is_mat else super().pairings
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -91,6 +96,9 @@ class Nyudv2(FileDataset):
         count = _frames_in(self.path)
         size = self.wanted_size
         frames = {f"{index:04d}": MatSample(file=self.path, index=index, size=size) for index in range(count)}
+        for name in self.skip:
+            if name not in frames:
+                raise unknown("sample to skip", name, frames)
         kept = tuple(name for name in frames if name not in self.skip)
         table = by_ratio(kept, val=VAL_SHARE if self.val is None else self.val, seed=self.seed)
         return {split: tuple(frames[name] for name in names) for split, names in table.items()}
@@ -114,6 +122,15 @@ class MatSample:
         """The file, the number, and the size that was asked for."""
         return f"{file_stamp(self.file)}|{self.index}|depth{size_stamp(self.size)}"
 
+    @property
+    def place(self) -> str:
+        """The file and the number."""
+        return f"{self.file}, picture {self.name}"
+
+    @property
+    def source(self) -> None:
+        """Nothing: it is a picture of its own."""
+
     def read(self) -> Pair:
         """Read picture and depth; the file stores both with their sides exchanged."""
         with _opened(self.file) as content:
@@ -128,6 +145,7 @@ class MatSample:
 
 
 def _frames_in(file: Path) -> int:
+    """Return how many pictures a .mat file holds, if they are what they should be."""
     with _opened(file) as content:
         images, _ = _arrays(content, file)
         return int(images.shape[0])
@@ -138,8 +156,8 @@ def _arrays(content: Any, file: Path) -> tuple[Any, Any]:
     images, depths = (_dataset(content, name, file) for name in ("images", "depths"))
     many: tuple[int, ...] = getattr(images, "shape", None) or ()
     deep: tuple[int, ...] = getattr(depths, "shape", None) or ()
-    fits = len(many) == 4 and many[1] == 3 and deep == (many[0], *many[2:]) and many[0] <= FRAME_LIMIT
-    if not fits or many[2] * many[3] > PIXEL_LIMIT:
+    fits = len(many) == 4 and many[1] == 3 and deep == (many[0], *many[2:]) and 0 < many[0] <= FRAME_LIMIT
+    if not fits or not 0 < many[2] * many[3] <= PIXEL_LIMIT:
         raise DataProblem(
             f"{file} holds images {many} and depths {deep}, not (n, 3, width, height) and (n, width, height). "
             "Give the labelled part of NYU Depth v2."
@@ -186,9 +204,16 @@ def _opened(file: Path) -> Iterator[Any]:
     try:
         with h5py.File(file, "r") as content:
             yield content
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as problem:  # what h5py raises on damage
+    except (
+        OSError,
+        RuntimeError,
+        LookupError,
+        ValueError,
+        TypeError,
+    ) as problem:  # what h5py raises on damage
+        reason = " ".join(str(problem).split())
         raise DataProblem(
-            f"{file} cannot be read as a .mat file of version 7.3: {problem}. Fetch it again."
+            f"{file} cannot be read as a .mat file of version 7.3: {reason}. Fetch it again."
         ) from None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
@@ -16,7 +16,7 @@ from segtailor.core.task import Task
 from segtailor.data.dataset import Pair
 from segtailor.data.files import RawMask, file_stamp, list_pictures, read_image, read_mask
 from segtailor.data.sizes import image_size, resized, size_stamp
-from segtailor.data.splits import parts_of
+from segtailor.data.splits import TooFew, by_ratio, parts_of
 
 MASK_ENDINGS = (
     "",
@@ -62,21 +62,32 @@ class FileSample:
         image = read_image(self.image)
         labels = self.labels.apply(read_mask(self.mask), self.mask)
         if image.shape[:2] != labels.shape:
-            (height, width), (rows, columns) = image.shape[:2], labels.shape
-            raise DataProblem(
-                f"mask {self.mask} is {columns}x{rows}, its image {self.image} is {width}x{height} upright. "
-                "Make both the same size."
-            )
+            raise self.mismatch(image.shape[:2], labels.shape)
         return resized(Pair(image, labels), self.size)
+
+    def mismatch(self, image: tuple[int, ...], mask: tuple[int, ...]) -> DataProblem:
+        """Return what to say when image and mask (height, width) differ in size."""
+        return DataProblem(
+            f"mask {self.mask} is {mask[1]}x{mask[0]}, its image {self.image} is {image[1]}x{image[0]} upright. "
+            "Make both the same size."
+        )
+
+
+class Wrong(NamedTuple):
+    """What keeps files from being matched: the file to blame, and a sentence that ends with what to do."""
+
+    file: Path
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """Files matched by name: pairs by sample name, and what found no partner."""
+    """Files matched by name: pairs by sample name, what found no partner, and what is `wrong` otherwise."""
 
     pairs: Mapping[str, tuple[Path, Path]]
     images_alone: tuple[Path, ...] = ()
     masks_alone: tuple[Path, ...] = ()
+    wrong: tuple[Wrong, ...] = ()
 
     @property
     def names(self) -> set[str]:
@@ -94,7 +105,9 @@ class Pairing:
         )
 
     def complete(self, where: Path) -> Mapping[str, tuple[Path, Path]]:
-        """Return the pairs if there are any and no image lacks its mask; otherwise raise `DataProblem`."""
+        """Return the pairs if there are any and nothing is wrong; otherwise raise `DataProblem`."""
+        if self.wrong:
+            raise DataProblem(self.wrong[0].message)
         if self.images_alone:
             count, total = len(self.images_alone), len(self.images_alone) + len(self.pairs)
             raise DataProblem(
@@ -104,6 +117,21 @@ class Pairing:
         if not self.pairs:
             raise DataProblem(f"{where} holds no images with masks; check the path and the folder layout.")
         return self.pairs
+
+
+def divided(whole: Pairing, *, where: Path, val: float, test: float, seed: int) -> dict[str, Pairing]:
+    """Divide by ratio; what found no partner or is wrong stays with `train`, so that nothing is lost from sight."""
+    if not whole.pairs and not whole.images_alone:
+        whole.complete(where)
+    try:
+        table = by_ratio(tuple(whole.pairs), val=val, test=test, seed=seed)
+    except TooFew as problem:
+        return {"train": replace(whole, wrong=(*whole.wrong, Wrong(where, str(problem))))}
+    parts = {
+        split: Pairing(pairs={name: whole.pairs[name] for name in names}) for split, names in table.items()
+    }
+    parts["train"] = replace(whole, pairs=parts["train"].pairs)
+    return parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,8 +217,8 @@ def pair_folders(
 
     A mask may add one of `endings`; `image_ending` is cut from image names. Sample names start with `prefix`.
     """
-    pictures = _by_stem(images, image_ending)
-    candidates = _by_stem(masks, "")
+    pictures, twins = _by_stem(images, image_ending)
+    candidates, more = _by_stem(masks, "")
     tails = tuple(endings)
     pairs: dict[str, tuple[Path, Path]] = {}
     alone: list[Path] = []
@@ -203,11 +231,13 @@ def pair_folders(
             pairs[prefix + stem] = (image, candidates[match])
             used.add(match)
     spare = tuple(path for stem, path in candidates.items() if stem not in used)
-    return Pairing(pairs=pairs, images_alone=tuple(alone), masks_alone=spare)
+    return Pairing(pairs=pairs, images_alone=tuple(alone), masks_alone=spare, wrong=(*twins, *more))
 
 
-def _by_stem(folder: Path, ending: str) -> dict[str, Path]:
+def _by_stem(folder: Path, ending: str) -> tuple[dict[str, Path], list[Wrong]]:
+    """Return pictures by name without suffix, and those whose name is taken."""
     table: dict[str, Path] = {}
+    wrong: list[Wrong] = []
     for path in list_pictures(folder):
         stem = path.relative_to(folder).with_suffix("").as_posix()
         if ending:
@@ -215,8 +245,10 @@ def _by_stem(folder: Path, ending: str) -> dict[str, Path]:
                 continue
             stem = stem.removesuffix(ending)
         if stem in table:
-            raise DataProblem(
+            told = (
                 f"{table[stem]} and {path} share one name, so their masks cannot be told apart. Rename one."
             )
-        table[stem] = path
-    return table
+            wrong.append(Wrong(path, told))
+        else:
+            table[stem] = path
+    return table, wrong

@@ -39,6 +39,10 @@ class RenderedPerson:
         height, width = self.size
         return f"people/{VERSION}/{self.seed}/{self.split}/{self.index}/{height}x{width}"
 
+    @property
+    def source(self) -> None:
+        """No file."""
+
     def read(self) -> View:
         """Draw the picture; joints beyond its border are unlabelled, the box ends at the border."""
         rng = np.random.default_rng((self.seed, zlib.crc32(self.split.encode()), self.index))

@@ -43,6 +43,16 @@ class PersonCrop:
         """What the person depends on, and the size."""
         return f"{self.sample.stamp}|pose {self.size[0]}x{self.size[1]}"
 
+    @property
+    def place(self) -> str:
+        """The picture's file, or the name of one that is drawn."""
+        return self.name if self.source is None else str(self.source)
+
+    @property
+    def source(self) -> Path | None:
+        """The picture that the person is cut out of."""
+        return self.sample.source
+
     def read(self) -> Pair:
         """Cut the person out; joints and measures are in pixels of the crop."""
         view = self.sample.read()

@@ -29,6 +29,10 @@ class PersonSample(Protocol):
     def stamp(self) -> str:
         """Changes when the picture or the annotation does."""
 
+    @property
+    def source(self) -> Path | None:
+        """The file of the picture, if it is one."""
+
     def read(self) -> View:
         """Decode the picture, or raise `DataProblem` naming the file."""
 
@@ -66,6 +70,11 @@ class FilePerson:
     def stamp(self) -> str:
         """Path, size and time of the picture, and the annotation itself."""
         return f"{file_stamp(Path(self.person.picture))}:{self.person.box}:{self.person.joints.tolist()}"
+
+    @property
+    def source(self) -> Path:
+        """The file of the picture."""
+        return Path(self.person.picture)
 
     def read(self) -> View:
         """Decode the picture; a joint beyond its border is no longer counted as labelled."""
@@ -123,8 +132,15 @@ class PersonFiles(ABC):
 
     def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
         """Return (severity, kind, file, message, fix) of every doubtful annotation, for the dataset doctor."""
-        findings = (found for split in self.splits for found in self._annotations(split).findings)
+        findings = [found for split in self.splits for found in self._findings(split)]
         return tuple((f.severity, f.kind, f.file, f.message, f.fix) for f in findings)
+
+    def _findings(self, split: str) -> Sequence[Finding]:
+        """Return what is wrong with a split's file; one that cannot be used hides nothing about the others."""
+        try:
+            return self._annotations(split).findings
+        except DataProblem:
+            return ()  # told by whoever asks for the samples
 
     def _annotations(self, split: str) -> Annotations:
         if split not in self._sources:

@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from segtailor.core.atomic import write_bytes, writing
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.ownership import is_picture, spare
+from segtailor.core.ranges import check_seed, check_whole
 from segtailor.core.task import Colour, Task
 from segtailor.core.text import visible
 from segtailor.data.dataset import Dataset, Pair, Sample
@@ -24,6 +25,7 @@ from segtailor.tasks import Look, kind_of
 CELL = 320  # width of one picture in pixels
 TALLEST = 2 * CELL  # a picture higher than this is narrowed instead
 GAP = 8
+MOST_CELLS = 300  # pictures of a sheet: more could not be looked at, nor kept in memory
 TEXT = 14  # height of letters in pixels
 LINE = 24
 PAPER: Colour = (250, 250, 248)
@@ -43,14 +45,13 @@ def contact_sheet(dataset: Dataset, split: str, *, columns: int = 2, count: int 
 
     A sample that cannot be read is left out and told; that none can be read raises.
     """
-    if columns < 1 or count < 1:
-        raise DataProblem(
-            f"a sheet of {count} pictures in {columns} columns is empty; give 1 or more of each."
-        )
+    check_whole("columns", columns, least=1, error=DataProblem)
+    check_whole("count", count, least=1, error=DataProblem)
+    check_seed(seed, error=DataProblem)
     samples = dataset.samples(split)
     if not samples:
         raise DataProblem(f"split '{split}' holds no images, so there is nothing to show; check the dataset.")
-    chosen = _choose(samples, count, seed)
+    chosen = _choose(samples, min(count, MOST_CELLS), seed)
     found, problems = _read(chosen)
     if not found:
         raise DataProblem(f"none of {len(problems)} samples can be read; the first: {problems[0]}")

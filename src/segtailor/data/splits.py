@@ -45,6 +45,10 @@ def named_parts(split: str) -> tuple[str, ...]:
     return ("train", "val") if split == "trainval" else tuple(split.split("+"))
 
 
+class TooFew(DataProblem):
+    """Too few images to be divided."""
+
+
 def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int = 0) -> dict[str, list[str]]:
     """Divide names into train, val and test; the same names and seed always give the same answer.
 
@@ -57,13 +61,11 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
     wanted = {"val": val, "test": test}
     counts = {split: max(1, round(share * len(names))) for split, share in wanted.items() if share > 0}
     if sum(counts.values()) >= len(names):
-        raise DataProblem(
+        raise TooFew(
             f"{len(names)} image(s) cannot be divided into train and {' and '.join(counts)}; "
             "add images, or give val=0 to train without validation."
         )
-    ranked = sorted(
-        names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode(errors="surrogatepass")).digest()
-    )
+    ranked = sorted(names, key=lambda name: _rank(f"{seed}:{name}"))
     held: dict[str, set[str]] = {}
     start = 0
     for split, count in counts.items():
@@ -73,6 +75,11 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
     table = {"train": [name for name in names if name not in taken]}
     table.update({split: [name for name in names if name in chosen] for split, chosen in held.items()})
     return table
+
+
+def _rank(text: str) -> bytes:
+    """Hash a name; those of odd file systems may hold what is no text."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
 
 
 def read_list(path: Path) -> list[tuple[str, ...]]:

@@ -43,14 +43,22 @@ class Survey:
         )
 
 
+class MaskProblem(DataProblem):
+    """What the masks hold does not tell the classes."""
+
+
+def surveyed(masks: Sequence[Path]) -> Sequence[Path]:
+    """Return the masks that are looked at, up to `MASK_LIMIT`."""
+    return masks[:: -(-len(masks) // MASK_LIMIT) or 1]
+
+
 def survey(masks: Sequence[Path]) -> Survey:
     """Look at up to `MASK_LIMIT` masks. Unreadable ones are left to whoever reads them, unless all are."""
-    step = -(-len(masks) // MASK_LIMIT) or 1
     result = Survey()
     problems: list[DataProblem] = []
     readable = 0
     with ThreadPoolExecutor(4, thread_name_prefix="survey") as pool:
-        for outcome in pool.map(_glance, masks[::step]):
+        for outcome in pool.map(_glance, surveyed(masks)):
             if isinstance(outcome, DataProblem):
                 problems.append(outcome)
                 continue
@@ -65,7 +73,7 @@ def legend_of(found: Survey, *, by_colour: bool, ignored: Legend) -> Legend:
     """Return a legend of numbered classes for what was found, less what `ignored` ignores."""
     if by_colour:
         if len(found.colours) > COLOUR_LIMIT:
-            raise DataProblem(
+            raise MaskProblem(
                 f"the masks hold more than {COLOUR_LIMIT} colours. Are they masks? JPEG invents colours: "
                 "save them as PNG, or give a palette and others=ignore."
             )
@@ -78,26 +86,38 @@ def legend_of(found: Survey, *, by_colour: bool, ignored: Legend) -> Legend:
         _check_ids(ids)
         classes = tuple(LegendClass(name=name) for name in numbered(ids[-1] + 1 if ids else 0))
     if not classes:
-        raise DataProblem(
+        raise MaskProblem(
             f"every pixel of every mask is ignored ({IGNORE}), so there is nothing to learn. "
             "If 255 marks the object in 0/255 masks give binary=true; otherwise check the masks."
         )
     return Legend(classes=classes, ignore_ids=ignored.ignore_ids, ignore_colours=ignored.ignore_colours)
 
 
-def _check_ids(ids: list[int]) -> None:
-    if ids and (ids[0] < 0 or ids[-1] >= IGNORE):
-        strange = ids[0] if ids[0] < 0 else ids[-1]
-        raise DataProblem(
-            f"masks hold id {strange}; class ids go from 0 to {IGNORE - 1}. Renumber the masks."
-        )
-    for before, after in zip([-1, *ids], ids, strict=False):
+def strange_ids(ids: Sequence[int]) -> frozenset[int]:
+    """Return those of some sorted ids that can be no class numbers: out of range, or after a long gap."""
+    strange = {value for value in ids if not 0 <= value < IGNORE}
+    usual = [value for value in ids if value not in strange]
+    for before, after in zip([-1, *usual], usual, strict=False):
         if after - before - 1 > GAP_LIMIT:
-            raise DataProblem(
-                f"masks hold class id {after}, but no id between {before} and {after} (found: "
-                f"{', '.join(map(str, ids[:12]))}). If {after} means unlabelled give ignore={after}; "
-                f"if the ids are right list the classes (classes.yaml) or give count={after + 1}."
-            )
+            strange |= {value for value in usual if value >= after}
+            break
+    return frozenset(strange)
+
+
+def _check_ids(ids: list[int]) -> None:
+    strange = sorted(strange_ids(ids))
+    if not strange:
+        return
+    if strange[0] < 0 or strange[-1] >= IGNORE:
+        beyond = strange[0] if strange[0] < 0 else strange[-1]
+        raise MaskProblem(f"masks hold id {beyond}; class ids go from 0 to {IGNORE - 1}. Renumber the masks.")
+    after = strange[0]
+    before = max((value for value in ids if value < after), default=-1)
+    raise MaskProblem(
+        f"masks hold class id {after}, but no id between {before} and {after} (found: "
+        f"{', '.join(map(str, ids[:12]))}). If {after} means unlabelled give ignore={after}; "
+        f"if the ids are right list the classes (classes.yaml) or give count={after + 1}."
+    )
 
 
 def _glance(path: Path) -> Survey | DataProblem:

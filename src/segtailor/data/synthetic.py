@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem, unknown
+from segtailor.core.ranges import check_seed, shown
 from segtailor.core.task import Kind, Task
 from segtailor.data.dataset import Pair
 from segtailor.data.scene import CLASSES, PALETTE, Scene, render
@@ -98,9 +99,11 @@ class Synthetic:
                     f"synthetic: '{split}' is no name for a split; use letters, digits, - and _."
                 )
             if count < 1:
-                raise DataProblem(f"synthetic: {split}={count} is too few; a split needs at least 1 image.")
+                raise DataProblem(
+                    f"synthetic: {split}={shown(count)} is too few; a split needs at least 1 image."
+                )
         if sum(self.images.values()) > MOST_IMAGES:
-            asked = ", ".join(f"{split}={count}" for split, count in self.images.items())
+            asked = ", ".join(f"{split}={shown(count)}" for split, count in self.images.items())
             raise DataProblem(
                 f"synthetic: {asked} is too many; at most {MOST_IMAGES:,} images are rendered. Give fewer."
             )
@@ -110,8 +113,7 @@ class Synthetic:
                 f"synthetic: size={height}x{width} cannot be rendered; give height x width, "
                 f"each {SMALLEST} to {LARGEST}."
             )
-        if self.seed < 0:
-            raise DataProblem(f"synthetic: seed={self.seed} is negative; use 0 or more.")
+        check_seed(self.seed, name="synthetic: seed", error=DataProblem)
 
     @property
     def task(self) -> Task:
@@ -156,6 +158,6 @@ def _whole(name: str, text: str) -> int:
             "(number of images per split)."
         )
     try:
-        return int(text)
+        return int(text[:100])
     except ValueError:
         raise DataProblem(f"synthetic: {name}={text} is not a whole number; write e.g. {name}=100.") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import safetensors.torch
@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from segtailor.core.atomic import write_bytes, write_json
-from segtailor.core.codec import Json, from_json, read_json, to_json
+from segtailor.core.codec import Json, from_json, read_json, short, to_json
 from segtailor.core.errors import UserError
 from segtailor.core.shipped import DESCRIPTION
 from segtailor.core.space import Architecture, architecture_document, parse_architecture
@@ -29,6 +29,7 @@ from segtailor.nets.network import Network
 
 FORMAT = 1
 WEIGHTS = "model.safetensors"
+T = TypeVar("T")
 Precision: TypeAlias = Literal["fp32", "fp16"]
 
 
@@ -102,12 +103,20 @@ def load_bundle(folder: Path) -> Model:
         raise BundleProblem(
             f"bundle {folder}: format is {version!r}, this version reads {FORMAT}. Update segtailor."
         )
+    for part in ("provenance", "numbers"):
+        if not isinstance(facts.get(part, {}), dict):
+            raise BundleProblem(
+                f"bundle {folder}: {part} is {short(facts[part])}, not an object. Copy or train it again."
+            )
+    outputs = facts.get("outputs", ["main"])
+    if not isinstance(outputs, list) or not all(isinstance(name, str) for name in outputs):
+        raise BundleProblem(
+            f"bundle {folder}: outputs is {short(outputs)}, not a list of names. Copy or train it again."
+        )
     arch = parse_architecture(facts.get("architecture"), what=f"bundle {folder}")
-    task = from_json(Task, facts.get("task"), what=f"bundle {folder}, task", error=BundleProblem)
-    preprocessing = from_json(
-        Preprocessing, facts.get("preprocessing"), what=f"bundle {folder}, preprocessing", error=BundleProblem
-    )
-    network = build(arch, task.outputs, outputs=facts.get("outputs", ["main"]))
+    task = _part(Task, facts, "task", folder)
+    preprocessing = _part(Preprocessing, facts, "preprocessing", folder)
+    network = build(arch, task.outputs, outputs=outputs)
     _load_weights(network, folder / WEIGHTS)
     return Model(
         network=network.eval(),
@@ -116,6 +125,14 @@ def load_bundle(folder: Path) -> Model:
         provenance=facts.get("provenance", {}),
         numbers=facts.get("numbers", {}),
     )
+
+
+def _part(kind: type[T], facts: Mapping[str, Json], name: str, folder: Path) -> T:
+    """Read one part of a description; one that contradicts itself is a fault of the bundle, too."""
+    try:
+        return from_json(kind, facts.get(name), what=name, error=BundleProblem)
+    except UserError as problem:
+        raise BundleProblem(f"bundle {folder}, {problem}") from None
 
 
 def _stored(name: str, tensor: Tensor, precision: Precision) -> Tensor:

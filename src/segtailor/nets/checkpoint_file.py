@@ -8,7 +8,9 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -94,12 +96,13 @@ def _read_torch(path: Path) -> object:
     try:
         for content in _pickles(path):
             _check_depth(content, path)
-        with bounded_memory(budget):
+        with bounded_memory(budget), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice is about its own switches
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as problem:
         raise WeightsProblem(
-            f"checkpoint {path} was refused: it is no plain dictionary of tensors, or it is damaged "
-            f"({_first_line(problem)}). Nothing in it was run. Where it was written, save `model.state_dict()` alone."
+            f"checkpoint {path} was refused: it is damaged, or holds more than a plain dictionary of tensors"
+            f"{_named(problem)}. Nothing in it was run. Where it was written, save `model.state_dict()` alone."
         ) from None
     except MemoryError:
         raise WeightsProblem(
@@ -244,6 +247,12 @@ def _damaged(path: Path, problem: BaseException) -> WeightsProblem:
         f"checkpoint {path} cannot be read ({_first_line(problem)}); it is truncated, damaged or of another kind. "
         "Download or write it again; .pth, .pt and .safetensors are read."
     )
+
+
+def _named(problem: BaseException) -> str:
+    """Name what a refused pickle wanted to call, if torch says; its advice to switch the check off is not passed on."""
+    match = re.search(r"(?:GLOBAL|global|class|type|function)\s+`?([\w.]{1,80})", str(problem))
+    return f" (it wants to call {match[1]})" if match and "." in match[1] else ""
 
 
 def _describe(content: object) -> str:

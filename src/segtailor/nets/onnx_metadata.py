@@ -6,7 +6,6 @@ Files come from anywhere: what is read is bounded and validated.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -47,12 +46,6 @@ class OnnxMetadata:
     format: int = FORMAT
 
     def __post_init__(self) -> None:
-        values = (*self.preprocessing.mean, *self.preprocessing.std)
-        if not all(map(math.isfinite, values)) or min(self.preprocessing.std) <= 0:
-            raise OnnxProblem(
-                f"preprocessing: mean {self.preprocessing.mean} and std {self.preprocessing.std} cannot be used; "
-                "all must be finite, and std above zero."
-            )
         finished = KIND_FACTS[self.task.kind].finished
         if self.output not in ("logits", finished):
             raise OnnxProblem(

@@ -195,6 +195,11 @@ def _opened(source: str, subject: str, *, name: str, **how: Any) -> Iterator[Foo
         if not container.streams.video:
             raise DataProblem(f"{subject} cannot be read: it holds no pictures. Name another file.")
         stream = container.streams.video[0]
+        if stream.codec_context is None:
+            raise DataProblem(
+                f"{subject} cannot be read: its pictures are coded in a way that is not known here. "
+                "Convert it, e.g. to H.264 in an MP4 file."
+            )
         if (stream.width or 0) * (stream.height or 0) > PIXEL_LIMIT:
             raise DataProblem(
                 f"{subject} cannot be read: frames of {stream.width}x{stream.height} are over the limit "

@@ -11,6 +11,7 @@ from segtailor.core.atomic import write_text
 from segtailor.core.codec import Json, from_json, to_json
 from segtailor.core.errors import RunProblem
 from segtailor.core.job import Step
+from segtailor.core.ranges import check_seed
 from segtailor.core.space import SearchSpace, family, family_of
 from segtailor.core.target import parse_target
 from segtailor.costs.calibrate import Calibration, CalibrationSettings
@@ -43,6 +44,9 @@ class CalibrateRecipe:
     trust_networks: int = 30
     seed: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
     def search_space(self) -> SearchSpace:
         """Return the space; an unknown name or setting raises."""

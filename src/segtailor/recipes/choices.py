@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
+
+from cyclopts import Parameter
+
+from segtailor.core.ranges import check_seed, check_whole
 
 Scale: TypeAlias = Literal["small", "paper"]
 
@@ -21,7 +25,7 @@ class SearchChoices:
     """Take latency from a device pack made by `segtailor calibrate`."""
     force: bool = False
     """Use the pack although it was made for another machine, space, target or size."""
-    budget: str | None = None
+    budget: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
     """No network may cost more: 12ms or 60fps with --target or --pack, else e.g. 300MMACs."""
     space: str | None = None
     """Another search space: see `segtailor list spaces`."""
@@ -43,3 +47,10 @@ class SearchChoices:
     """host:port of a Ray cluster; without it Ray is started here."""
     seed: int | None = None
     """Of the search and its trainings."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("--trials", self.trials), ("--steps", self.steps), ("--workers", self.workers)):
+            if value is not None:
+                check_whole(name, value, least=1)
+        if self.seed is not None:
+            check_seed(self.seed, name="--seed")

@@ -14,6 +14,7 @@ from segtailor.core.codec import from_json, to_json
 from segtailor.core.cost import Cost
 from segtailor.core.errors import UserError, unknown
 from segtailor.core.memory import check_memory
+from segtailor.core.ranges import check_whole
 from segtailor.core.registry import Registry
 from segtailor.core.strategy import Executor
 from segtailor.core.target import parse_budget_ms, parse_target
@@ -35,6 +36,7 @@ from segtailor.targets.runtime import runtime_for
 from segtailor.targets.timing import TimingSettings
 
 T = TypeVar("T")
+MOST_WORKERS = 10_000  # of a cluster
 SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 UNITS = {"macs": "MACs", "params": "params", "memory": "bytes", "latency": "ms"}
 
@@ -114,8 +116,14 @@ def parse_limit(text: str, spec: CostSpec) -> float:
     """Read a budget in the unit of a cost: `12ms`, `60fps`, or for counted costs `300M`, `1.5GMACs`."""
     if spec.kind == "latency":
         return parse_budget_ms(text)
-    match = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*([kmgt]?)\s*(?:{spec.unit})?", text.strip(), re.IGNORECASE)
-    if match is None or float(match[1]) <= 0:
+    form = rf"([+-]?\d{{1,30}}(?:\.\d{{1,30}})?)\s*([kmgt]?)\s*(?:{spec.unit})?"
+    match = re.fullmatch(form, text.strip(), re.IGNORECASE)
+    if match is not None and float(match[1]) <= 0:
+        raise UserError(
+            f"budget '{text}' is not above zero: write for example 300M{spec.unit}, or add --target (or --pack) for "
+            "a budget in milliseconds."
+        )
+    if match is None:
         raise UserError(
             f"budget '{text}' does not fit a cost in {spec.unit}: write for example 300M{spec.unit}, or add --target "
             "(or --pack) for a budget in milliseconds."
@@ -123,7 +131,6 @@ def parse_limit(text: str, spec: CostSpec) -> float:
     return float(match[1]) * SCALES[match[2].lower()]
 
 
-MOST_WORKERS = 1024
 WORKER_MEMORY = 300 * 2**20  # bytes: of a process that has imported torch and computed nothing yet
 
 
@@ -142,12 +149,9 @@ class ExecutorSpec:
     def __post_init__(self) -> None:
         if self.kind not in EXECUTORS:
             raise unknown("executor", self.kind, EXECUTORS.names())
-        if self.workers is not None and self.workers < 1:
-            raise UserError(f"workers: {self.workers} is too few; give 1 or more.")
-        if (self.workers or 1) > MOST_WORKERS:
-            raise UserError(
-                f"workers: {self.workers} are too many; at most {MOST_WORKERS} run at once. Give one per core."
-            )
+        if self.workers is not None:
+            most = MOST_WORKERS if self.kind == "ray" else max(16, 4 * (os.cpu_count() or 1))
+            check_whole("workers", self.workers, least=1, most=most)
         if self.kind == "serial" and (self.workers or 1) > 1:
             raise UserError(
                 f"workers: the executor 'serial' has one, {self.workers} were asked; use --executor processes or ray."

@@ -15,6 +15,7 @@ from segtailor.core.figures import KIND_FACTS
 from segtailor.core.job import Job, Step
 from segtailor.core.objective import Linear, Objective, Power, Within
 from segtailor.core.plan import OPERATORS, Plan, Shape
+from segtailor.core.ranges import check_seed
 from segtailor.core.registry import Registry
 from segtailor.core.space import SPACES, Architecture, SearchSpace, architecture_document
 from segtailor.core.strategy import STRATEGIES, Candidate, Problem
@@ -74,6 +75,9 @@ class SearchRecipe:
     retries: int = 2
     seed: int = 0
     seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
     def job(self, place: Place) -> Searching:
         """Check that everything fits together, and return the job."""

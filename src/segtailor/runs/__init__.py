@@ -4,7 +4,7 @@ from segtailor.runs.display import Display, Lines, Quiet, Terminal, display_for
 from segtailor.runs.journal import Journal, entries
 from segtailor.runs.layout import Layout
 from segtailor.runs.reading import Logged, read_recipe, read_result, read_steps
-from segtailor.runs.run import execute
+from segtailor.runs.run import check_place, execute
 from segtailor.runs.session import Policy
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Policy",
     "Quiet",
     "Terminal",
+    "check_place",
     "display_for",
     "entries",
     "execute",

@@ -59,7 +59,7 @@ class Checkpoints:
             if fault is None:
                 for problem in faults:
                     warn(f"{problem}; going on from step {step} instead.")
-                job.load(self._path(step))
+                _restore(job, self._path(step))
                 return step
             faults.append(fault)
         if not faults and not promised:
@@ -94,6 +94,22 @@ class Checkpoints:
             if not path.is_file() or _describe(path) != expected:
                 return f"checkpoint {folder.name} is damaged ({name} is missing, cut or changed)"
         return None
+
+
+def _restore(job: Job, folder: Path) -> None:
+    """Let the job read a checkpoint that is whole, but may be that of another run."""
+    try:
+        job.load(folder)
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OSError) as problem:
+        if "memory" in str(problem).lower():
+            raise
+        reason = " ".join(str(problem).split())[:200]
+        raise RunProblem(
+            f"checkpoint {folder} is not one of this run ({type(problem).__name__}: {reason}). "
+            "Restore the run's own, or start again in another folder."
+        ) from problem
 
 
 def _files(folder: Path) -> list[str]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TypeAlias
@@ -27,6 +27,7 @@ from segtailor.core.errors import RunProblem
 
 Entry: TypeAlias = dict[str, Json]
 BLOCK = 4096
+LARGEST = 1e300  # of numbers in entries; not-a-number is written as null
 
 
 class Journal:
@@ -100,7 +101,37 @@ def _parse(line: bytes) -> Entry | None:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return entry if isinstance(entry, dict) and isinstance(entry.get("kind"), str) else None
+    return entry if isinstance(entry, dict) and isinstance(entry.get("kind"), str) and _sound(entry) else None
+
+
+def _sound(entry: Entry) -> bool:
+    """Tell whether the fields of an entry are what this module writes; those that are missing are not missed."""
+    return all(name not in entry or fits(entry[name]) for name, fits in FIELDS.items())
+
+
+def _is_count(value: Json) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def _are_numbers(value: Json) -> bool:
+    return isinstance(value, dict) and all(one is None or _is_number(one) for one in value.values())
+
+
+FIELDS: Mapping[str, Callable[[Json], bool]] = {
+    "step": _is_count,
+    "time": _is_number,
+    "phase": lambda value: isinstance(value, str),
+    "done": _is_count,
+    "total": lambda value: value is None or _is_count(value),
+    "metrics": _are_numbers,
+    "best": lambda value: isinstance(value, dict),
+    "message": lambda value: value is None or isinstance(value, str),
+    "records": lambda value: isinstance(value, list) and all(isinstance(row, dict) for row in value),
+}
 
 
 def _complete(file: int) -> int:

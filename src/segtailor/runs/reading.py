@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from segtailor.core.codec import Json, read_json
+from segtailor.core.codec import Json, canonical, read_json
 from segtailor.core.errors import RunProblem
 from segtailor.core.job import Step
 from segtailor.runs.journal import entries
@@ -52,6 +52,11 @@ def read_result(folder: Path) -> dict[str, Json] | None:
     return _object(path, what="result") if path.exists() else None
 
 
+def read_environment(folder: Path) -> dict[str, Json]:
+    """Return the environment that a run began in."""
+    return _object(Layout(folder).environment, what="environment")
+
+
 def read_steps(folder: Path) -> list[Logged]:
     """Return the steps of a run, each once and in order, also when sessions repeated some of them."""
     return read_history(folder).steps
@@ -77,6 +82,12 @@ def _object(path: Path, *, what: str) -> dict[str, Json]:
     data = read_json(path, what=what, error=RunProblem)
     if not isinstance(data, dict):
         raise RunProblem(f"{what} {path} is no JSON object; restore the file or start in another folder.")
+    try:
+        canonical(data)
+    except ValueError:
+        raise RunProblem(
+            f"{what} {path} holds numbers that are not finite; restore the file or start in another folder."
+        ) from None
     return data
 
 

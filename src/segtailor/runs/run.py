@@ -6,12 +6,13 @@ on its saved state ends with the same bits as one never stopped. What was journa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from segtailor.core.atomic import strict, sweep, write_json, writing
-from segtailor.core.codec import Json, canonical, read_json
+from segtailor.core.codec import Json, canonical
 from segtailor.core.errors import Interrupted, RunProblem, UserError
 from segtailor.core.job import Job, Step
 from segtailor.core.text import command, path_argument, require_utf8
@@ -22,7 +23,7 @@ from segtailor.runs.interrupt import Stop, stoppable
 from segtailor.runs.journal import Journal
 from segtailor.runs.layout import Layout
 from segtailor.runs.lock import hold
-from segtailor.runs.reading import read_history, read_recipe, read_result
+from segtailor.runs.reading import read_environment, read_history, read_recipe, read_result
 from segtailor.runs.session import Policy, Session
 
 SHOWN = 5  # changed fields named in an error
@@ -135,8 +136,39 @@ def _drive(
             steps.close()  # frees what the job holds now, not when the traceback is forgotten
 
 
+def check_place(folder: Path) -> None:
+    """Refuse a folder that no run can use, and leave everything as it was: for what works long before it runs."""
+    layout = Layout(folder)
+    _refuse_foreign(layout)
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    made: list[Path] = []
+    try:
+        with writing(folder, what="run directory"):
+            for path in reversed(missing):
+                path.mkdir()
+                made.append(path)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise RunProblem(
+                    f"{folder} cannot be written to. Choose another folder, or change its rights."
+                )
+    finally:
+        for path in reversed(made):
+            with suppress(OSError):
+                path.rmdir()
+
+
 def _prepare(layout: Layout, recipe: Mapping[str, Json]) -> None:
     """Make the directory, or refuse one that holds something else before anything in it is touched."""
+    _refuse_foreign(layout)
+    layout.refuse_links()
+    if layout.recipe.exists():
+        _compare(layout, recipe)
+    with writing(layout.root, what="run directory"):
+        layout.root.mkdir(parents=True, exist_ok=True)
+
+
+def _refuse_foreign(layout: Layout) -> None:
+    """Refuse a folder that is none, or that holds what no run has written."""
     if layout.root.exists() and not layout.root.is_dir():
         raise RunProblem(f"{layout.root} is a file, not a run directory. Choose a new or an empty folder.")
     foreign = [] if layout.recipe.exists() else layout.foreign()
@@ -145,11 +177,6 @@ def _prepare(layout: Layout, recipe: Mapping[str, Json]) -> None:
             f"{layout.root} is no run directory: it has no {layout.recipe.name}, but holds '{foreign[0]}', which a run "
             "might replace. Choose a new or an empty folder."
         )
-    layout.refuse_links()
-    if layout.recipe.exists():
-        _compare(layout, recipe)
-    with writing(layout.root, what="run directory"):
-        layout.root.mkdir(parents=True, exist_ok=True)
 
 
 def _settle(layout: Layout, recipe: Mapping[str, Json]) -> str | None:
@@ -163,7 +190,7 @@ def _settle(layout: Layout, recipe: Mapping[str, Json]) -> str | None:
         write_json(layout.recipe, recipe, what="recipe")
         return None
     _compare(layout, recipe)
-    changed = changes(read_json(layout.environment, what="environment", error=RunProblem), now)
+    changed = changes(read_environment(layout.root), now)
     if not changed:
         return None
     return f"this run began elsewhere ({', '.join(changed[:SHOWN])}): results may differ in the last digits."

@@ -226,6 +226,7 @@ class GradientSearch:
         return {
             **first,
             "unit": self._problem.cost.unit,
+            "failed": 0,  # a network that the supernet holds is always judged
             "roles": {role: found for role, found in outcomes.items() if found is not first},
             "warnings": list(self._warnings.all),
             "skipped": self._engine.guard.tally().skipped,

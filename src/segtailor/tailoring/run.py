@@ -17,7 +17,7 @@ from segtailor.core.errors import RunProblem, UserError
 from segtailor.core.job import Step
 from segtailor.core.target import parse_budget_ms, parse_target
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
-from segtailor.runs import Display, Layout, Quiet, execute, read_recipe
+from segtailor.runs import Display, Layout, Quiet, check_place, execute, read_recipe
 from segtailor.tailoring.choosing import choose
 from segtailor.tailoring.facts import data_facts, usable
 from segtailor.tailoring.job import Tailoring
@@ -98,6 +98,7 @@ def planned(request: Request, folder: Path, around: Surroundings) -> TailorRecip
                 f"{folder} holds another tailoring ({'; '.join(differing)}). Choose another folder, or resume that one."
             )
         return kept
+    check_place(folder)  # a folder that cannot be used is told before minutes of work
     begin = clock.monotonic()
     found = usable(request.data)
     facts = data_facts(found.data, around.cache)
@@ -149,9 +150,9 @@ def described(recipe: TailorRecipe) -> dict[str, Any]:
 
 def parse_seconds(text: str) -> float:
     """Read a time such as `90s`, `30m` or `2h`."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*(s|m|min|h)\s*", text.lower())
     if match is None:
-        raise UserError(f"time '{text}' is not understood; write for example 30m or 2h.")
+        raise UserError(f"--time {text}: this is no time above zero; write for example 30m or 2h.")
     return float(match[1]) * UNITS[match[2]]
 
 

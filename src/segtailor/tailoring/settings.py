@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from segtailor.core.errors import UserError
+from segtailor.core.ranges import check_seed
 from segtailor.core.target import Includes
 from segtailor.recipes.recipe import RECIPES, Place
 from segtailor.report.document import Choice
@@ -31,6 +32,7 @@ class Request:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_seed(self.seed, name="--seed")
         if not self.budget_ms > 0:
             raise UserError(
                 f"a budget of {self.budget_ms} ms cannot be kept; give for example 12ms or 60fps."

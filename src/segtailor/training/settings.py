@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from segtailor.core.errors import UserError
+from segtailor.core.ranges import check_number, check_seed, check_whole
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.device import Precision
 from segtailor.training.distill import DistillSettings
@@ -86,21 +87,20 @@ class FitSettings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "accumulate", "validate_batch", "patience"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}: {getattr(self, name)} is too small; give 1 or more.")
-        if self.steps is not None and self.steps < 1:
-            raise UserError(f"steps: {self.steps} is too small; give 1 or more, or leave it out for epochs.")
-        if not self.lr > 0:
-            raise UserError(f"lr: {self.lr} must be above 0.")
+            check_whole(name, getattr(self, name), least=1)
+        if self.steps is not None:
+            check_whole("steps", self.steps, least=1)
+        check_number("lr", self.lr, above=0.0)
+        check_seed(self.seed)
         if self.ema is not None and not 0 <= self.ema < 1:
             raise UserError(f"ema: {self.ema} is no decay; give e.g. 0.999, or leave it out.")
         for name in ("clip", "seconds"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise UserError(f"{name}: {getattr(self, name)} must be above 0, or left out.")
         self._check_shares()
-        for name in ("validate_every", "weight_decay", "seed"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}: {getattr(self, name)} is negative; give 0 or more.")
+        for name in ("validate_every", "weight_decay"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise UserError(f"{name}: {getattr(self, name)} is no number from 0 on; give 0 or more.")
 
     def _check_shares(self) -> None:
         for name in ("stochastic_depth", "dropout"):

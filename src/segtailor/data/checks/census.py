@@ -1,4 +1,4 @@
-"""One pass over all samples: pixel counts, fingerprints, and a reason for each one that cannot be read."""
+"""One pass over all samples: pixel counts, fingerprints, and every reason why one cannot be used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,29 +16,37 @@ from PIL import Image
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Task
-from segtailor.data.dataset import Pair, Sample
-from segtailor.data.files import read_image, read_mask
+from segtailor.data.dataset import Pair, Placed, Sample
+from segtailor.data.files import RawMask, read_image, read_mask
 from segtailor.data.labels import LabelMap
 from segtailor.data.pairs import FileSample
+from segtailor.data.sizes import resized
+from segtailor.data.survey import strange_ids, surveyed
 from segtailor.tasks import Targets, kind_of
 
-LOOKED = 200  # masks read to explain why classes cannot be told
+T = TypeVar("T")
 THUMB = 16  # side of the grey thumbnail that near duplicates are compared by
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """What the checks need to know of one readable sample; `mask` is to blame for its labels.
+class Picture:
+    """What is known of an image that can be read, whatever is wrong with its mask."""
+
+    name: str
+    file: str
+    size: tuple[int, int]
+    digest: bytes
+    thumb: NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Picture):
+    """What the checks need to know of one usable sample; `mask` is to blame for its labels.
 
     `counts` has 256 numbers: pixels of each label, or of each level of what is no label; the last does not count.
     """
 
-    name: str
-    file: str
     mask: str
-    size: tuple[int, int]
-    digest: bytes
-    thumb: NDArray[np.float32]
     counts: NDArray[np.int64]
 
     @property
@@ -49,7 +57,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Why a sample cannot be used; `ids` are the stored ids of a mask whose ids are refused."""
+    """One reason why a sample cannot be used; `ids` are the stored ids of a mask whose ids are refused."""
 
     kind: str
     file: str
@@ -58,12 +66,24 @@ class Fault:
     refused: frozenset[int] = frozenset()
 
 
+class Seen(NamedTuple):
+    """What one sample showed: its picture (a `Record` if all of it can be used), and all that is wrong with it."""
+
+    picture: Picture | None
+    faults: tuple[Fault, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Census:
-    """All that was learned of one split; `total` counts the samples that exist, read or not."""
+    """All that was learned of one split; `total` counts the samples that exist, `looked` those that were read.
+
+    `pictures` are all images that can be read, `records` those of them whose whole sample can be used.
+    """
 
     split: str
     total: int
+    looked: int = 0
+    pictures: tuple[Picture, ...] = ()
     records: tuple[Record, ...] = ()
     faults: tuple[Fault, ...] = ()
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(256, np.int64))
@@ -71,7 +91,7 @@ class Census:
     @property
     def partial(self) -> bool:
         """Whether only some samples were looked at."""
-        return len(self.records) + len(self.faults) < self.total
+        return self.looked < self.total
 
     @property
     def blank(self) -> tuple[Record, ...]:
@@ -96,108 +116,163 @@ def take_census(
     task: Task,
     count: Callable[[NDArray[Any]], NDArray[np.int64]],
     limit: int | None,
+    alone: Sequence[Path] = (),
     workers: int = 2,
 ) -> Census:
-    """Read all samples of a split, or at most `limit` spread evenly over it, and `count` their targets."""
-    chosen = list(samples)
-    if limit is not None and len(chosen) > limit:
-        places = np.linspace(0, len(chosen) - 1, limit).round().astype(int)
-        chosen = [chosen[place] for place in places]
+    """Read all samples of a split, or at most `limit` spread evenly over it, and `count` their targets.
+
+    Images that stand `alone`, without a mask, are looked at too: they may be damaged or stand elsewhere as well.
+    """
+    chosen = _spread(samples, limit)
     with ThreadPoolExecutor(workers, thread_name_prefix="census") as pool:
-        outcomes = list(pool.map(partial(look, task=task, count=count), chosen))
-    records = tuple(outcome for outcome in outcomes if isinstance(outcome, Record))
+        seen = list(pool.map(partial(look, task=task, count=count), chosen))
+        seen += pool.map(_look_at_image, _spread(alone, limit))
+    pictures = tuple(one.picture for one in seen if one.picture is not None)
+    records = tuple(picture for picture in pictures if isinstance(picture, Record))
     return Census(
         split=split,
         total=len(samples),
+        looked=len(chosen),
+        pictures=pictures,
         records=records,
-        faults=tuple(outcome for outcome in outcomes if isinstance(outcome, Fault)),
+        faults=tuple(fault for one in seen for fault in one.faults),
         counts=sum((record.counts for record in records), np.zeros(256, np.int64)),
     )
 
 
-def look(sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Record | Fault:
-    """Read one sample and keep what the checks need, or say why it cannot be read."""
-    file = str(sample.image) if isinstance(sample, FileSample) else sample.name
+def look(sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Seen:
+    """Read one sample, keep what the checks need, and say all that is wrong with it."""
+    if isinstance(sample, FileSample):
+        return _look_at_files(sample, count)
+    place, source = (sample.place, sample.source) if isinstance(sample, Placed) else (sample.name, None)
     try:
         pair = sample.read()
     except DataProblem as problem:
-        return _explain(sample, problem) if isinstance(sample, FileSample) else _unreadable(file, problem)
-    wrong = _malformed(pair, kind_of(task).targets(task))
+        return Seen(None, (_unreadable(place, problem),))
+    wrong = _malformed_image(pair.image)
     if wrong:
-        return Fault(kind="size-mismatch", file=file, message=wrong)
-    small = Image.fromarray(pair.image).convert("L").resize((THUMB, THUMB), Image.Resampling.BOX)
-    return Record(
-        name=sample.name,
-        file=file,
-        mask=str(sample.mask) if isinstance(sample, FileSample) else file,
-        size=(pair.image.shape[0], pair.image.shape[1]),
-        digest=hashlib.blake2b(
-            repr(pair.image.shape).encode() + pair.image.tobytes(), digest_size=16
-        ).digest(),
-        thumb=np.asarray(small, np.float32).ravel(),
-        counts=count(pair.labels),
-    )
+        return Seen(None, (Fault(kind="size-mismatch", file=place, message=wrong),))
+    picture = _picture(sample.name, place, pair.image, source=source)
+    wrong = _malformed_labels(pair, kind_of(task).targets(task))
+    if wrong:
+        return Seen(picture, (Fault(kind="size-mismatch", file=place, message=wrong),))
+    return Seen(_record(picture, mask=place, counts=count(pair.labels)))
 
 
 def explain_masks(masks: Sequence[Path], problem: DataProblem) -> list[Fault]:
-    """Say what `problem` kept a dataset from telling its classes, by looking at some of its masks."""
-    damaged: list[Fault] = []
-    highest: dict[str, int] = {}  # id by file, 255 apart
-    for mask in masks[:: max(1, len(masks) // LOOKED)]:
+    """Say which masks keep a dataset from telling its classes, as `problem` says; damaged ones are not named."""
+    ids: dict[str, frozenset[int]] = {}  # by file, 255 apart
+    for mask in surveyed(masks):
         try:
             raw = read_mask(mask)
-        except DataProblem as damage:
-            damaged.append(_unreadable(str(mask), damage))
+        except DataProblem:
             continue
         if raw.coloured and (raw.values != raw.values[:, :, :1]).any():
-            return [*damaged, Fault(kind="colour-mask", file=str(mask), message=str(problem))]
-        highest[str(mask)] = max(
-            (int(value) for value in np.unique(raw.values) if value != IGNORE), default=-1
-        )
-    if not highest:
-        return damaged or [Fault(kind="unusable", file="", message=str(problem))]
-    file = max(highest, key=highest.__getitem__)
-    kind = "all-ignored" if highest[file] < 0 else "id-out-of-range"
-    return [*damaged, Fault(kind=kind, file=file, message=str(problem))]
+            return [Fault(kind="colour-mask", file=str(mask), message=str(problem))]
+        ids[str(mask)] = frozenset(int(value) for value in np.unique(raw.values)) - {IGNORE}
+    if not ids:
+        return []
+    strange = strange_ids(sorted(frozenset().union(*ids.values())))
+    if strange:
+        return [
+            Fault(kind="id-out-of-range", file=file, message=str(problem))
+            for file, own in ids.items()
+            if own & strange
+        ]
+    file = max(ids, key=lambda file: max(ids[file], default=-1))
+    kind = "unusable" if ids[file] else "all-ignored"
+    return [Fault(kind=kind, file=file, message=str(problem))]
 
 
-def _explain(sample: FileSample, problem: DataProblem) -> Fault:
-    """Find out which of the two files is to blame, and for what."""
-    mask_file = str(sample.mask)
+def _look_at_files(sample: FileSample, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Seen:
+    """Look at image and mask each for itself, so that no fault hides another."""
+    faults: list[Fault] = []
+    image = raw = labels = None
     try:
         image = read_image(sample.image)
     except DataProblem as damage:
-        return _unreadable(str(sample.image), damage)
+        faults.append(_unreadable(str(sample.image), damage))
     try:
         raw = read_mask(sample.mask)
+        labels = sample.labels.apply(raw, sample.mask)
+    except DataProblem as problem:
+        unread = _unreadable(str(sample.mask), problem)
+        faults.append(unread if raw is None else _strange_values(sample, raw, problem))
+    if image is not None and raw is not None and image.shape[:2] != raw.values.shape[:2]:
+        message = str(sample.mismatch(image.shape[:2], raw.values.shape[:2]))
+        faults.append(Fault(kind="size-mismatch", file=str(sample.mask), message=message))
+    if image is None:
+        return Seen(None, tuple(faults))
+    if faults or labels is None:
+        shown = resized(Pair(image, image[:, :, 0]), sample.size).image
+        return Seen(_picture(sample.name, str(sample.image), shown), tuple(faults))
+    pair = resized(Pair(image, labels), sample.size)
+    picture = _picture(sample.name, str(sample.image), pair.image)
+    return Seen(_record(picture, mask=str(sample.mask), counts=count(pair.labels)))
+
+
+def _look_at_image(path: Path) -> Seen:
+    """Look at an image that has no mask."""
+    try:
+        return Seen(_picture(path.stem, str(path), read_image(path)))
     except DataProblem as damage:
-        return _unreadable(mask_file, damage)
-    if image.shape[:2] != raw.values.shape[:2]:
-        return Fault(kind="size-mismatch", file=mask_file, message=str(problem))
+        return Seen(None, (_unreadable(str(path), damage),))
+
+
+def _picture(name: str, file: str, image: NDArray[np.uint8], *, source: Path | None = None) -> Picture:
+    """Return the facts of an image; one that was cut out of the file `source` is known by that file's bytes."""
+    small = Image.fromarray(image).convert("L").resize((THUMB, THUMB), Image.Resampling.BOX)
+    content = repr(image.shape).encode() + image.tobytes() if source is None else source.read_bytes()
+    return Picture(
+        name=name,
+        file=file,
+        size=(image.shape[0], image.shape[1]),
+        digest=hashlib.blake2b(content, digest_size=16).digest(),
+        thumb=np.asarray(small, np.float32).ravel(),
+    )
+
+
+def _record(picture: Picture, *, mask: str, counts: NDArray[np.int64]) -> Record:
+    return Record(**vars(picture), mask=mask, counts=counts)
+
+
+def _spread(items: Sequence[T], limit: int | None) -> list[T]:
+    """Return all items, or `limit` of them spread evenly."""
+    if limit is None or len(items) <= limit:
+        return list(items)
+    return [items[place] for place in np.linspace(0, len(items) - 1, limit).round().astype(int)]
+
+
+def _strange_values(sample: FileSample, raw: RawMask, problem: DataProblem) -> Fault:
+    """Say what is wrong with the values of a mask."""
+    file = str(sample.mask)
     if not isinstance(sample.labels, LabelMap):
-        return Fault(kind="unusable", file=mask_file, message=str(problem))
-    if raw.coloured and (raw.values != raw.values[:, :, :1]).any():
+        return Fault(kind="unusable", file=file, message=str(problem))
+    if sample.labels.by_colour or (raw.coloured and (raw.values != raw.values[:, :, :1]).any()):
         kind = "unknown-colour" if sample.labels.colours else "colour-mask"
-        return Fault(kind=kind, file=mask_file, message=str(problem))
+        return Fault(kind=kind, file=file, message=str(problem))
     ids = frozenset(int(value) for value in np.unique(raw.values))
     refused = ids - set(sample.labels.ids)
-    return Fault(kind="id-out-of-range", file=mask_file, message=str(problem), ids=ids, refused=refused)
+    return Fault(kind="id-out-of-range", file=file, message=str(problem), ids=ids, refused=refused)
 
 
 def _unreadable(file: str, problem: DataProblem) -> Fault:
     return Fault(kind="unreadable", file=file, message=str(problem))
 
 
-def _malformed(pair: Pair, targets: Targets) -> str:
-    """Say what is wrong with the arrays of a dataset that is not ours."""
-    if pair.image.ndim != 3 or pair.image.shape[2] != 3 or pair.image.dtype != np.uint8:
-        return (
-            f"the image is {pair.image.dtype} of shape {pair.image.shape} instead of uint8 (height, width, 3)"
-        )
+def _malformed_image(image: NDArray[Any]) -> str:
+    """Say what is wrong with the image of a dataset that is not ours."""
+    if image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8 and image.size:
+        return ""
+    return f"the image is {image.dtype} of shape {image.shape} instead of uint8 (height, width, 3)"
+
+
+def _malformed_labels(pair: Pair, targets: Targets) -> str:
+    """Say what is wrong with the target of a dataset that is not ours."""
     wanted = targets.shape((pair.image.shape[0], pair.image.shape[1]))
-    if pair.labels.dtype != targets.dtype or pair.labels.shape != wanted or not pair.labels.size:
-        return (
-            f"the labels are {pair.labels.dtype} of shape {pair.labels.shape}, "
-            f"the image needs {targets.dtype} of shape {wanted}"
-        )
-    return ""
+    if pair.labels.dtype == targets.dtype and pair.labels.shape == wanted and pair.labels.size:
+        return ""
+    return (
+        f"the labels are {pair.labels.dtype} of shape {pair.labels.shape}, "
+        f"the image needs {targets.dtype} of shape {wanted}"
+    )

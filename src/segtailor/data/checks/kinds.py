@@ -18,6 +18,7 @@ Rule: TypeAlias = Callable[[Sequence[Census], Task], Iterator[Finding]]
 Counts: TypeAlias = NDArray[np.int64]  # of 256 levels, the last for what does not count
 
 SHARED: tuple[Rule, ...] = (leaks.exact_duplicates, leaks.near_duplicates, leaks.shared_drives, leaks.sizes)
+CLASSLESS: tuple[Rule, ...] = (content.faulty_files, content.small_splits, *SHARED)  # need to know no classes
 
 
 @dataclass(frozen=True, kw_only=True)

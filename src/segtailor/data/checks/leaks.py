@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.task import Task
-from segtailor.data.checks.census import Census, Record
+from segtailor.data.checks.census import Census, Picture
 from segtailor.data.checks.findings import Finding
 
 ALIKE = (
@@ -31,11 +31,14 @@ def exact_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """The same pixels in two splits, or twice in one."""
     del task
     seen: dict[bytes, tuple[str, str]] = {}
+    told: set[tuple[str, str]] = set()  # several samples may be cut out of one picture
     for split in census:
-        for record in split.records:
-            other = seen.setdefault(record.digest, (split.split, record.file))
-            if other == (split.split, record.file):
+        for record in split.pictures:
+            here = (split.split, record.file)
+            other = seen.setdefault(record.digest, here)
+            if here == other or here in told:
                 continue
+            told.add(here)
             across = other[0] != split.split
             yield Finding(
                 severity="warning" if across else "info",
@@ -51,7 +54,7 @@ def near_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """Pictures of two splits that differ by little more than compression, size or brightness."""
     del task
     for first, second in combinations(census, 2):
-        ours, theirs = _comparable(first.records), _comparable(second.records)
+        ours, theirs = _comparable(first.pictures), _comparable(second.pictures)
         if not ours or not theirs:
             continue
         table = _normalised(ours)
@@ -76,7 +79,7 @@ def near_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 def shared_drives(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """Frames of one recording in two splits, told by the first part of the file name."""
     del task
-    groups = {split.split: Counter(filter(None, map(_drive, split.records))) for split in census}
+    groups = {split.split: Counter(filter(None, map(_drive, split.pictures))) for split in census}
     total = sum(groups.values(), Counter[str]())
     if not total or total.total() < FRAMES * len(total):
         return
@@ -99,7 +102,7 @@ def shared_drives(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 def sizes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """Pictures of several sizes: allowed, but batches will be resampled."""
     del task
-    found = Counter(record.size for split in census for record in split.records)
+    found = Counter(record.size for split in census for record in split.pictures)
     if len(found) > 1:
         listed = ", ".join(f"{width}x{height} ({count})" for (height, width), count in found.most_common(4))
         yield Finding(
@@ -110,17 +113,17 @@ def sizes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
         )
 
 
-def _comparable(records: Sequence[Record]) -> list[Record]:
+def _comparable(records: Sequence[Picture]) -> list[Picture]:
     return [record for record in records if record.thumb.std() >= FLAT][:COMPARED]
 
 
-def _normalised(records: Sequence[Record]) -> NDArray[np.float32]:
+def _normalised(records: Sequence[Picture]) -> NDArray[np.float32]:
     table = np.stack([record.thumb for record in records])
     table = table - table.mean(1, keepdims=True)
     return np.asarray(table / np.linalg.norm(table, axis=1, keepdims=True), np.float32)
 
 
-def _drive(record: Record) -> str:
+def _drive(record: Picture) -> str:
     """Return the part of a name before its running number, e.g. `0016E5` of `0016E5_08641`."""
     match = re.match(r"([^_\-.]*[A-Za-z0-9][^_\-.]*)[_\-].*\d", PurePosixPath(record.name).name)
     return match[1] if match else ""

@@ -88,7 +88,7 @@ def test_a_huge_or_missing_json_file_is_refused(tmp_path: Path) -> None:
         read_json(file, what="pack", limit=10)
     with pytest.raises(UserError, match="does not exist"):
         read_json(tmp_path / "none.json", what="pack")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is no regular file"):
         read_json(tmp_path, what="pack")
 
 

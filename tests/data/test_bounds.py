@@ -85,7 +85,9 @@ def batches(**changes: Any) -> Batches:
     return Batches(**{**settings, **changes})
 
 
-@pytest.mark.parametrize("changes", [{"batch": 10**11}, {"augment": Augment(crop=(10**6, 10**6))}])
+@pytest.mark.parametrize(
+    "changes", [{"batch": 10**11}, {"augment": Augment(crop=(4096, 4096)), "batch": 10**6}]
+)
 def test_a_batch_that_does_not_fit_is_refused_before_it_is_made(changes: dict[str, Any]) -> None:
     with pytest.raises(
         Unsupported, match=r"needs [\d.,]+ GiB of memory or more, .* are free. Choose a smaller"

@@ -37,10 +37,8 @@ class Task:
                 f"a task needs 1 to {IGNORE} classes, got {len(self.classes)}; check the class list."
             )
         for name in self.classes:
-            if not name.strip() or not name.isprintable():
-                raise DataProblem(
-                    f"the class name {name[:60]!a} cannot be shown; give every class a name of printable characters."
-                )
+            if not name.strip():
+                raise DataProblem(f"the class name {name[:60]!a} cannot be seen; give every class a name.")
         if len(set(self.classes)) != len(self.classes):
             raise DataProblem("two classes have the same name; rename one of them.")
         for name in self.classes:

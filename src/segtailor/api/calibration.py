@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import segtailor.spaces  # noqa: F401 - registers the families
+from segtailor.core.atomic import writing
 from segtailor.core.codec import Json
-from segtailor.core.errors import UserError
 from segtailor.core.job import Step
 from segtailor.core.target import parse_target
 from segtailor.costs.assembly import Subject
@@ -89,5 +89,6 @@ def _deliver(pack: Pack, out: Path) -> dict[str, Json]:
 
 
 def _check_folder(out: Path) -> None:
-    if not out.parent.is_dir():
-        raise UserError(f"{out.parent} is no folder; make it first, or choose another --out.")
+    """Make the folder of a file now, so that one that cannot be made is told before minutes of work."""
+    with writing(out.parent, what="folder of the pack"):
+        out.parent.mkdir(parents=True, exist_ok=True)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import segtailor.spaces  # noqa: F401 - registers the families
-from segtailor.core.atomic import write_text
+from segtailor.core.atomic import write_text, writing
 from segtailor.core.codec import Json
-from segtailor.core.errors import UserError
 from segtailor.core.job import Step
 from segtailor.core.ownership import holds, is_drawing, marked_svg, spare
 from segtailor.core.target import parse_target
@@ -37,9 +36,7 @@ def run_folder(pack: Path) -> Path:
 
 
 def check_out(out: Path, *, force: bool = False) -> None:
-    """Refuse a place for a pack and its plot that is none, or where files lie that are not ours, unless `force`."""
-    if not out.parent.is_dir():
-        raise UserError(f"{out.parent} is no folder; make it first, or choose another --out.")
+    """Refuse a place for a pack and its plot where files lie that are not ours, unless `force`."""
     spare([(out, is_pack), (out.with_suffix(".svg"), is_drawing)], force=force)
 
 
@@ -51,6 +48,7 @@ def calibrate(
     Files in their place that are not ours are replaced only by `force`.
     """
     check_out(out, force=force)
+    _make_folder(out)
     folder = run_folder(out)
     job = recipe.job(Place(folder=folder, cache=folder))  # before the run directory: a mistake leaves nothing
     execute(lambda: job, folder, recipe_document(recipe), display=display)
@@ -109,3 +107,9 @@ def _deliver(pack: Pack, out: Path, *, force: bool) -> dict[str, Json]:
         write_text(drawing, marked_svg(plot), what="scatter plot")
         result["plot"] = str(drawing)
     return result
+
+
+def _make_folder(out: Path) -> None:
+    """Make the folder of a file now, so that one that cannot be made is told before minutes of work."""
+    with writing(out.parent, what="folder of the pack"):
+        out.parent.mkdir(parents=True, exist_ok=True)

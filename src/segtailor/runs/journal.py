@@ -82,6 +82,12 @@ def entries(path: Path, *, damaged: Callable[[str], None] | None = None) -> Iter
     """
     if not path.exists():
         return
+    if not path.is_file():  # reading a pipe would never end
+        message = f"{path} is no regular file; this run has no journal that can be read."
+        if damaged is None:
+            raise RunProblem(message)
+        damaged(message)
+        return
     with path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
             if not line.endswith(b"\n"):

@@ -139,7 +139,7 @@ def test_a_training_that_would_be_too_short_is_extended_past_the_time_and_that_i
 def test_a_machine_far_too_slow_for_any_training_stops_and_says_what_time_it_needs(tmp_path: Path) -> None:
     found = lengths(rivals(tmp_path, left=-500.0))
     assert found["steps"] == 0
-    assert "Not enough time: 300 steps of training" in found["stop"]
+    assert f"Not enough time: {LEAST_STEPS} steps of training" in found["stop"]
     assert "Give --time " in found["stop"]
 
 

@@ -99,6 +99,7 @@ def latency_table(pack: Path, *, use: Use | None = None, force: bool = False) ->
 
 def _deliver(pack: Pack, out: Path, *, force: bool) -> dict[str, Json]:
     check_out(out, force=force)
+    _make_folder(out)
     pack.write(out)
     result: dict[str, Json] = {"pack": str(out), **pack.summary()}
     if pack.trust is not None:

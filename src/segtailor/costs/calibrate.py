@@ -42,7 +42,7 @@ class _State:
 STATE = "calibration.json"
 GROUP = 5  # whole networks timed in turns
 FIRST_CHUNK, FIRST_GROUP = 8, 2  # operators and networks that show how long the others will take
-OPERATORS_UNTIL, REPEATS_UNTIL = 0.4, 0.5  # of the time; what is left is for whole networks
+OPERATORS_UNTIL, REPEATS_UNTIL = 0.6, 0.7  # of the time; what is left is for whole networks
 FIT_SHARE = 0.3  # of those networks; the others check
 FEWEST_NETWORKS = 2  # to fit, and to check
 WAITING = 0.1  # of the time may be spent on waiting for a quiet moment

@@ -24,7 +24,7 @@ PACK_SHARE, PACK_MINUTES = 0.15, (2.0, 10.0)  # of the whole time; at least and 
 PACK_WORTH = 900.0  # seconds in all below which a search goes by work, not by a table of operators
 PACK_MAKINGS = 12  # networks that a pack must have time to make ready and measure, or it is not worth making
 FEWEST = 2  # steps of any training
-LEAST_STEPS = 300  # of the network that is delivered: a shorter training ends late rather than so early
+LEAST_STEPS = 200  # of the network that is delivered: a shorter training ends late rather than so early
 OVERTIME_SHARE = 0.5  # of the time asked for: what would end later than that is not begun
 ENOUGH_STEPS = (
     400  # networks that cannot be trained so long are not searched for, nor is another ready one added

@@ -1,6 +1,7 @@
-"""What other programs cost: steps of trainings and searches beside processes of low priority, against a quiet machine.
+"""What other programs cost: steps of trainings and searches beside processes of others, against a quiet machine.
 
-    python benchmarks/busy_machine.py --busy 1
+    python benchmarks/busy_machine.py --busy 1              # of low priority
+    python benchmarks/busy_machine.py --busy 2 --nice 0     # that want as much as we do
 
 Every row is measured quiet and busy in one run, once with all threads as torch has them and once with threads chosen
 by `training.threads`. Run it where nothing else works, or `quiet` is not.
@@ -26,7 +27,8 @@ WORK = ("train lpsnet-s", "search fasterseg", "search squeezenas")
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--busy", type=int, default=1, help="processes of low priority beside the work")
+    parser.add_argument("--busy", type=int, default=1, help="processes beside the work")
+    parser.add_argument("--nice", type=int, default=10, help="their priority: 10 is low, 0 usual")
     parser.add_argument("--one", nargs=2, metavar=("WORK", "THREADS"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
@@ -38,7 +40,7 @@ def main() -> None:
     for work in WORK:
         for threads in ("fixed", "chosen"):
             quiet = measured(work, threads)
-            with others(chosen.busy):
+            with others(chosen.busy, chosen.nice):
                 busy = measured(work, threads)
             row = f"| {work} | {threads} | {1000 * quiet:.1f} | {1000 * busy:.1f} | {busy / quiet:.2f} |"
             print(row, flush=True)
@@ -55,10 +57,11 @@ def measured(work: str, threads: str) -> float:
 
 
 @contextmanager
-def others(count: int) -> Iterator[None]:
-    """Let processes of low priority keep cores busy."""
+def others(count: int, nice: int) -> Iterator[None]:
+    """Let processes of some priority keep cores busy."""
     busy = [
-        subprocess.Popen(["nice", "-n", "10", sys.executable, "-c", "while True: pass"]) for _ in range(count)
+        subprocess.Popen(["nice", "-n", str(nice), sys.executable, "-c", "while True: pass"])
+        for _ in range(count)
     ]
     try:
         time.sleep(1.0)

@@ -34,6 +34,10 @@ from segtailor.training.settings import FitSettings
 from segtailor.training.state import read_state, write_state
 from segtailor.training.threads import Threads, chosen_threads
 
+SETTLED_STEPS, SETTLED_SHARE = (
+    20,
+    0.2,
+)  # steps, or share of the time: before, the first steps say little of others
 MUCH_FEWER = 0.9  # of the steps planned: then it is told
 
 
@@ -161,6 +165,8 @@ class Fit:
     def _shorten(self) -> str | None:
         """Plan fewer steps where the machine is too slow for all of them; return what to tell the first time."""
         if self.allowance.seconds is None:
+            return None
+        if self.done < SETTLED_STEPS and self.allowance.spent < SETTLED_SHARE * self.allowance.seconds:
             return None
         planned = self.settings.total(self.source.steps_per_epoch)
         least = min(self.settings.least_steps, planned)

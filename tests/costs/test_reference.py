@@ -13,7 +13,7 @@ from segtailor.core.space import SPACES
 from segtailor.core.target import parse_target
 from segtailor.costs.calibrate import Calibration, untrusted
 from segtailor.costs.keys import key_of
-from segtailor.costs.pack import Entry, Pack, Trust
+from segtailor.costs.pack import Checked, Entry, Pack, Trust
 from segtailor.costs.reference import Reference, reference_for
 from segtailor.costs.table import LatencyTable
 from segtailor.costs.trust import Seen, recheck, scaled
@@ -91,6 +91,17 @@ def test_a_pack_of_a_busier_or_quieter_time_is_scaled_and_one_without_a_common_f
         mended = scaled(pack, found.ratio)
         assert recheck(mended, networks).decision == "fits"
         assert recheck(mended, networks).ratio == pytest.approx(1.0)
+
+
+def test_a_pack_that_was_as_rough_when_it_was_made_is_not_made_anew() -> None:
+    pack, networks = pack_and_networks((0.5, 1.0, 1.5))
+    assert recheck(pack, networks).decision == "renew"
+    rows = tuple(
+        Checked(fingerprint=f"{number}", predicted_ms=1.0, measured_ms=measured, median_ms=measured)
+        for number, measured in enumerate((0.4, 1.0))
+    )
+    rough = replace(pack, trust=Trust(pearson=0.9, spearman=0.9, mape=0.3, networks=rows))
+    assert recheck(rough, networks).decision == "fits"
 
 
 def test_a_pack_whose_prices_are_far_off_says_so() -> None:

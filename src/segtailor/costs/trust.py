@@ -18,7 +18,8 @@ from segtailor.costs.table import LatencyTable
 FEWEST = 3  # undisturbed networks to fit on
 ROUNDS = 30  # of re-weighting
 OFF = 1.15  # times the price that a network may take now without the prices being changed
-DISAGREEING = 2.0  # between the ratios of two networks: then one factor does not mend a pack
+DISAGREEING = 2.0  # between the ratios of two networks: then one factor does not mend a pack,
+MORE_DISAGREEING = 1.5  # unless they differed nearly as much when it was made: then a new one is no better
 EXACT = 1e-3  # a relative error that cannot be told from none
 
 
@@ -83,7 +84,8 @@ def recheck(pack: Pack, networks: Sequence[Seen]) -> Recheck:
     table = LatencyTable(pack=pack)
     ratios = [one.low_ms / table.of(one.plan) for one in networks]
     ratio, spread = float(np.median(ratios)), max(ratios) / min(ratios)
-    if spread > DISAGREEING:
+    before = [one.measured_ms / one.predicted_ms for one in pack.trust.networks] if pack.trust else [1.0]
+    if spread > max(DISAGREEING, MORE_DISAGREEING * max(before) / min(before)):
         return Recheck(ratio, spread, "renew")
     return Recheck(ratio, spread, "fits" if 1 / OFF <= ratio <= OFF else "scale")
 

@@ -30,7 +30,7 @@ from segtailor.data.sheet import contact_sheet
 from segtailor.runs import Lines, Terminal
 
 CLASSES = ("road [wet]", "[/x]", "esc\x1b[31mred", "two\nlines", ":car: \u202e'\"<b>&", "c1\x01\x9b")
-FILES = (b"a b", b"[red]", b"es\x1b[31mc\x07", b"new\nline", b"bad\xff\xfe", b":car:", b"q'uo\"te", b"-dash")
+FILES = (b"a b", b"[red]", b"es\x1b[31mc\x07", b"new\nline", b"bad\xff\xfe", b":car:", b"q'uo\"tes", b"-dash")
 FOLDER = "da ta\n[b]\x1b[1m'"
 
 

@@ -52,10 +52,12 @@ def test_names_of_packs_are_plain() -> None:
 
 def test_a_mistake_leaves_no_run_directory(tmp_path: Path) -> None:
     with pytest.raises(Unsupported):
-        calibrate(replace(TINY, target="cpu/graph/fp16"), tmp_path / "pack.json")
-    with pytest.raises(UserError, match="is no folder"):
-        calibrate(TINY, tmp_path / "none" / "pack.json")
+        calibrate(replace(TINY, target="cpu/graph/fp16"), tmp_path / "none" / "pack.json")
     assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="folder of the pack"):
+        calibrate(TINY, tmp_path / "file" / "pack.json")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.slow

@@ -48,9 +48,11 @@ def calibrate(
     Files in their place that are not ours are replaced only by `force`.
     """
     check_out(out, force=force)
-    _make_folder(out)
     folder = run_folder(out)
-    job = recipe.job(Place(folder=folder, cache=folder))  # before the run directory: a mistake leaves nothing
+    job = recipe.job(
+        Place(folder=folder, cache=folder)
+    )  # before any folder is made: a mistake leaves nothing
+    _make_folder(out)
     execute(lambda: job, folder, recipe_document(recipe), display=display)
     return _deliver(read_pack(Layout(folder).cost_table), out, force=force)
 

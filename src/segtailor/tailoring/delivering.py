@@ -71,13 +71,13 @@ def _learned(context: Context, best: Mapping[str, Any]) -> dict[str, Any]:
     more = (
         ""
         if asked is None
-        else f" Give it more than {asked / 60:g} minutes (--time), or stop other programs;"
+        else f" Give it more than {asked / 60:g} minutes (--time), or stop other programs."
     )
     return {
         "trivial_miou": trivial,
         "stop": f"Not enough time: after {best['steps']} steps of training the best network reaches "
         f"{100 * best['miou']:.1f} % mIoU, where naming the same class everywhere reaches {100 * trivial:.1f} %."
-        f"{more} nothing was exported.",
+        f" Nothing was exported.{more}",
     }
 
 

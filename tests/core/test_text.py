@@ -100,3 +100,9 @@ def test_files_of_libraries_need_names_in_utf8() -> None:
 def test_a_class_name_of_half_characters_is_refused() -> None:
     with pytest.raises(DataProblem, match="half a character"):
         Task(classes=("road", "x\udcff"))
+
+
+@pytest.mark.parametrize("colour", [(0, 0, -1), (0, 256, 0)])
+def test_a_colour_out_of_range_is_refused(colour: tuple[int, int, int]) -> None:
+    with pytest.raises(DataProblem, match="0 to 255"):
+        Task(classes=("road",), palette=(colour,))

@@ -46,6 +46,8 @@ class Task:
                 raise DataProblem(f"the class name '{name}' holds half a character; write it in UTF-8.")
         if not self.palette:
             object.__setattr__(self, "palette", default_palette(len(self.classes)))
+        if not all(0 <= value <= 255 for colour in self.palette for value in colour):
+            raise DataProblem("a colour of the palette is out of range; every value is 0 to 255.")
         if len(self.palette) != len(self.classes):
             raise DataProblem(
                 f"the palette has {len(self.palette)} colours for {len(self.classes)} classes; give one per class."

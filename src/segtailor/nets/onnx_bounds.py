@@ -251,7 +251,7 @@ def _value(node: Any, known: Mapping[str, NDArray[Any]], sizes: Sizes) -> NDArra
         if node.op_type == "Cast" and options["to"].i in (6, 7):
             return first.astype(np.int32 if options["to"].i == 6 else np.int64)
     except (ArithmeticError, LookupError, TypeError, ValueError):
-        pass
+        return None  # not to be told: then the graph is one whose cost is not known
     return None
 
 

@@ -36,14 +36,7 @@ class Task:
             raise DataProblem(
                 f"a task needs 1 to {IGNORE} classes, got {len(self.classes)}; check the class list."
             )
-        for name in self.classes:
-            if not name.strip():
-                raise DataProblem(f"the class name {name[:60]!a} cannot be seen; give every class a name.")
-        if len(set(self.classes)) != len(self.classes):
-            raise DataProblem("two classes have the same name; rename one of them.")
-        for name in self.classes:
-            if any("\ud800" <= sign <= "\udfff" for sign in name):  # neither files nor pages can hold one
-                raise DataProblem(f"the class name '{name}' holds half a character; write it in UTF-8.")
+        self._check_names()
         if not self.palette:
             object.__setattr__(self, "palette", default_palette(len(self.classes)))
         if not all(0 <= value <= 255 for colour in self.palette for value in colour):
@@ -56,6 +49,15 @@ class Task:
             raise DataProblem(
                 f"a depth from {self.span[0]:g} to {self.span[1]:g} m is no range; give 0 < nearest < farthest."
             )
+
+    def _check_names(self) -> None:
+        for name in self.classes:
+            if not name.strip():
+                raise DataProblem(f"the class name {name[:60]!a} cannot be seen; give every class a name.")
+            if any("\ud800" <= sign <= "\udfff" for sign in name):  # neither files nor pages can hold one
+                raise DataProblem(f"the class name '{name}' holds half a character; write it in UTF-8.")
+        if len(set(self.classes)) != len(self.classes):
+            raise DataProblem("two classes have the same name; rename one of them.")
 
     @property
     def outputs(self) -> int:

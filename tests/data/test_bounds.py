@@ -16,6 +16,7 @@ from segtailor.data.batches import Batches
 from segtailor.data.cache import open_pixels
 from segtailor.data.dataset import Pair
 from segtailor.data.locate import locate
+from segtailor.data.splits import read_list
 
 
 def listed(root: Path, line: str) -> Path:
@@ -150,3 +151,10 @@ def test_the_doctor_examines_a_mat_file(tmp_path: Path) -> None:
     file = mat_file(tmp_path / "nyu.mat")
     diagnosis = doctor.examine(lambda: locate(f"nyudv2:{file}?val=0.5"), named="nyu", limit=None)
     assert not [finding for finding in diagnosis.findings if finding.kind == "unusable"]
+
+
+@pytest.mark.parametrize("line", ["[" * 3000, "images/" + "x" * 300 + ".png masks/y.png"])
+def test_a_list_with_a_name_that_no_file_can_have_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "train.txt").write_text(f"1\n{line}\n")
+    with pytest.raises(DataProblem, match=r"line 2: .* is longer than a file's name can be"):
+        read_list(tmp_path / "train.txt")

@@ -11,6 +11,7 @@ from segtailor.core.errors import DataProblem, UnknownName, unknown
 from segtailor.data.dataset import Dataset, Sample
 from segtailor.data.documents import read_text
 
+LONGEST_NAME = 240  # bytes: file systems take 255, and the ending of a file comes on top
 COMMON_NAMES = {
     "train": "train",
     "training": "train",
@@ -93,6 +94,10 @@ def read_list(path: Path) -> list[tuple[str, ...]]:
             raise DataProblem(
                 f"list {path}, line {number}: expected 'image' or 'image mask', got {len(row)} columns. "
                 "Separate with a comma where names hold spaces."
+            )
+        if any(len(part.encode(errors="replace")) > LONGEST_NAME for name in row for part in name.split("/")):
+            raise DataProblem(
+                f"list {path}, line {number}: '{line[:40]}...' is longer than a file's name can be; correct the list."
             )
         if row not in (("image", "mask"), ("image", "label")):  # a header
             rows.append(row)

@@ -26,7 +26,7 @@ import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.core.objective import Within
 from segtailor.core.plan import Shape
 from segtailor.core.sampling import neighbours, sample, sample_picks
-from segtailor.core.space import Architecture, architecture_document, identity, parse_architecture
+from segtailor.core.space import Architecture, architecture_document, fingerprint_of, parse_architecture
 from segtailor.core.strategy import Problem
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import Augment
@@ -227,7 +227,7 @@ def finalists(
     found: dict[str, tuple[Architecture, float]] = {}
     for described, judged in rows:
         arch = parse_architecture(described)
-        found.setdefault(identity(arch), (arch, judged["quality"]))
+        found.setdefault(fingerprint_of(arch), (arch, judged["quality"]))
     archs, qualities = zip(*list(found.values())[: max(1, count)], strict=True)
     return list(archs), list(qualities)
 

@@ -25,7 +25,7 @@ from segtailor.core import shipped as home
 from segtailor.core.atomic import new_folder
 from segtailor.core.errors import UserError
 from segtailor.core.plan import MAIN
-from segtailor.core.space import identity
+from segtailor.core.space import fingerprint_of
 from segtailor.nets.build import build
 from segtailor.nets.bundle import WEIGHTS, Model, Precision, load_bundle, save_bundle
 from segtailor.runs import Layout
@@ -94,7 +94,7 @@ def _provenance(run: Path, model: Model) -> dict[str, Any]:
     return {
         **model.provenance,
         "data": settings["data"],
-        "fingerprint": identity(model.architecture),
+        "fingerprint": fingerprint_of(model.architecture),
         "image": list(IMAGE),
         "steps": result["steps"],
         "recipe": settings,

@@ -14,7 +14,7 @@ import pytest
 
 import segtailor
 from segtailor.cli.main import run
-from segtailor.core.space import identity, read_architecture
+from segtailor.core.space import fingerprint_of, read_architecture
 
 DATA = "synthetic:size=32x64,train=8,val=2,seed=0"
 TINY = ["--data", DATA, "--scale", "small", "--device", "cpu"]
@@ -52,7 +52,7 @@ def test_an_expansion_writes_family_front_and_plot(
     assert found["unit"] == "MACs"
     assert found["cost"] <= 300_000
     arch = read_architecture(Path(found["architecture"]))
-    assert identity(arch) == found["fingerprint"]
+    assert fingerprint_of(arch) == found["fingerprint"]
     assert segtailor.count(arch, image=(32, 64), classes=len(_classes())).macs == found["cost"]
     folder = tmp_path / "run"
     kept = {item["fingerprint"] for item in [*found["family"], *found["front"]]}
@@ -197,7 +197,7 @@ def test_fasterseg_writes_student_and_teacher(tmp_path: Path, capsys: pytest.Cap
     teacher = found["roles"]["teacher"]
     for outcome, ratio in ((found, 2), (teacher, 3)):
         arch = read_architecture(Path(outcome["architecture"]))
-        assert identity(arch) == outcome["fingerprint"]
+        assert fingerprint_of(arch) == outcome["fingerprint"]
         assert arch.stem_ratio == ratio
     document = json.loads(Path(teacher["architecture"]).read_text())
     assert document["origin"]["role"] == "teacher"

@@ -12,7 +12,7 @@ from segtailor.core.errors import DataProblem, InvalidArchitecture, UnknownName,
 from segtailor.core.objective import Linear, Power, Within
 from segtailor.core.registry import Registry
 from segtailor.core.sampling import crossover, mutate, neighbours, sample_picks
-from segtailor.core.space import architecture_document, identity, parse_architecture, read_architecture
+from segtailor.core.space import architecture_document, fingerprint_of, parse_architecture, read_architecture
 from segtailor.core.task import Task, default_palette
 from segtailor.spaces import architectures, published
 from segtailor.spaces.scalable_path import ScalablePath
@@ -98,7 +98,7 @@ def test_every_published_architecture_survives_a_file(name: str, tmp_path: Path)
     file = tmp_path / "a.json"
     file.write_text(json.dumps(architecture_document(arch, {"run": "somewhere"})))
     assert read_architecture(file) == arch
-    assert identity(read_architecture(file)) == identity(arch)
+    assert fingerprint_of(read_architecture(file)) == fingerprint_of(arch)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 
 from segtailor import api
-from segtailor.core.space import SPACES, identity
+from segtailor.core.space import SPACES, fingerprint_of
 from segtailor.core.target import parse_target
 from segtailor.costs.whole import different, time_networks
 from segtailor.targets.timing import TimingSettings
@@ -18,9 +18,9 @@ QUICK = TimingSettings(runs=3, seconds=0.0, warm_up_seconds=0.0, warm_up_limit=0
 
 def test_networks_are_drawn_once_each_and_the_same_every_time() -> None:
     space = SPACES.get("inverted_residual")()
-    first = [identity(arch) for arch in islice(different(space, seed=3), 20)]
-    again = [identity(arch) for arch in islice(different(space, seed=3), 20)]
-    other = [identity(arch) for arch in islice(different(space, seed=4), 20)]
+    first = [fingerprint_of(arch) for arch in islice(different(space, seed=3), 20)]
+    again = [fingerprint_of(arch) for arch in islice(different(space, seed=3), 20)]
+    other = [fingerprint_of(arch) for arch in islice(different(space, seed=4), 20)]
     assert len(set(first)) == 20
     assert first == again != other
 

@@ -57,7 +57,7 @@ def test_more_rendered_images_than_can_be_listed_are_refused_at_once(count: str)
 class Wide:
     """A dataset of one black picture, again and again."""
 
-    task, splits, name, stamp = Task(classes=("a",)), ("train",), "black", "black"
+    task, splits, name, fingerprint = Task(classes=("a",)), ("train",), "black", "black"
 
     def samples(self, split: str) -> Any:
         del split

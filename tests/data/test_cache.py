@@ -125,7 +125,7 @@ class Made:
     task: Task = TASK
     splits: tuple[str, ...] = ("train",)
     name: str = "made"
-    stamp: str = "made"
+    fingerprint: str = "made"
 
     def samples(self, split: str) -> list[Made]:
         assert split == "train"

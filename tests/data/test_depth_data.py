@@ -193,7 +193,7 @@ def test_synthetic_depth_is_that_of_the_same_scenes() -> None:
     depth = locate("synthetic:task=depth,size=32x64,train=2,val=1").samples("train")[1]
     labels = locate("synthetic:size=32x64,train=2,val=1").samples("train")[1]
     assert (depth.read().image == labels.read().image).all()
-    assert depth.stamp != labels.stamp
+    assert depth.fingerprint != labels.fingerprint
     sky = labels.read().labels == locate("synthetic").task.classes.index("sky")
     assert (depth.read().labels[sky] == 0).all()
     assert depth.read().labels.max() <= 80

@@ -33,7 +33,7 @@ class Item:
     name: str
     image: NDArray[np.uint8]
     labels: NDArray[Any]
-    stamp: str = ""
+    fingerprint: str = ""
 
     def read(self) -> Pair:
         return Pair(self.image, self.labels)

@@ -219,7 +219,7 @@ def test_binary_masks_need_a_word_from_the_user(tmp_path: Path) -> None:
 def test_stamp_tells_when_labels_mean_something_else(tmp_path: Path) -> None:
     write_pairs(tmp_path, NAMES, (0, 255))
     plain, binary = Folder(path=tmp_path), Folder(path=tmp_path, binary=True)
-    assert plain.samples("train")[0].stamp != binary.samples("train")[0].stamp
+    assert plain.samples("train")[0].fingerprint != binary.samples("train")[0].fingerprint
 
 
 # -- bad input ------------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ def test_the_same_seed_draws_the_same_people_and_others_do_not() -> None:
     ]
     for other in others:
         assert not np.array_equal(other.read().image, first.image)
-    stamps = {sample.stamp for sample in (MANY.samples("train")[7], *others)}
-    assert len(stamps) == 4
+    fingerprints = {sample.fingerprint for sample in (MANY.samples("train")[7], *others)}
+    assert len(fingerprints) == 4
 
 
 def test_records_are_whole(views: list[View]) -> None:

@@ -61,7 +61,7 @@ def test_people_go_through_the_cache_unchanged(tmp_path: Path) -> None:
 
 def test_another_size_is_another_sample() -> None:
     one, other = (locate(PEOPLE.replace("64x48", size)).samples("train")[0] for size in ("64x48", "64x64"))
-    assert one.stamp != other.stamp
+    assert one.fingerprint != other.fingerprint
 
 
 def test_the_doctor_finds_healthy_people_healthy() -> None:

@@ -272,8 +272,8 @@ def test_scrambled_files_are_read_or_refused_but_never_crash(tmp_path: Path) -> 
 def test_a_stamp_changes_with_picture_and_annotation(tmp_path: Path) -> None:
     first = mpii_tree(tmp_path).samples("train")[0]
     moved = mpii_tree(tmp_path, mpii_row(scale=0.3)).samples("train")[0]
-    assert first.stamp.split(":")[0] == moved.stamp.split(":")[0]
-    assert first.stamp != moved.stamp
+    assert first.fingerprint.split(":")[0] == moved.fingerprint.split(":")[0]
+    assert first.fingerprint != moved.fingerprint
     (tmp_path / "images" / "a.png").unlink()
     with pytest.raises(DataProblem, match=r"a\.png"):
         first.read()

@@ -26,7 +26,7 @@ class One:
     size: tuple[int, int] = (20, 30)
     task: Task = TASK
     splits: tuple[str, ...] = ("train",)
-    stamp: str = "1"
+    fingerprint: str = "1"
 
     def samples(self, split: str) -> tuple[One, ...]:
         return (self,) if split in self.splits else ()

@@ -147,8 +147,10 @@ def test_stamps_change_with_seed_size_and_split() -> None:
     base = Synthetic(images={"train": 1, "val": 1}, size=SMALL)
     other = Synthetic(images={"train": 1, "val": 1}, size=SMALL, seed=1)
     wide = Synthetic(images={"train": 1, "val": 1}, size=(32, 65))
-    stamps = {dataset.samples(split)[0].stamp for dataset in (base, other, wide) for split in dataset.splits}
-    assert len(stamps) == 6
+    fingerprints = {
+        dataset.samples(split)[0].fingerprint for dataset in (base, other, wide) for split in dataset.splits
+    }
+    assert len(fingerprints) == 6
 
 
 def test_the_dataset_travels_to_other_processes() -> None:

@@ -83,9 +83,9 @@ def test_a_module_teaches_by_its_name() -> None:
     images = torch.randn(2, 3, 8, 12)
     with torch.no_grad():
         assert torch.equal(teacher(images, Preprocessing()), three()(images))
-    assert teacher.print == open_teacher(f"{HERE}:three", 3, device=CPU).print
+    assert teacher.fingerprint == open_teacher(f"{HERE}:three", 3, device=CPU).fingerprint
     torch.manual_seed(1)
-    assert teacher_of(Logits(), Preprocessing(), device=CPU).print != teacher.print
+    assert teacher_of(Logits(), Preprocessing(), device=CPU).fingerprint != teacher.fingerprint
 
 
 def test_a_bundle_teaches_and_reads_images_in_its_own_way(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import segtailor
 from segtailor.core.errors import MissingCost, UnknownName, UserError
 from segtailor.core.plan import Plan, Shape
-from segtailor.core.space import identity, plan_of
+from segtailor.core.space import fingerprint_of, plan_of
 from segtailor.costs.analytic import Macs
 from segtailor.recipes.candidates import expected_qualities, ready_networks
 from segtailor.spaces import published
@@ -42,9 +42,9 @@ def test_a_network_that_is_too_expensive_says_so() -> None:
 def test_every_network_is_there_once() -> None:
     rows = ready_networks(Macs(), LIMIT, image=SIZE, classes=19)
     every = {*segtailor.architectures(), *segtailor.baselines()}
-    marks = [identity(published(row.name)) for row in rows]
+    marks = [fingerprint_of(published(row.name)) for row in rows]
     assert len(set(marks)) == len(marks)
-    assert set(marks) == {identity(published(name)) for name in every}
+    assert set(marks) == {fingerprint_of(published(name)) for name in every}
     assert {row.name for row in rows} >= {*segtailor.baselines(), "lpsnet-s", "lpsnet-m", "lpsnet-l"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from segtailor.core.plan import Shape
 from segtailor.core.sampling import sample
-from segtailor.core.space import architecture_document, identity
+from segtailor.core.space import architecture_document, fingerprint_of
 from segtailor.core.target import parse_target
 from segtailor.costs.pack import Checked, Pack
 from segtailor.costs.trust import judge
@@ -126,14 +126,14 @@ def search_run(
         origin = {"step": number // 4, "direction": "width", "k": 2} if number else {"step": 0}
         document = architecture_document(arch)
         records.append(
-            {"id": number, "fingerprint": identity(arch), "budget": 1, "seed": 7, "origin": origin, "result": result,
+            {"id": number, "fingerprint": fingerprint_of(arch), "budget": 1, "seed": 7, "origin": origin, "result": result,
              "architecture": document["architecture"]}
         )  # fmt: skip
-        write(layout.architectures, f"{identity(arch)}.json", document)
+        write(layout.architectures, f"{fingerprint_of(arch)}.json", document)
         last = {"name": "head", "shape": [TASK.outputs, 4, 8]}
         write(
             layout.architectures,
-            f"{identity(arch)}.plan.json",
+            f"{fingerprint_of(arch)}.plan.json",
             {"nodes": [last], "outputs": {"main": "head"}},
         )
     best = max(records, key=lambda record: record["result"]["quality"])

@@ -39,7 +39,7 @@ class Blocks:
         return f"blocks{self.number}"
 
     @property
-    def stamp(self) -> str:
+    def fingerprint(self) -> str:
         return str(self.number)
 
     def read(self) -> Pair:
@@ -126,7 +126,7 @@ class Stripes:
         return f"stripes{self.side}-{self.number}"
 
     @property
-    def stamp(self) -> str:
+    def fingerprint(self) -> str:
         return f"{self.side}/{self.number}"
 
     def read(self) -> Pair:

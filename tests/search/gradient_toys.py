@@ -63,7 +63,7 @@ class Shifted:
         return f"shifted{self.number}"
 
     @property
-    def stamp(self) -> str:
+    def fingerprint(self) -> str:
         return f"{self.number}/{self.shift}/{self.seed}"
 
     def read(self) -> Pair:

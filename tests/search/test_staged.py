@@ -110,11 +110,11 @@ def test_maps_are_made_once_per_data_encoder_and_size(
     assert folders(replace(SETTINGS, stage1=STAGE1, stage2=None, early_stop=None)) == first
     assert folders(replace(SETTINGS, features=replace(CUT, crop=(16, 32))))[0] != first[0]
     assert folders(replace(SETTINGS, judge=(16, 16)))[1] != first[1]
-    assert folders(SETTINGS, replace(encoder, print="another"))[0] != first[0]
+    assert folders(SETTINGS, replace(encoder, fingerprint="another"))[0] != first[0]
     other = HalvedPixels(data.task, data.judge, data.fit)
     assert folders(SETTINGS, encoder, other)[0] != first[0]
-    assert open_encoder("tiny", replace(SETTINGS, seed=1), data.fit).print != encoder.print
-    assert open_encoder("tiny", SETTINGS, data.fit).print == encoder.print
+    assert open_encoder("tiny", replace(SETTINGS, seed=1), data.fit).fingerprint != encoder.fingerprint
+    assert open_encoder("tiny", SETTINGS, data.fit).fingerprint == encoder.fingerprint
 
 
 def test_a_cache_of_other_data_is_refused(data: HalvedPixels, encoder: FixedEncoder, tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_the_loss_of_the_first_stage_equals_the_reference() -> None:
     network = segtailor.create(arch, classes=21, outputs="all")
     segtailor.load_published(network, deterministic_state(facts["state"]))
     names = taps(network.plan)
-    probe = FixedEncoder(taps=taps, network=network, print="", about="", preprocessing=Preprocessing())
+    probe = FixedEncoder(taps=taps, network=network, fingerprint="", about="", preprocessing=Preprocessing())
     with torch.no_grad():
         found = probe.part.eval()({IMAGE: noise(1, 3, 256, 256)})
     target = np.random.default_rng(1).integers(0, 22, (1, 64, 64))

@@ -12,7 +12,7 @@ from segtailor.api import plan as expand
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
 from segtailor.core.sampling import mutate, sample, sample_picks
-from segtailor.core.space import architecture_document, identity, parse_architecture, read_architecture
+from segtailor.core.space import architecture_document, fingerprint_of, parse_architecture, read_architecture
 from segtailor.nets.weights import WeightsProblem
 from segtailor.ops import Zero
 from segtailor.spaces.hyper_cell import (
@@ -291,9 +291,9 @@ def test_a_bridge_exists_only_behind_a_depth_of_one() -> None:
 
 
 def test_a_meaningless_bridge_does_not_change_identity() -> None:
-    assert identity(replace(A, bridge=False)) == identity(A)
+    assert fingerprint_of(replace(A, bridge=False)) == fingerprint_of(A)
     shallow = with_stages(A, depth=(1, 4, 6))
-    assert identity(replace(shallow, bridge=False)) != identity(shallow)
+    assert fingerprint_of(replace(shallow, bridge=False)) != fingerprint_of(shallow)
 
 
 def test_the_shipped_record_is_canonical_and_cites_its_source() -> None:

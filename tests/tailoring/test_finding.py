@@ -11,7 +11,7 @@ import pytest
 
 from segtailor.api.networks import count, published, resolve
 from segtailor.api.training import Surroundings
-from segtailor.core.space import architecture_document, family_of, identity
+from segtailor.core.space import architecture_document, family_of, fingerprint_of
 from segtailor.costs.pack import read_pack
 from segtailor.costs.trust import scaled
 from segtailor.runs import Layout
@@ -88,7 +88,7 @@ def searched(folder: Path, names: list[str], *, budget_ms: float, fastest_ms: fl
     rows = []
     for number, name in enumerate(names):
         arch = published(name)
-        mark = identity(arch)
+        mark = fingerprint_of(arch)
         layout.architecture(mark).write_text(json.dumps(architecture_document(arch)))
         rows.append({"trial": number, "fingerprint": mark, "quality": 0.5 - 0.1 * number, "cost": 1.0})
     known = {"network": "lpsnet-step0", "median_ms": fastest_ms, "p95_ms": fastest_ms, "making_seconds": 1.0}

@@ -20,7 +20,7 @@ from segtailor.core.space import (
     Architecture,
     family,
     family_of,
-    identity,
+    fingerprint_of,
     is_integer,
     parse_architecture,
     plan_of,
@@ -90,7 +90,7 @@ def describe(
     return {
         "name": str(source) if isinstance(source, str | Path) else family_of(arch),
         "family": family_of(arch),
-        "fingerprint": identity(arch),
+        "fingerprint": fingerprint_of(arch),
         "image": list(image),
         "classes": outputs,
         "macs": size.macs,

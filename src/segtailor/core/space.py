@@ -124,7 +124,7 @@ def is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def identity(arch: Architecture) -> str:
+def fingerprint_of(arch: Architecture) -> str:
     """Fingerprint family and architecture only, so that provenance never changes identity."""
     return fingerprint({"family": family_of(arch), "architecture": to_json(arch)})
 

@@ -153,7 +153,7 @@ class Sample(Protocol):
         """Unique within its split."""
 
     @property
-    def stamp(self) -> str:
+    def fingerprint(self) -> str:
         """Changes when the content changes."""
 
 
@@ -167,7 +167,9 @@ class Halves:
     @property
     def fingerprint(self) -> str:
         """Changes when a sample, its content or its half changes."""
-        return fingerprint([[[item.name, item.stamp] for item in half] for half in (self.fit, self.judge)])
+        return fingerprint(
+            [[[item.name, item.fingerprint] for item in half] for half in (self.fit, self.judge)]
+        )
 
 
 class Memory(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 from segtailor.core.codec import to_json
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.space import SearchSpace, family_name, identity
+from segtailor.core.space import SearchSpace, family_name, fingerprint_of
 from segtailor.costs.estimate import estimated
 from segtailor.costs.keys import key_of
 from segtailor.costs.pack import Entry, Pack
@@ -93,5 +93,5 @@ def _seen(subject: Subject, networks: Sequence[Whole]) -> list[Seen]:
     for whole in networks:
         arch = subject.space.architecture(whole.picks)
         plan = subject.space.plan(arch, subject.shape, subject.classes)
-        rows.append(Seen(identity(arch), plan, whole.low_ms, whole.median_ms))
+        rows.append(Seen(fingerprint_of(arch), plan, whole.low_ms, whole.median_ms))
     return rows

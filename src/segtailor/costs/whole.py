@@ -7,7 +7,7 @@ from random import Random
 
 from segtailor.core.plan import Plan
 from segtailor.core.sampling import sample
-from segtailor.core.space import Architecture, SearchSpace, identity
+from segtailor.core.space import Architecture, SearchSpace, fingerprint_of
 from segtailor.core.target import Target
 from segtailor.costs.timers import MS, low
 from segtailor.deploy.fold import inference_form
@@ -41,7 +41,7 @@ def different(space: SearchSpace, *, seed: int) -> Iterator[Architecture]:
     seen: set[str] = set()
     while misses < TRIES:
         arch = sample(space, rng)
-        mark = identity(arch)
+        mark = fingerprint_of(arch)
         if mark in seen:
             misses += 1
             continue

@@ -1,4 +1,4 @@
-"""Pixels decoded once: two flat memory-mapped files per split, images and targets, keyed by the samples' stamps.
+"""Pixels decoded once: two flat memory-mapped files per split, images and targets, keyed by the samples' fingerprints.
 
 A cache appears by one atomic rename of a finished folder, so an interrupted build is never used and two
 processes cannot disturb each other.
@@ -151,7 +151,7 @@ def open_pixels(dataset: Dataset, split: str, root: Path, *, progress: Progress 
 
 
 def _key(samples: Sequence[Sample]) -> str:
-    document = {"format": FORMAT, "samples": [[sample.name, sample.stamp] for sample in samples]}
+    document = {"format": FORMAT, "samples": [[sample.name, sample.fingerprint] for sample in samples]}
     return hashlib.sha256(canonical(document).encode()).hexdigest()[:32]
 
 

@@ -34,7 +34,7 @@ class Sample(Protocol):
         """Unique within the split; used in reports and messages."""
 
     @property
-    def stamp(self) -> str:
+    def fingerprint(self) -> str:
         """Changes when the content changes (path, size and time of the files, or seed and index)."""
 
     def read(self) -> Pair:

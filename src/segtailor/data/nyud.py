@@ -118,7 +118,7 @@ class MatSample:
         return f"{self.index:04d}"
 
     @property
-    def stamp(self) -> str:
+    def fingerprint(self) -> str:
         """The file, the number, and the size that was asked for."""
         return f"{file_stamp(self.file)}|{self.index}|depth{size_stamp(self.size)}"
 

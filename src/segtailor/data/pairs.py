@@ -52,7 +52,7 @@ class FileSample:
     size: tuple[int, int] | None = None
 
     @property
-    def stamp(self) -> str:
+    def fingerprint(self) -> str:
         """Path, size and time of both files, what the mask's values mean, and the size that was asked for."""
         parts = (file_stamp(self.image), file_stamp(self.mask), self.labels.fingerprint)
         return "|".join(parts) + size_stamp(self.size)

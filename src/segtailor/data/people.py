@@ -34,7 +34,7 @@ class RenderedPerson:
         return f"{self.split}_{self.index:06d}"
 
     @property
-    def stamp(self) -> str:
+    def fingerprint(self) -> str:
         """Everything that decides the pixels."""
         height, width = self.size
         return f"people/{VERSION}/{self.seed}/{self.split}/{self.index}/{height}x{width}"

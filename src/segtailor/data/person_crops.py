@@ -39,9 +39,9 @@ class PersonCrop:
         return self.sample.name
 
     @property
-    def stamp(self) -> str:
+    def fingerprint(self) -> str:
         """What the person depends on, and the size."""
-        return f"{self.sample.stamp}|pose {self.size[0]}x{self.size[1]}"
+        return f"{self.sample.fingerprint}|pose {self.size[0]}x{self.size[1]}"
 
     @property
     def place(self) -> str:

@@ -26,7 +26,7 @@ class PersonSample(Protocol):
         """Unique within the split."""
 
     @property
-    def stamp(self) -> str:
+    def fingerprint(self) -> str:
         """Changes when the picture or the annotation does."""
 
     @property
@@ -67,7 +67,7 @@ class FilePerson:
         return self.person.id
 
     @property
-    def stamp(self) -> str:
+    def fingerprint(self) -> str:
         """Path, size and time of the picture, and the annotation itself."""
         return f"{file_stamp(Path(self.person.picture))}:{self.person.box}:{self.person.joints.tolist()}"
 

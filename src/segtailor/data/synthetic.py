@@ -46,7 +46,7 @@ class SyntheticSample:
         return f"{self.split}_{self.index:06d}"
 
     @property
-    def stamp(self) -> str:
+    def fingerprint(self) -> str:
         """Everything that decides the pixels."""
         height, width = self.size
         shown = f"synthetic/{VERSION}/{self.seed}/{self.split}/{self.index}/{height}x{width}"
@@ -68,7 +68,7 @@ def _depth(scene: Scene) -> NDArray[np.float32]:
 
 
 class Meaning(NamedTuple):
-    """What a scene is a sample of: the task, its target, and the end of its stamp."""
+    """What a scene is a sample of: the task, its target, and the end of its fingerprint."""
 
     task: Task
     target: Callable[[Scene], NDArray[Any]]

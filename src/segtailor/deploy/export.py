@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from segtailor.core.atomic import write_bytes
 from segtailor.core.errors import Unsupported
-from segtailor.core.space import architecture_document, identity
+from segtailor.core.space import architecture_document, fingerprint_of
 from segtailor.core.task import Preprocessing
 from segtailor.deploy.fold import inference_form
 from segtailor.deploy.stages import INCLUDED, Stages, staged
@@ -119,7 +119,7 @@ def metadata_of(model: Model, graph: Graph) -> OnnxMetadata:
         output=graph.output,
         align_corners=model.network.plan.align_corners,
         architecture=architecture_document(model.architecture),
-        fingerprint=identity(model.architecture),
+        fingerprint=fingerprint_of(model.architecture),
         provenance=dict(model.provenance),
     )
 

@@ -30,10 +30,10 @@ FORMS = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Teacher:
-    """Logits from normalised images. `print` changes with the weights; `preprocessing` is what it wants to read."""
+    """Logits from normalised images. `fingerprint` changes with the weights; `preprocessing` is what it wants to read."""
 
     logits: Callable[[Tensor], Tensor]
-    print: str
+    fingerprint: str
     preprocessing: Preprocessing
 
     def __call__(self, images: Tensor, given: Preprocessing) -> Tensor:
@@ -53,7 +53,7 @@ def open_teacher(name: str, classes: int, *, device: torch.device, trusted: bool
     elif path.is_dir():
         model = load_bundle(path)
         weights = hashlib.sha256((path / WEIGHTS).read_bytes()).hexdigest()[:16]
-        teacher = teacher_of(model.network, model.preprocessing, device=device, print_=weights)
+        teacher = teacher_of(model.network, model.preprocessing, device=device, fingerprint=weights)
     elif ":" in name:
         refuse_reach(f"import and call the teacher '{name}'", trusted=trusted)
         teacher = teacher_of(_built(name), Preprocessing(), device=device)
@@ -64,11 +64,13 @@ def open_teacher(name: str, classes: int, *, device: torch.device, trusted: bool
 
 
 def teacher_of(
-    module: nn.Module, preprocessing: Preprocessing, *, device: torch.device, print_: str | None = None
+    module: nn.Module, preprocessing: Preprocessing, *, device: torch.device, fingerprint: str | None = None
 ) -> Teacher:
     """Make a teacher of a module that maps normalised images to logits."""
     module = module.to(device).eval().requires_grad_(False)
-    return Teacher(logits=module, print=print_ or weights_print(module), preprocessing=preprocessing)
+    return Teacher(
+        logits=module, fingerprint=fingerprint or weights_fingerprint(module), preprocessing=preprocessing
+    )
 
 
 def check_teacher(teacher: Teacher, classes: int, name: str, *, device: torch.device) -> None:
@@ -97,7 +99,7 @@ def renormalised(images: Tensor, given: Preprocessing, wanted: Preprocessing) ->
     return (images * old_std + old_mean - mean) / std
 
 
-def weights_print(module: nn.Module) -> str:
+def weights_fingerprint(module: nn.Module) -> str:
     """Fingerprint the weights of a module."""
     digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
@@ -136,6 +138,6 @@ def _from_onnx(path: Path) -> Teacher:
 
     return Teacher(
         logits=logits,
-        print=hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+        fingerprint=hashlib.sha256(path.read_bytes()).hexdigest()[:16],
         preprocessing=Preprocessing(),
     )

@@ -11,7 +11,7 @@ from typing import Literal
 from segtailor.core.cost import Cost
 from segtailor.core.errors import MissingCost, UserError
 from segtailor.core.plan import Plan, Shape, count
-from segtailor.core.space import identity, plan_of
+from segtailor.core.space import fingerprint_of, plan_of
 from segtailor.spaces import architectures, baselines, published, published_record
 
 FULL = Shape(3, 1024, 2048)  # where published networks are compared
@@ -71,7 +71,7 @@ def expected_qualities() -> Mapping[str, tuple[float, Literal["published", "infe
     published value lies on the straight line through all others over the logarithm of the multiply-accumulates;
     values of short trainings or with other encoders are not comparable and not used.
     """
-    names = tuple(_by_identity().values())
+    names = tuple(_by_fingerprint().values())
     macs = {name: math.log(count(plan_of(published(name), FULL, 19)).macs) for name in names}
     known = {name: published_record(name)["origin"]["results"].get(QUALITY) for name in names}
     points = [(macs[name], value / 100) for name, value in known.items() if value is not None]
@@ -87,17 +87,17 @@ def expected_qualities() -> Mapping[str, tuple[float, Literal["published", "infe
 
 
 @cache
-def _by_identity() -> Mapping[str, str]:
-    """Return the first name of each ready network by its identity."""
+def _by_fingerprint() -> Mapping[str, str]:
+    """Return the first name of each ready network by its fingerprint."""
     found: dict[str, str] = {}
     for name in architectures() + baselines():
-        found.setdefault(identity(published(name)), name)
+        found.setdefault(fingerprint_of(published(name)), name)
     return found
 
 
 def _first_name(name: str) -> str:
     """Return the name under which a network stands."""
-    return _by_identity()[identity(published(name))]
+    return _by_fingerprint()[fingerprint_of(published(name))]
 
 
 def _priced(cost: Cost, plan: Plan, limit: float, image: tuple[int, int]) -> tuple[float | None, str | None]:

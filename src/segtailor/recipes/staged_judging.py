@@ -20,7 +20,7 @@ from segtailor.data.arrays import check_space
 from segtailor.data.cache import Pixels
 from segtailor.nets.build import build
 from segtailor.nets.network import initialise
-from segtailor.nets.teacher import Teacher, open_teacher, weights_print
+from segtailor.nets.teacher import Teacher, open_teacher, weights_fingerprint
 from segtailor.recipes.evaluators import EVALUATORS, Judging, halved_pixels
 from segtailor.search.evaluators.features import FixedEncoder, Wanted, calibrate_norms, crops
 from segtailor.search.evaluators.first_stage import Maps
@@ -53,10 +53,10 @@ def staged(judging: Judging) -> Evaluator:
     tools = _tools(settings, space.encoder, data, trusted=judging.place.trusted)
     check_space(settings.stores(judging.place.cache / FEATURES, tools.encoder, data, tools.teacher).all())
     found = judging.evaluator(f"{__name__}:judge_in_stages", staged=to_json(settings), encoder=space.encoder)
-    taught = tools.teacher.print if tools.teacher else None
+    taught = tools.teacher.fingerprint if tools.teacher else None
     return replace(
         found,
-        data=fingerprint([found.data, tools.encoder.print, taught]),
+        data=fingerprint([found.data, tools.encoder.fingerprint, taught]),
         memory=settings.early_stop,
         note=f"encoder: {tools.encoder.about}.",
     )
@@ -82,7 +82,7 @@ def open_encoder(
     found = FixedEncoder(
         taps=taps,
         network=network.eval(),
-        print=weights_print(network),
+        fingerprint=weights_fingerprint(network),
         about=filled.about,
         preprocessing=known_encoder(name).preprocessing,
     )
@@ -94,8 +94,8 @@ def open_encoder(
     calibrate_norms(
         found.part, [images for images, _ in crops(pixels, wanted, found.preprocessing, device=CPU)]
     )
-    seen = [found.print, pixels.fingerprint, to_json(settings.features), count]
-    return replace(found, print=fingerprint(seen))
+    seen = [found.fingerprint, pixels.fingerprint, to_json(settings.features), count]
+    return replace(found, fingerprint=fingerprint(seen))
 
 
 class _Tools(NamedTuple):

@@ -15,7 +15,7 @@ from segtailor.core.errors import DataProblem, RunProblem, UserError, unknown
 from segtailor.core.job import Step
 from segtailor.core.plan import MAIN
 from segtailor.core.shipped import bundle_place
-from segtailor.core.space import identity, parse_architecture
+from segtailor.core.space import fingerprint_of, parse_architecture
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.augment import Augment
 from segtailor.data.batches import batches_of
@@ -175,7 +175,7 @@ class Training:
             provenance={
                 "data": self.recipe.data,
                 "train_split": self.recipe.train_split,
-                "fingerprint": identity(self.network.architecture),
+                "fingerprint": fingerprint_of(self.network.architecture),
                 **self.data,
                 "seed": self.recipe.fit.seed,
             },

@@ -8,7 +8,7 @@ from segtailor.core.codec import read_json
 from segtailor.core.errors import UserError
 from segtailor.core.figures import KIND_FACTS, Figure
 from segtailor.core.plan import Plan, Shape, count
-from segtailor.core.space import Architecture, identity, parse_architecture, plan_of
+from segtailor.core.space import Architecture, fingerprint_of, parse_architecture, plan_of
 from segtailor.core.text import command, path_argument
 from segtailor.report.document import ClassQuality, Command, DrawnNetwork, Fact, Quality, Report, Verdict
 from segtailor.report.fields import at, number, size, table, text, whole
@@ -41,9 +41,10 @@ def training_report(run: RunFolder) -> Report:
 
 def known_name(arch: Architecture) -> str:
     """Return the published name of an architecture or baseline, or its fingerprint."""
-    print_ = identity(arch)
+    print_ = fingerprint_of(arch)
     return next(
-        (name for name in (*architectures(), *baselines()) if identity(published(name)) == print_), print_
+        (name for name in (*architectures(), *baselines()) if fingerprint_of(published(name)) == print_),
+        print_,
     )
 
 

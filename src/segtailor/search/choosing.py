@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from segtailor.core.codec import Json, to_json
-from segtailor.core.space import Architecture, Decision, Picks, architecture_document, identity
+from segtailor.core.space import Architecture, Decision, Picks, architecture_document, fingerprint_of
 from segtailor.core.strategy import Candidate as Priced
 from segtailor.core.strategy import Judged, Problem, SearchProblem, TrialResult
 from segtailor.nets.mixed import Price
@@ -74,7 +74,7 @@ class Choosing:
         distinct: dict[str, Architecture] = {}
         for picks in wanted:
             arch = space.architecture(picks)
-            distinct.setdefault(identity(arch), arch)
+            distinct.setdefault(fingerprint_of(arch), arch)
         return [(None, arch) for arch in distinct.values()]
 
     def _alternatives(self, probabilities: Probabilities) -> list[Candidate]:
@@ -127,7 +127,7 @@ class Choosing:
         """Return a judged architecture in the form that searches by trials have, too."""
         return {
             "id": item.result.id,
-            "fingerprint": identity(item.candidate.architecture),
+            "fingerprint": fingerprint_of(item.candidate.architecture),
             "budget": 1.0,
             "seed": self.problem.seed,
             "architecture": to_json(item.candidate.architecture),
@@ -199,7 +199,7 @@ class Choosing:
 def _describe(item: Judged) -> dict[str, Json]:
     return {
         "trial": item.result.id,
-        "fingerprint": identity(item.candidate.architecture),
+        "fingerprint": fingerprint_of(item.candidate.architecture),
         "quality": item.quality,
         "cost": item.cost,
     }

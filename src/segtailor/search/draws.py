@@ -8,7 +8,7 @@ from random import Random
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.sampling import mutate, sample_picks
-from segtailor.core.space import Architecture, Picks, identity
+from segtailor.core.space import Architecture, Picks, fingerprint_of
 from segtailor.core.strategy import Candidate, Problem, SearchProblem
 from segtailor.search.prices import Prices
 
@@ -28,7 +28,7 @@ class Draws:
     def accept(self, picks: Picks) -> Candidate | None:
         """Return a candidate unless it was seen before, costs too much or cannot be built at this image size."""
         arch = self._problem.space.architecture(picks)
-        key = identity(arch)
+        key = fingerprint_of(arch)
         if key in self._seen:
             return None
         try:
@@ -64,7 +64,7 @@ class Draws:
 
     def remember(self, seen: Iterable[Architecture], *, cheapest: tuple[float, Picks]) -> None:
         """Take up what an earlier session accepted and saw."""
-        self._seen.update(identity(arch) for arch in seen)
+        self._seen.update(fingerprint_of(arch) for arch in seen)
         self.cheapest = cheapest
 
     def _walk(self) -> Candidate | None:

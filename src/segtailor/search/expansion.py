@@ -15,7 +15,7 @@ from segtailor.core.codec import Json
 from segtailor.core.errors import InvalidArchitecture, MissingCost, Unsupported
 from segtailor.core.growth import Coordinates, Direction, Growth, growth_of
 from segtailor.core.job import Job
-from segtailor.core.space import identity, parse_architecture
+from segtailor.core.space import fingerprint_of, parse_architecture
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
 from segtailor.search.halving import Halving
 from segtailor.search.prices import Prices
@@ -124,7 +124,7 @@ def distinct(children: Sequence[Child]) -> list[Child]:
     """Remove children that are the same network as an earlier one."""
     first: dict[str, Child] = {}
     for child in children:
-        first.setdefault(identity(child.candidate.architecture), child)
+        first.setdefault(fingerprint_of(child.candidate.architecture), child)
     return list(first.values())
 
 
@@ -239,7 +239,7 @@ class ExpansionState:
         member: dict[str, Json] = {
             **how,
             "trial": chosen.result.id,
-            "fingerprint": identity(chosen.candidate.architecture),
+            "fingerprint": fingerprint_of(chosen.candidate.architecture),
             "quality": chosen.quality,
             "cost": chosen.cost,
         }

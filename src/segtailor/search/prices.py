@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from segtailor.core.errors import MissingCost
 from segtailor.core.plan import OpCall
-from segtailor.core.space import Architecture, identity
+from segtailor.core.space import Architecture, fingerprint_of
 from segtailor.core.strategy import Problem
 from segtailor.nets.mixed import Price
 
@@ -21,7 +21,7 @@ class Prices:
 
     def __call__(self, arch: Architecture) -> float:
         """Return the cost of an architecture; a cost that is no number is an error, not a bargain."""
-        key = identity(arch)
+        key = fingerprint_of(arch)
         if key not in self.known:
             price = float(self._problem.price(arch))
             if not math.isfinite(price) or price < 0:

@@ -18,7 +18,7 @@ from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, fingerprint, from_json, read_json, to_json
 from segtailor.core.errors import RunProblem
 from segtailor.core.job import Step
-from segtailor.core.space import Architecture, architecture_document, identity
+from segtailor.core.space import Architecture, architecture_document, fingerprint_of
 from segtailor.core.strategy import (
     Candidate,
     Evaluator,
@@ -260,7 +260,9 @@ class TrialSearch:
 
     def _trial(self, number: int, candidate: Candidate, budget: float) -> Trial:
         arch = candidate.architecture
-        seed = int(fingerprint({"seed": self._problem.seed, "architecture": identity(arch)}), 16) % 2**31
+        seed = (
+            int(fingerprint({"seed": self._problem.seed, "architecture": fingerprint_of(arch)}), 16) % 2**31
+        )
         return Trial(
             id=number,
             architecture=architecture_document(arch),
@@ -276,7 +278,10 @@ class TrialSearch:
         record = self._records.get(trial.id)
         if record is None:
             return None
-        if record["fingerprint"] != identity(candidate.architecture) or record["budget"] != trial.budget:
+        if (
+            record["fingerprint"] != fingerprint_of(candidate.architecture)
+            or record["budget"] != trial.budget
+        ):
             raise RunProblem(
                 f"trial {trial.id} of the saved search judged another architecture than this search asks for; the "
                 "search was started with other settings or another version. Start again in another folder."
@@ -290,7 +295,7 @@ class TrialSearch:
         self._cache.put(trial, result)
         self._records[trial.id] = {
             "id": trial.id,
-            "fingerprint": identity(candidate.architecture),
+            "fingerprint": fingerprint_of(candidate.architecture),
             "budget": trial.budget,
             "seed": trial.seed,
             "architecture": trial.architecture["architecture"],
@@ -323,7 +328,7 @@ class TrialSearch:
         arch: Architecture = from_json(
             kind, record["architecture"], what=f"saved trial {number}", error=RunProblem
         )
-        if record["fingerprint"] != identity(arch):
+        if record["fingerprint"] != fingerprint_of(arch):
             raise RunProblem(
                 f"saved trial {number} has the fingerprint of another architecture; the run is damaged. Start again in "
                 "another folder."
@@ -391,7 +396,7 @@ class TrialSearch:
     def _describe(self, item: Judged) -> dict[str, Json]:
         return {
             "trial": item.result.id,
-            "fingerprint": identity(item.candidate.architecture),
+            "fingerprint": fingerprint_of(item.candidate.architecture),
             "quality": item.quality,
             "cost": item.cost,
         }

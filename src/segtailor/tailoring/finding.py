@@ -18,7 +18,7 @@ from segtailor.core.atomic import write_json
 from segtailor.core.errors import UserError
 from segtailor.core.plan import Shape
 from segtailor.core.sampling import sample
-from segtailor.core.space import SPACES, Architecture, architecture_document, family_of, identity
+from segtailor.core.space import SPACES, Architecture, architecture_document, family_of, fingerprint_of
 from segtailor.core.target import parse_target
 from segtailor.costs import LatencyTable, Macs
 from segtailor.costs.pack import Use, read_pack
@@ -142,7 +142,7 @@ def _known_pack(
         [plan for _, plan in near], parse_target(calibration.target), settings=context.timing(final=False)
     )
     seen = [
-        Seen(identity(arch), plan, low, median)
+        Seen(fingerprint_of(arch), plan, low, median)
         for (arch, plan), (low, median) in zip(near, taken, strict=True)
     ]
     found = recheck(known, seen)
@@ -238,7 +238,13 @@ def _smaller(context: Context, rows: list[dict[str, Any]]) -> dict[str, Any] | N
         spent, arch = fitting[-1] if fitting else priced[0]
         file = Layout(context.folder).stages / f"smaller-{number}.json"
         write_json(file, architecture_document(arch), what="architecture")
-        row = {"network": OWN, "fingerprint": identity(arch), "quality": None, "cost": spent, "trial": None}
+        row = {
+            "network": OWN,
+            "fingerprint": fingerprint_of(arch),
+            "quality": None,
+            "cost": spent,
+            "trial": None,
+        }
         last = {**row, "architecture": str(file), **_quiet_look(context, str(file))}
         measured = [*measured, last]
         if _kept(context, last):

@@ -9,19 +9,19 @@ from segtailor.data.dataset import Dataset, check_pair
 
 
 def check_dataset(dataset: Dataset, *, limit: int | None = None) -> None:
-    """Raise `AssertionError` unless names, stamps, shapes, labels and splits of a dataset are as promised.
+    """Raise `AssertionError` unless names, fingerprints, shapes, labels and splits of a dataset are as promised.
 
     Reads every sample, or the first `limit` of each split.
     """
     if not dataset.splits:
         raise AssertionError("the dataset has no splits")
     names: dict[str, str] = {}
-    stamps: dict[str, str] = {}
+    fingerprints: dict[str, str] = {}
     for split in dataset.splits:
         _check_split(dataset, split, limit)
         for sample in dataset.samples(split):
             _claim(names, sample.name, split, "name")
-            _claim(stamps, sample.stamp, split, "stamp")
+            _claim(fingerprints, sample.fingerprint, split, "fingerprint")
     try:
         dataset.samples("no such split")
     except UnknownName:
@@ -34,8 +34,8 @@ def _check_split(dataset: Dataset, split: str, limit: int | None) -> None:
     if not samples:
         raise AssertionError(f"split '{split}' is empty")
     again = dataset.samples(split)
-    if [(one.name, one.stamp) for one in samples] != [(one.name, one.stamp) for one in again]:
-        raise AssertionError(f"split '{split}' gives other samples, names or stamps when asked again")
+    if [(one.name, one.fingerprint) for one in samples] != [(one.name, one.fingerprint) for one in again]:
+        raise AssertionError(f"split '{split}' gives other samples, names or fingerprints when asked again")
     for sample in samples[:limit]:
         try:
             check_pair(sample.read(), dataset.task, sample.name)

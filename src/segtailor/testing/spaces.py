@@ -14,7 +14,7 @@ from segtailor.core.space import (
     Architecture,
     SearchSpace,
     architecture_document,
-    identity,
+    fingerprint_of,
     parse_architecture,
 )
 from segtailor.nets.network import Network
@@ -38,7 +38,7 @@ def check_plain(
     expect("round trip by picks", arch, space.architecture(space.picks(arch)), arch)
     again = parse_architecture(architecture_document(arch))
     expect("round trip by JSON", arch, again, arch)
-    expect("fingerprint", arch, identity(again), identity(arch))
+    expect("fingerprint", arch, fingerprint_of(again), fingerprint_of(arch))
     plan = space.plan(arch, image, classes)
     outside = [call for call in plan.calls if call not in calls]
     if outside:

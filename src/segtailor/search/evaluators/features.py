@@ -34,12 +34,12 @@ AT_ONCE = 16  # images through the encoder at a time
 class FixedEncoder:
     """A fixed encoder: how to find its taps in a plan, its weights by key of any network that has it, its input.
 
-    `print` changes with the weights, `about` says in words where they come from.
+    `fingerprint` changes with the weights, `about` says in words where they come from.
     """
 
     taps: Callable[[Plan], tuple[str, ...]]
     network: Network
-    print: str
+    fingerprint: str
     about: str
     preprocessing: Preprocessing
 
@@ -86,7 +86,7 @@ def stores(
 ) -> FeatureStores:  # fmt: skip
     """Say where the maps belong and how large they are; nothing is computed."""
     fit, judge = halves
-    same: dict[str, Json] = {"encoder": encoder.print, "preprocessing": to_json(encoder.preprocessing)}
+    same: dict[str, Json] = {"encoder": encoder.fingerprint, "preprocessing": to_json(encoder.preprocessing)}
     about: dict[str, Json] = {
         **same,
         "data": fit.fingerprint,
@@ -107,7 +107,7 @@ def stores(
     }
     taught = None
     if teacher is not None:
-        known: dict[str, Json] = {**about, "teacher": teacher.print}
+        known: dict[str, Json] = {**about, "teacher": teacher.fingerprint}
         logits = {"logits": Spec(shape=(wanted.images, classes, *size))}
         taught = Store(folder=root / f"teacher-{fingerprint(known)}", about=known, arrays=logits)
     return FeatureStores(

@@ -126,8 +126,8 @@ def search_run(
         origin = {"step": number // 4, "direction": "width", "k": 2} if number else {"step": 0}
         document = architecture_document(arch)
         records.append(
-            {"id": number, "fingerprint": fingerprint_of(arch), "budget": 1, "seed": 7, "origin": origin, "result": result,
-             "architecture": document["architecture"]}
+            {"id": number, "fingerprint": fingerprint_of(arch), "budget": 1, "seed": 7, "origin": origin,
+             "result": result, "architecture": document["architecture"]}
         )  # fmt: skip
         write(layout.architectures, f"{fingerprint_of(arch)}.json", document)
         last = {"name": "head", "shape": [TASK.outputs, 4, 8]}

@@ -30,7 +30,7 @@ FORMS = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Teacher:
-    """Logits from normalised images. `fingerprint` changes with the weights; `preprocessing` is what it wants to read."""
+    """Logits from normalised images. `fingerprint` changes with the weights; `preprocessing` is what it expects."""
 
     logits: Callable[[Tensor], Tensor]
     fingerprint: str

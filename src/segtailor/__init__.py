@@ -5,18 +5,27 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from segtailor import tables
 from segtailor.core.version import VERSION
 
 __version__ = VERSION
 
 if TYPE_CHECKING:
-    from segtailor.api.exporting import export
-    from segtailor.api.models import load
-    from segtailor.api.networks import architectures, baselines, count, create, load_encoder, load_published
-    from segtailor.api.searching import search
-    from segtailor.api.timing import bench
-    from segtailor.api.training import evaluate, train
-    from segtailor.tailoring.run import tailor
+    from segtailor.nets.models import load
+    from segtailor.recipes.export import export
+    from segtailor.spaces.networks import (
+        architectures,
+        baselines,
+        count,
+        create,
+        load_encoder,
+        load_published,
+    )
+    from segtailor.tailoring.tailor import tailor
+    from segtailor.verbs.bench import bench
+    from segtailor.verbs.eval import evaluate
+    from segtailor.verbs.search import search
+    from segtailor.verbs.train import train
 
 __all__ = [
     "architectures",
@@ -35,20 +44,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    "architectures": "api.networks",
-    "baselines": "api.networks",
-    "bench": "api.timing",
-    "count": "api.networks",
-    "create": "api.networks",
-    "evaluate": "api.training",
-    "export": "api.exporting",
-    "load": "api.models",
-    "load_encoder": "api.networks",
-    "load_published": "api.networks",
-    "search": "api.searching",
-    "tailor": "tailoring.run",
-    "train": "api.training",
+    "architectures": "spaces.networks",
+    "baselines": "spaces.networks",
+    "bench": "verbs.bench",
+    "count": "spaces.networks",
+    "create": "spaces.networks",
+    "evaluate": "verbs.eval",
+    "export": "recipes.export",
+    "load": "nets.models",
+    "load_encoder": "spaces.networks",
+    "load_published": "spaces.networks",
+    "search": "verbs.search",
+    "tailor": "tailoring.tailor",
+    "train": "verbs.train",
 }
+
+tables.fill()
 
 
 def __getattr__(name: str) -> Any:

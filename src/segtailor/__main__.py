@@ -1,5 +1,5 @@
 """`python -m segtailor`, e.g. under `torchrun -m segtailor train ...`: the same as the command `segtailor`."""
 
-from segtailor.cli.main import main
+from segtailor.verbs.main import main
 
 main()

@@ -1,4 +1,8 @@
-"""Frozen dataclasses to JSON and back: a thin layer over pydantic, which validates and writes schemas."""
+"""Frozen dataclasses to JSON and back: a thin layer over pydantic, which validates and writes schemas.
+
+A field that may hold one of several registered types is annotated with `Tagged(REGISTRY)`. Its JSON form is the fields
+of the value and its registered name: `{"kind": "evolution", "trials": 64, ...}`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,10 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from segtailor.core.errors import UserError
+from segtailor.core.registry import Registry
 
 T = TypeVar("T")
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
@@ -19,7 +25,47 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 JSON_LIMIT = 16 * 2**20  # bytes: files come from outside, a larger one is a mistake or an attack
 
 
+KIND = "kind"  # the key that names a registered type
+
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
+class Tagged:
+    """Annotation of a field that holds a value of any type in a registry: `Annotated[Strategy, Tagged(STRATEGIES)]`."""
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self.registry = registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:  # noqa: ARG002
+        """Describe the field to pydantic."""
+        return core_schema.no_info_plain_validator_function(
+            self.parse, serialization=core_schema.plain_serializer_function_ser_schema(self.document)
+        )
+
+    def parse(self, data: Any) -> Any:
+        """Return the value that JSON data describes; a value that was built already is kept."""
+        if not isinstance(data, dict):
+            self._name(data)
+            return data
+        known = ", ".join(self.registry.names())
+        kind = data.get(KIND)
+        if not isinstance(kind, str) or kind not in self.registry:
+            raise PydanticCustomError("kind", f"no {self.registry.kind} is called {kind!r}; known: {known}")
+        body = {name: value for name, value in data.items() if name != KIND}
+        return _validated(self.registry.get(kind), body)
+
+    def document(self, value: Any) -> dict[str, Json]:
+        """Return the JSON form of a value."""
+        return {KIND: self._name(value), **to_json(value)}
+
+    def _name(self, value: Any) -> str:
+        try:
+            return self.registry.name_of(type(value))
+        except KeyError:
+            known = ", ".join(self.registry.names())
+            raise PydanticCustomError(
+                "kind", f"{type(value).__name__} is no registered {self.registry.kind}; known: {known}"
+            ) from None
 
 
 def adapter(kind: type[T]) -> TypeAdapter[T]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.core.registry import Registry
+from segtailor.core.registry import OPERATORS as OPERATORS  # extensions import it from here
 
 IMAGE = "image"  # the name of the plan's only input
 MAIN = "main"  # the name of the output that inference needs
@@ -44,9 +44,6 @@ class Operator(Protocol):
 
     def module(self, call: OpCall) -> Any:
         """Build the `torch.nn.Module` (training form) that takes the inputs as positional arguments."""
-
-
-OPERATORS: Registry[type[Operator]] = Registry("operator")
 
 
 @dataclass(frozen=True, kw_only=True)

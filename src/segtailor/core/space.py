@@ -8,10 +8,12 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
+from pydantic_core import CoreSchema, core_schema
+
 from segtailor.core.codec import Json, adapter, fingerprint, from_json, read_json, short, to_json
 from segtailor.core.errors import InvalidArchitecture, unknown
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.registry import Registry
+from segtailor.core.registry import FIXED, SPACES
 
 FORMAT = 1  # of architecture files
 ARCHITECTURE_LIMIT = 2**20  # bytes of an architecture file
@@ -54,10 +56,6 @@ class SearchSpace(Protocol):
         """Yield every call that the main output of any plan of this space may make."""
 
 
-SPACES: Registry[type[SearchSpace]] = Registry("space")
-FIXED: Registry[type[SearchSpace]] = Registry(
-    "family"
-)  # finished networks: built and priced alike, not searched
 
 
 def families() -> tuple[str, ...]:
@@ -190,3 +188,14 @@ def read_architecture(path: Path) -> Architecture:
     """Read an architecture file."""
     document = read_json(path, what="architecture file", error=InvalidArchitecture, limit=ARCHITECTURE_LIMIT)
     return parse_architecture(document, what=f"architecture file {path}")
+
+
+class AsDocument:
+    """Annotation of a field that holds an architecture of any family; its JSON form is an architecture document."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:  # noqa: ARG002
+        """Describe the field to pydantic."""
+        return core_schema.no_info_plain_validator_function(
+            lambda value: parse_architecture(value) if isinstance(value, dict) else value,
+            serialization=core_schema.plain_serializer_function_ser_schema(architecture_document),
+        )

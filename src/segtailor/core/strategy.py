@@ -15,7 +15,7 @@ from segtailor.core.errors import UserError
 from segtailor.core.job import Job
 from segtailor.core.objective import Objective
 from segtailor.core.plan import Shape
-from segtailor.core.registry import Registry
+from segtailor.core.registry import STRATEGIES as STRATEGIES  # extensions import it from here
 from segtailor.core.space import Architecture, SearchSpace
 from segtailor.core.task import Task
 
@@ -267,6 +267,3 @@ class Strategy(Protocol):
 
     def job(self, problem: Problem) -> Job:
         """Return the search as a job."""
-
-
-STRATEGIES: Registry[type[Strategy]] = Registry("strategy")

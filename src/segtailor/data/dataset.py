@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem
-from segtailor.core.registry import Registry
+from segtailor.core.registry import DATASETS as DATASETS  # extensions import it from here
 from segtailor.core.task import Task
 from segtailor.tasks import kind_of
 
@@ -86,8 +86,3 @@ def check_pair(pair: Pair, task: Task, name: str) -> None:
             f"they must be (height, width, 3) and {wanted}."
         )
     targets.check(labels, name=name)
-
-
-DATASETS: Registry[Callable[..., Dataset]] = Registry(
-    "dataset"
-)  # frozen dataclasses; their fields are the options

@@ -1,115 +1,82 @@
-"""Who judges architectures: a table of evaluators, each with the settings its workers get and the function they call.
+"""How the evaluator of a recipe becomes work for trials: what is checked before a search starts, and what workers do.
 
-A recipe names one. `EVALUATORS` turns the name into plain data, and everything that cannot work is refused there; the
-functions `(trial, device)` below run in workers, which know nothing but that data.
+`evaluation` turns settings into plain data and refuses what cannot work. The functions `judge_...(trial, device)` run in
+workers, which know nothing but that data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from segtailor import spaces as spaces  # registers the families in a fresh worker
 from segtailor.core.codec import Json, fingerprint, from_json, to_json
 from segtailor.core.errors import Unsupported
-from segtailor.core.registry import Registry
-from segtailor.core.space import SPACES
-from segtailor.core.strategy import Evaluator, Halves, Trial, TrialResult
+from segtailor.core.plan import MAIN
+from segtailor.core.registry import SPACES
+from segtailor.core.strategy import Evaluator, Halves, Trial, TrialResult, Work
 from segtailor.core.task import Task
-from segtailor.data.cache import open_pixels
+from segtailor.data.arrays import check_space
+from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
-from segtailor.recipes.recipe import Place
+from segtailor.nets.build import build
+from segtailor.nets.network import initialise
+from segtailor.nets.teacher import Teacher, open_teacher, weights_fingerprint
+from segtailor.runs import Context
 from segtailor.runs.environment import environment
-from segtailor.search.evaluators.shared import SharedEvaluator
-from segtailor.search.evaluators.train import HalvedPixels, TrainEvaluator
-from segtailor.search.halves import FIT, JUDGE, HalvedTrain
-from segtailor.search.saved_supernet import SupernetFacts, check_fits, read_facts
-from segtailor.search.shared_judge import SharedJudge
+from segtailor.spaces.decoder_cell import DecoderCell
+from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder, taps
+from segtailor.spaces.decoder_cell.encoders import encoder as known_encoder
+from segtailor.strategies.evaluators.features import CropSettings, FixedEncoder, calibrate_norms, crops
+from segtailor.strategies.evaluators.first_stage import Maps
+from segtailor.strategies.evaluators.shared import SharedEvaluator, SharedJudge
+from segtailor.strategies.evaluators.staged import StagedEvaluator
+from segtailor.strategies.evaluators.train import HalvedPixels, TrainEvaluator
+from segtailor.strategies.gradient_settings import Gradient
+from segtailor.strategies.halves import FIT, JUDGE, HalvedTrain
+from segtailor.strategies.saved_supernet import SupernetFacts, check_fits, read_facts
 
 if TYPE_CHECKING:
-    from segtailor.recipes.searching import SearchRecipe
+    from segtailor.recipes.search import SearchRecipe
+
+FEATURES = "features"  # folder of the cache
+CALIBRATION_IMAGES = 32  # from which the norms of a random encoder learn their statistics
+CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judging:
-    """What an evaluator is made from: the recipe, where it runs, and what the data turned out to be."""
-
-    recipe: SearchRecipe
-    place: Place
-    task: Task
-    halves: Halves
-
-    def evaluator(self, work: str, **settings: Json) -> Evaluator:
-        """Return an evaluator whose workers find the data; its results depend on data and installed packages."""
-        where: dict[str, Json] = {
-            "data": self.recipe.data,
-            "cache": str(self.place.cache),
-            "judging": self.recipe.judging,
-        }
-        return Evaluator(
-            work=f"{__name__}:{work}" if ":" not in work else work,
-            settings={**settings, **where},
-            data=fingerprint([self.halves.fingerprint, environment()["packages"]]),
-        )
+def evaluation(recipe: SearchRecipe, context: Context, *, task: Task, halves: Halves) -> Evaluator:
+    """Return who judges the trials of a search; settings that cannot work raise."""
+    evaluator = recipe.evaluator
+    if isinstance(evaluator, SharedEvaluator):
+        return _sharing(recipe, evaluator, context, task=task, halves=halves)
+    if isinstance(evaluator, StagedEvaluator):
+        return _staging(recipe, evaluator, context, halves=halves)
+    training = replace(evaluator, fit=replace(evaluator.fit, seed=recipe.seed))
+    return _evaluator(recipe, context, halves, judge_by_training, {"training": to_json(training)})
 
 
-HALF = 0.5  # share of the training split that judges, unless a recipe says otherwise
-MakeEvaluator: TypeAlias = Callable[[Judging], Evaluator]
-EVALUATORS: Registry[MakeEvaluator] = Registry("evaluator")
-
-
-@EVALUATORS.register("train")
-def train(judging: Judging) -> Evaluator:
-    """Train every architecture briefly, from scratch."""
-    recipe = judging.recipe
-    training = replace(recipe.training, fit=replace(recipe.training.fit, seed=recipe.seed))
-    return judging.evaluator("judge_by_training", training=to_json(training))
-
-
-@EVALUATORS.register("shared")
-def shared(judging: Judging) -> Evaluator:
-    """Give every architecture its slice of a trained supernet."""
-    recipe = judging.recipe
-    if recipe.shared is None:
-        raise Unsupported(
-            "the evaluator 'shared' slices a trained supernet, and none was named; give --supernet RUN, a finished "
-            "search by gradients, or use the evaluator 'train'."
-        )
-    if recipe.strategy.kind == "gradient":
-        raise Unsupported(
-            "the evaluator 'shared' judges trials, and the strategy 'gradient' makes none: it judges with its own "
-            "weights. Choose --strategy random, evolution, controller or expansion."
-        )
-    facts = supernet_facts(recipe.shared)
-    check_fits(
-        facts, space=recipe.space.build(SPACES), task=judging.task, image=recipe.image, data=judging.halves
+def _evaluator(
+    recipe: SearchRecipe, context: Context, halves: Halves, work: Work, settings: Mapping[str, Json]
+) -> Evaluator:
+    """Return an evaluator whose workers find the data; its results depend on data and installed packages."""
+    data: dict[str, Json] = {
+        "data": recipe.data,
+        "cache": str(context.cache_folder),
+        "judging": recipe.judging,
+    }
+    return Evaluator(
+        work=work,
+        settings={**settings, **data},
+        data=fingerprint([halves.fingerprint, environment()["packages"]]),
     )
-    return judging.evaluator("judge_by_slicing", shared=to_json(recipe.shared), supernet=facts.fingerprint)
 
 
-def judge_by_slicing(trial: Trial, device: str) -> TrialResult:
-    """Judge a trial in a worker, which loads the supernet for its first trial."""
-    evaluator = from_json(SharedEvaluator, trial.evaluator["shared"], what="shared evaluator")
-    weights = _sliced(evaluator, str(trial.evaluator["supernet"]), device, *_where(trial))
-    return evaluator.judge(trial, weights=weights)
-
-
-def supernet_facts(shared: SharedEvaluator) -> SupernetFacts:
-    """Read what the supernet of an evaluator was trained for."""
-    return read_facts(Path(shared.supernet))
-
-
-@lru_cache(maxsize=1)  # supernets are large
-def _sliced(
-    evaluator: SharedEvaluator, supernet: str, device: str, data: str, folder: str, judging: float
-) -> SharedJudge:
-    pixels = halved_pixels(data, folder, judging)
-    return evaluator.open(data=pixels, device=torch.device(device), expected=supernet)
+# A short training of every architecture, from scratch
 
 
 def judge_by_training(trial: Trial, device: str) -> TrialResult:
@@ -125,12 +92,154 @@ def worker_pixels(trial: Trial) -> HalvedPixels:
 
 def _where(trial: Trial) -> tuple[str, str, float]:
     settings = trial.evaluator
-    return str(settings["data"]), str(settings["cache"]), float(settings.get("judging", HALF))
+    return str(settings["data"]), str(settings["cache"]), float(settings["judging"])
 
 
 @cache
-def halved_pixels(data: str, folder: str, judging: float = HALF) -> HalvedPixels:
+def halved_pixels(data: str, folder: str, judging: float) -> HalvedPixels:
     """Open the two parts of a dataset's training split."""
     halved = HalvedTrain(dataset=locate(data), share=judging)
     fit, judge = (open_pixels(halved, half, Path(folder)) for half in (FIT, JUDGE))
     return HalvedPixels(halved.task, fit, judge)
+
+
+# A slice of a trained supernet
+
+
+def supernet_facts(evaluator: SharedEvaluator) -> SupernetFacts:
+    """Read what the supernet of an evaluator was trained for."""
+    return read_facts(Path(evaluator.supernet))
+
+
+def _sharing(
+    recipe: SearchRecipe, evaluator: SharedEvaluator, context: Context, *, task: Task, halves: Halves
+) -> Evaluator:
+    if isinstance(recipe.strategy, Gradient):
+        raise Unsupported(
+            "the evaluator 'shared' judges trials, and the strategy 'gradient' makes none: it judges with its own "
+            "weights. Choose --strategy random, evolution, controller or expansion."
+        )
+    facts = supernet_facts(evaluator)
+    check_fits(facts, space=recipe.space, task=task, image=recipe.image, data=halves)
+    settings = {"shared": to_json(evaluator), "supernet": facts.fingerprint}
+    return _evaluator(recipe, context, halves, judge_by_slicing, settings)
+
+
+def judge_by_slicing(trial: Trial, device: str) -> TrialResult:
+    """Judge a trial in a worker, which loads the supernet for its first trial."""
+    evaluator = from_json(SharedEvaluator, trial.evaluator["shared"], what="shared evaluator")
+    weights = _sliced(evaluator, str(trial.evaluator["supernet"]), device, *_where(trial))
+    return evaluator.judge(trial, weights=weights)
+
+
+@lru_cache(maxsize=1)  # supernets are large
+def _sliced(
+    evaluator: SharedEvaluator, supernet: str, device: str, data: str, folder: str, judging: float
+) -> SharedJudge:
+    pixels = halved_pixels(data, folder, judging)
+    return evaluator.open(data=pixels, device=torch.device(device), expected=supernet)
+
+
+# Two stages: the decoder on the maps of a fixed encoder, then everything
+
+
+def _staging(
+    recipe: SearchRecipe, evaluator: StagedEvaluator, context: Context, *, halves: Halves
+) -> Evaluator:
+    space = recipe.space
+    if not isinstance(space, DecoderCell):
+        raise Unsupported(
+            f"the evaluator 'staged' trains decoders on the maps of a fixed encoder; networks of space "
+            f"'{SPACES.name_of(type(space))}' have none. Use the space 'decoder_cell', or the evaluator 'train'."
+        )
+    settings = replace(evaluator, seed=recipe.seed)
+    data = halved_pixels(recipe.data, str(context.cache_folder), recipe.judging)
+    fixed = _fixed_parts(settings, space.encoder, data, trusted=context.trusted)
+    features = context.cache_folder / FEATURES
+    check_space(settings.stores(features, fixed.encoder, data, fixed.teacher).all())
+    plain = {"staged": to_json(settings), "encoder": space.encoder}
+    base = _evaluator(recipe, context, halves, judge_in_stages, plain)
+    teacher = fixed.teacher.fingerprint if fixed.teacher else None
+    return replace(
+        base,
+        data=fingerprint([base.data, fixed.encoder.fingerprint, teacher]),
+        memory=settings.early_stop,
+        note=f"encoder: {fixed.encoder.about}.",
+    )
+
+
+def judge_in_stages(trial: Trial, device: str) -> TrialResult:
+    """Judge a trial in a worker: rebuild everything from the trial's plain settings."""
+    ready = _opened(json.dumps(dict(trial.evaluator), sort_keys=True), device, trial.trusted)
+    return ready.evaluator.run(
+        trial, data=ready.data, encoder=ready.encoder, maps=ready.maps, device=torch.device(device)
+    )
+
+
+def open_encoder(
+    name: str, settings: StagedEvaluator, pixels: Pixels, *, trusted: bool = True
+) -> FixedEncoder:
+    """Build an encoder with its weights; the norms of a random one first see some images."""
+    space = DecoderCell(encoder=name, channels=1, repeats=1, auxiliary="none")
+    arch = space.architecture({decision.name: 0 for decision in space.decisions})
+    network = build(arch, 1, outputs=(MAIN,))
+    initialise(network, settings.seed)
+    filled = fill_encoder(network, settings.encoder_weights, trusted=trusted)
+    encoder = FixedEncoder(
+        taps=taps,
+        network=network.eval(),
+        fingerprint=weights_fingerprint(network),
+        about=filled.about,
+        preprocessing=known_encoder(name).preprocessing,
+    )
+    if filled.trained:
+        return encoder
+    # The fingerprint is that of the weights as drawn and of what the norms see: arithmetic may differ in the last bit.
+    count = min(CALIBRATION_IMAGES, settings.images)
+    wanted = CropSettings(settings.features, count, settings.judge, settings.seed)
+    calibrate_norms(
+        encoder.part, [images for images, _ in crops(pixels, wanted, encoder.preprocessing, device=CPU)]
+    )
+    inputs = [encoder.fingerprint, pixels.fingerprint, to_json(settings.features), count]
+    return replace(encoder, fingerprint=fingerprint(inputs))
+
+
+class _FixedParts(NamedTuple):
+    encoder: FixedEncoder
+    teacher: Teacher | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Opened:
+    evaluator: StagedEvaluator
+    data: HalvedPixels
+    encoder: FixedEncoder
+    maps: Maps
+
+
+def _fixed_parts(
+    settings: StagedEvaluator,
+    encoder: str,
+    data: HalvedPixels,
+    device: torch.device = CPU,
+    *,
+    trusted: bool,
+) -> _FixedParts:
+    """Open encoder and teacher; whatever does not fit raises."""
+    teacher = None
+    if settings.teacher is not None:
+        teacher = open_teacher(settings.teacher, data.task.outputs, device=device, trusted=trusted)
+    return _FixedParts(open_encoder(encoder, settings, data.fit, trusted=trusted), teacher)
+
+
+@cache
+def _opened(text: str, device_name: str, trusted: bool) -> _Opened:
+    """Open everything once per worker and evaluator."""
+    plain: dict[str, Any] = json.loads(text)
+    device = torch.device(device_name)
+    settings = from_json(StagedEvaluator, plain["staged"], what="settings of the evaluator")
+    data = halved_pixels(plain["data"], plain["cache"], plain["judging"])
+    fixed = _fixed_parts(settings, plain["encoder"], data, device, trusted=trusted)
+    files = settings.stores(Path(plain["cache"]) / FEATURES, fixed.encoder, data, fixed.teacher)
+    maps = settings.open(files, fixed.encoder, data, device=device, teacher=fixed.teacher)
+    return _Opened(evaluator=settings, data=data, encoder=fixed.encoder, maps=maps)

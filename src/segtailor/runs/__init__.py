@@ -1,5 +1,6 @@
 """Run any job in a directory: journal, checkpoints, resume, lock, progress."""
 
+from segtailor.runs.context import Context
 from segtailor.runs.display import Display, Lines, Quiet, Terminal, display_for
 from segtailor.runs.journal import Journal, entries
 from segtailor.runs.layout import Layout
@@ -8,6 +9,7 @@ from segtailor.runs.run import check_place, execute
 from segtailor.runs.session import Policy
 
 __all__ = [
+    "Context",
     "Display",
     "Journal",
     "Layout",

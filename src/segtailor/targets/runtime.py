@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from segtailor.core.errors import Unsupported, unknown
 from segtailor.core.plan import Shape
-from segtailor.core.registry import Registry
+from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import Target
 
 if TYPE_CHECKING:
@@ -73,8 +73,6 @@ class Runtime(Protocol):
         (1, height, width, 3) instead of float maps (1, channels, height, width).
         """
 
-
-RUNTIMES: Registry[type[Runtime]] = Registry("runtime")
 
 
 def runtime_for(target: Target) -> Runtime:

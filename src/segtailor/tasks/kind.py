@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from segtailor.core.codec import Json
-from segtailor.core.registry import Registry
+from segtailor.core.registry import TASK_KINDS
 from segtailor.core.task import Colour, Task
 from segtailor.tasks.looks import Look
 from segtailor.tasks.loss_settings import LossSettings
@@ -154,8 +154,6 @@ class TaskKind(Protocol):
     def describe(self, found: NDArray[Any], task: Task) -> dict[str, float]:
         """Say in a few numbers what was predicted."""
 
-
-TASK_KINDS: Registry[TaskKind] = Registry("task")
 
 
 def kind_of(task: Task) -> TaskKind:

@@ -1,0 +1,241 @@
+"""Decide on int8: quantise an exported bundle, measure it beside fp32 on one runtime in one run, keep what pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from segtailor.core.atomic import write_bytes, write_json
+from segtailor.core.codec import to_json
+from segtailor.core.errors import DataProblem, Unsupported, UserError
+from segtailor.core.figures import needs_classes
+from segtailor.core.job import Step
+from segtailor.core.ownership import spare
+from segtailor.core.target import Target, parse_target
+from segtailor.core.text import command, path_argument
+from segtailor.data.dataset import Dataset
+from segtailor.data.locate import locate
+from segtailor.deploy.calibration_images import Feeds, GraphForm, Pictures, pictures
+from segtailor.deploy.export import IMAGE
+from segtailor.deploy.int8_decision import MIOU_LIMIT, Int8Decision, Reading, check_limit, decide_int8
+from segtailor.deploy.owned import DECISION, QUANTISED
+from segtailor.deploy.quantise import Method, check_method, quantise_onnx
+from segtailor.nets.bundle import Model, load_bundle
+from segtailor.targets.benchmark import OnnxSubject, entered, read_onnx
+from segtailor.targets.runtime import Compiled, runtime_for
+from segtailor.targets.timing import Measurement, TimingSettings, measure_all
+from segtailor.tasks.segmentation.metrics import Confusion
+
+FP32_FILE, INT8_FILE = "model.onnx", "model.int8.onnx"
+INT8_TARGET = "cpu/openvino/int8"
+
+Progress = Callable[[Step], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Settings:
+    """How to quantise and to judge.
+
+    `limit` is the mIoU that may be lost. `samples` pictures of `train_split` give the ranges; `images` of `val_split`
+    are scored (all if None). Both are spread evenly over their split, by `seed`.
+    """
+
+    limit: float = MIOU_LIMIT
+    samples: int = 64
+    images: int | None = None
+    method: Method = "onnxruntime"
+    train_split: str = "train"
+    val_split: str = "val"
+    seed: int = 0
+    timing: TimingSettings = field(default_factory=TimingSettings)
+
+    def __post_init__(self) -> None:
+        check_limit(self.limit)
+        for name, value in (("samples", self.samples), ("images", self.images)):
+            if value is not None and value < 1:
+                raise UserError(f"int8: {name}={value} is too few; use 1 or more.")
+
+
+def quantise(
+    bundle: str | Path,
+    *,
+    data: str,
+    target: str | Target = INT8_TARGET,
+    image: tuple[int, int] | None = None,
+    settings: Int8Settings | None = None,
+    progress: Progress | None = None,
+    force: bool = False,
+) -> Int8Decision:
+    """Quantise the exported `model.onnx` of a bundle with pictures of a dataset, and keep the result if it pays.
+
+    Latency, mIoU and label agreement are those of both files on one runtime, timed in turns. `int8.json` tells the
+    decision; `model.int8.onnx` is there only if int8 is kept. `image` (height, width) must be the exported size.
+    Files under these names that are not ours are replaced only by `force`.
+    """
+    chosen, folder = settings or Int8Settings(), Path(bundle)
+    place = _int8_target(target)
+    check_method(chosen.method)
+    spare([(folder / name, ours) for name, ours in QUANTISED.items()], force=force)
+    model, fp32 = load_bundle(folder), _exported(folder, image)
+    dataset = _dataset(data, model)
+    form = GraphForm(
+        image=(fp32.inputs[0].height, fp32.inputs[0].width),
+        pixels=fp32.includes == "end-to-end",
+        align_corners=model.network.plan.align_corners,
+        preprocessing=model.preprocessing,
+    )
+    samples = pictures(dataset, chosen.train_split, count=chosen.samples, seed=chosen.seed)
+    scored = pictures(dataset, chosen.val_split, count=chosen.images, seed=chosen.seed)
+    feeds = Feeds(samples, form, name=IMAGE, seen=_counter("calibrate", len(samples), progress))
+    what = f"ONNX file {folder / FP32_FILE}"
+    int8 = replace(
+        fp32, name=INT8_FILE, data=quantise_onnx(fp32.data, feeds, method=chosen.method, what=what)
+    )
+    seen = _counter("score", len(scored), progress)
+    rivals = _measure((fp32, int8), place, form=form, scored=scored, settings=chosen, seen=seen)
+    decision = _decision(rivals, settings=chosen, samples=len(samples), data=data, fp32=fp32)
+    store(folder, decision, int8.data)
+    return decision
+
+
+class Rivals(NamedTuple):
+    """What was measured on both networks."""
+
+    before: Reading
+    after: Reading
+    label_agreement: float
+    measurements: tuple[Measurement, ...]
+    images: int
+
+
+def _int8_target(target: str | Target) -> Target:
+    place = parse_target(target) if isinstance(target, str) else target
+    if place.precision != "int8":
+        raise Unsupported(
+            f"target {place}: int8 is judged on an int8 target; write {replace(place, precision='int8')}."
+        )
+    for each in (place, replace(place, precision="fp32")):
+        if not hasattr(runtime_for(each), "compile_onnx"):
+            raise Unsupported(f"target {each}: the runtime cannot run ONNX files; use {INT8_TARGET}.")
+    return place
+
+
+def _exported(folder: Path, image: tuple[int, int] | None) -> OnnxSubject:
+    file = folder / FP32_FILE
+    if not file.is_file():
+        raise UserError(
+            f"{folder} holds no {FP32_FILE} to quantise; export it first: "
+            + command("segtailor", "export", path_argument(folder), "--to", "onnx")
+        )
+    return read_onnx(file, image=image)
+
+
+def _dataset(data: str, model: Model) -> Dataset:
+    dataset = locate(data)
+    needs_classes(dataset.task, "int8")
+    if dataset.task.outputs != model.task.outputs:
+        raise DataProblem(
+            f"the model knows {model.task.outputs} classes, the data has {dataset.task.outputs}; "
+            "quantise it with data of the same classes."
+        )
+    return dataset
+
+
+def _measure(
+    subjects: tuple[OnnxSubject, OnnxSubject],
+    target: Target,
+    *,
+    form: GraphForm,
+    scored: Pictures,
+    settings: Int8Settings,
+    seen: Callable[[int], None],
+) -> Rivals:
+    places = (replace(target, precision="fp32"), target)
+    with ExitStack() as stack:
+        entrants = [entered(subject, place, stack) for subject, place in zip(subjects, places, strict=True)]
+        both = (entrants[0].compiled, entrants[1].compiled)
+        mious, agreement = _score(both, form=form, scored=scored, seen=seen)
+        measurements = measure_all(entrants, settings.timing)
+    before, after = map(_reading, measurements, mious)
+    return Rivals(before, after, agreement, tuple(measurements), len(scored))
+
+
+def _score(
+    both: tuple[Compiled, Compiled], *, form: GraphForm, scored: Pictures, seen: Callable[[int], None]
+) -> tuple[list[float], float]:
+    """Return the mIoU of each, and the share of pixels on which they agree."""
+    classes = scored.task.outputs
+    confusions = [Confusion(classes) for _ in both]
+    same = pixels = 0
+    for index in range(len(scored)):
+        pair = scored[index]
+        size = (pair.labels.shape[0], pair.labels.shape[1])
+        truth, given = torch.from_numpy(np.array(pair.labels))[None], form.read(pair.image)
+        found = [torch.from_numpy(form.found(each.outputs(given), size, scored.task))[None] for each in both]
+        for confusion, labels in zip(confusions, found, strict=True):
+            confusion.add(labels, truth)
+        same += int((found[0] == found[1]).sum())
+        pixels += truth.numel()
+        seen(index + 1)
+    return [confusion.scores().miou for confusion in confusions], same / pixels
+
+
+def _reading(measurement: Measurement, miou: float) -> Reading:
+    return Reading(
+        target=measurement.target,
+        median_ms=measurement.median_ms,
+        p95_ms=measurement.p95_ms,
+        spread=measurement.spread,
+        miou=miou,
+    )
+
+
+def _decision(
+    rivals: Rivals, *, settings: Int8Settings, samples: int, data: str, fp32: OnnxSubject
+) -> Int8Decision:
+    verdict = decide_int8(rivals.before, rivals.after, limit=settings.limit)
+    warnings = dict.fromkeys(text for row in rivals.measurements for text in row.warnings)
+    return Int8Decision(
+        target=rivals.after.target,
+        kept=verdict.kept,
+        reason=verdict.reason,
+        before=rivals.before,
+        after=rivals.after,
+        ratio=rivals.after.median_ms / rivals.before.median_ms,
+        miou_change=rivals.after.miou - rivals.before.miou,
+        limit=settings.limit,
+        label_agreement=rivals.label_agreement,
+        images=rivals.images,
+        samples=samples,
+        method=settings.method,
+        data=data,
+        image=(fp32.inputs[0].height, fp32.inputs[0].width),
+        includes=fp32.includes,
+        source=sha256(fp32.data).hexdigest()[:16],
+        file=INT8_FILE if verdict.kept else None,
+        warnings=tuple(warnings),
+    )
+
+
+def store(folder: Path, decision: Int8Decision, data: bytes) -> None:
+    """Write the file before the decision that names it; where int8 does not pay, an older file goes away after it."""
+    if decision.kept:
+        write_bytes(folder / INT8_FILE, data, what="int8 ONNX file")
+    write_json(folder / DECISION, to_json(decision), what="decision on int8")
+    if not decision.kept:
+        (folder / INT8_FILE).unlink(missing_ok=True)
+
+
+def _counter(phase: str, total: int, progress: Progress | None) -> Callable[[int], None]:
+    def seen(done: int) -> None:
+        if progress is not None:
+            progress(Step(phase=phase, done=done, total=total))
+
+    return seen

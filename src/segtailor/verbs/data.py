@@ -1,0 +1,90 @@
+"""`segtailor data check` and `segtailor data show`: look at a dataset before trusting it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from segtailor.verbs.options import Count, DryRun, Force, Json, Seed
+from segtailor.verbs.output import Printer, emit, note
+
+STYLES = {"error": "red", "warning": "yellow", "info": ""}
+
+
+def check_(
+    dataset: str,
+    /,
+    *,
+    limit: Annotated[Count | None, Parameter(help="Read at most this many samples per split.")] = None,
+    json: Json = False,
+) -> int:
+    """Examine a dataset; ends with 1 when something must be mended before training.
+
+    Parameters
+    ----------
+    dataset:
+        For example `folder:PATH`, `camvid:PATH`, or a YAML file.
+    """
+    from segtailor.data import doctor
+    from segtailor.data.locate import locate
+
+    diagnosis = doctor.examine(lambda: locate(dataset), named=dataset, limit=limit)
+    facts = diagnosis.document()
+    emit(facts, lambda printer: _print(printer, facts), json=json)
+    return 0 if diagnosis.ok else 1
+
+
+def show_(
+    dataset: str,
+    /,
+    *,
+    out: Path = Path("contact_sheet.png"),
+    split: str = "train",
+    count: Count = 12,
+    seed: Seed = 0,
+    force: Force = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Draw a contact sheet of images with their labels and a legend; what cannot be read is left out and told.
+
+    Parameters
+    ----------
+    dataset:
+        For example `folder:PATH`, `camvid:PATH`, or a YAML file.
+    out:
+        The picture to write.
+    split:
+        Which split, e.g. `train`, `val` or `trainval`.
+    count:
+        Number of images.
+    seed:
+        Which images are drawn.
+    """
+    from segtailor.data.locate import locate
+    from segtailor.data.sheet import check_picture, contact_sheet, write_picture
+
+    check_picture(out, force=force)
+    sheet = contact_sheet(locate(dataset), split, columns=3, count=count, seed=seed)
+    if not dry_run:
+        write_picture(out, sheet.picture, force=force)
+    for problem in sheet.problems:
+        note(f"left out: {problem}")
+    verb = "would write" if dry_run else "wrote"
+    facts = {"picture": str(out), "split": split, "problems": list(sheet.problems)}
+    emit(facts, lambda printer: printer.say(f"{verb} {out}"), json=json)
+
+
+def _print(printer: Printer, facts: dict[str, Any]) -> None:
+    for finding in facts["findings"]:
+        severity = finding["severity"]
+        printer.label(severity, STYLES[severity], f"{finding['kind']}: {finding['file']}")
+        printer.say(f"    {finding['message']}", f"    fix: {finding['fix']}")
+    rows = [
+        [name, part["images"], f"{100 * part['ignored']:.1f}"]
+        for name, part in facts.get("splits", {}).items()
+    ]
+    printer.table(None, ["split", ">images", ">ignored %"], rows)
+    printer.say("ready for training" if facts["ok"] else "not ready: mend the errors first")

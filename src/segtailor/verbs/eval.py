@@ -1,0 +1,161 @@
+"""`segtailor eval`: score a trained network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from segtailor.verbs.options import Count, Json
+from segtailor.verbs.output import Printer, emit, with_display
+from segtailor.core.codec import Json as JsonValue
+from segtailor.core.errors import DataProblem
+from segtailor.core.figures import KIND_FACTS
+from segtailor.core.shipped import ANYWHERE
+from segtailor.core.task import Task
+from segtailor.runs import Context
+
+if TYPE_CHECKING:
+    from segtailor.nets.bundle import Model
+    from segtailor.nets.onnx_model import OnnxModel
+
+COLUMNS = {"iou": "IoU"}  # how figures per class are called for people, where not by their own names
+
+
+def eval_(
+    model: str,
+    *,
+    data: str,
+    split: str = "val",
+    batch: Count = 4,
+    context: Annotated[Context, Parameter(name="*")] = Context(),
+    json: Json = False,
+) -> None:
+    """Score a trained network on a split of a dataset, whole images at their own size.
+
+    Parameters
+    ----------
+    model:
+        Folder of a bundle, an ONNX file, or the name of shipped weights.
+    data:
+        A dataset, e.g. `camvid:PATH`.
+    split:
+        Which split.
+    batch:
+        Images at a time.
+    """
+    scores = evaluate(model, data, split=split, batch=batch, context=with_display(context, json=json))
+    emit(scores, lambda printer: _print(printer, scores), json=json)
+
+
+def evaluate(
+    model: str | Path | Model | OnnxModel,
+    data: str,
+    *,
+    split: str = "val",
+    batch: int = 4,
+    context: Context | None = None,
+) -> dict[str, Any]:
+    """Score a trained network on whole images at their own size by the figures of its task, shares as fractions.
+
+    A model is a bundle, an ONNX file (run by ONNX Runtime, one image at a time) or the name of shipped weights.
+    """
+    import torch
+
+    from segtailor.data.cache import open_pixels
+    from segtailor.data.locate import locate
+    from segtailor.nets.models import load
+    from segtailor.nets.onnx_model import OnnxModel
+    from segtailor.training.device import pick_device
+    from segtailor.training.evaluate import evaluate as score
+    from segtailor.training.evaluate import score_predictions
+
+    context = context or Context()
+    trained = load(model) if isinstance(model, str | Path) else model
+    dataset = locate(data)
+    if dataset.task.kind != trained.task.kind:
+        raise DataProblem(
+            f"the model is for {trained.task.kind}, the data for {dataset.task.kind}; score it on data of its own kind."
+        )
+    if dataset.task.outputs != trained.task.outputs:
+        raise DataProblem(
+            f"the model knows {trained.task.outputs} classes, the data has {dataset.task.outputs}; "
+            "score it on data with the same classes."
+        )
+    provenance = getattr(trained, "provenance", {})
+    warnings = _differing_names(trained.task, dataset.task) + _trained_on(provenance, data, split)
+    for warning in warnings:
+        context.tell(warning)
+    pixels = open_pixels(dataset, split, context.cache_folder)
+    facts = {
+        "kind": dataset.task.kind,
+        "images": len(pixels),
+        "split": split,
+        "data": data,
+        "warnings": warnings,
+    }
+    if isinstance(trained, OnnxModel):
+        scores = score_predictions(trained.predict, pixels, task=dataset.task)
+        return {**scores.document(dataset.task.classes), **facts}
+    device = pick_device(context.device)
+    scores = score(
+        trained.network.to(device),
+        pixels,
+        task=dataset.task,
+        preprocessing=trained.preprocessing,
+        device=torch.device(device),
+        batch=batch,
+    )
+    return {**scores.document(dataset.task.classes), **facts}
+
+
+def _differing_names(model: Task, data: Task) -> list[str]:
+    """Warn where model and data call the same class by different names: the figures may compare different things."""
+    pairs = [
+        (ours, theirs) for ours, theirs in zip(model.classes, data.classes, strict=True) if ours != theirs
+    ]
+    if not pairs:
+        return []
+    shown = "; ".join(f"'{ours}' of the model is '{theirs}' in the data" for ours, theirs in pairs[:3])
+    more = f"; and {len(pairs) - 3} more" if len(pairs) > 3 else ""
+    return [f"class names differ, compared by position ({shown}{more}): is this the data it was trained for?"]
+
+
+def _trained_on(provenance: Mapping[str, JsonValue], data: str, split: str) -> list[str]:
+    """Warn where a model was trained on the images that it is scored on, as far as the names of splits tell."""
+    from segtailor.data.splits import named_parts
+
+    trained, used = str(provenance.get("data", "")), str(provenance.get("train_split", ""))
+    shared = set(named_parts(used)) & set(named_parts(split))
+    if not used or not shared or not _same_data(trained, data):
+        return []
+    return [
+        f"the model was trained on split '{used}' of {trained}: these figures are of images that it has seen and say "
+        "nothing about new ones; score it on a split that it has not seen."
+    ]
+
+
+def _same_data(trained: str, data: str) -> bool:
+    """Tell whether two texts name one dataset; what is shipped says PATH instead of the folder it was trained from."""
+    (name, _, rest), (other, _, others) = trained.partition(":"), data.partition(":")
+    (place, _, options), (_, _, asked) = rest.partition("?"), others.partition("?")
+    return trained == data or (place == ANYWHERE and (name, options) == (other, asked))
+
+
+def _print(printer: Printer, scores: dict[str, Any]) -> None:
+    parts: dict[str, dict[str, float | None]] = scores.get("per_class", {})
+    if parts:
+        columns = list(next(iter(parts.values())))
+        rows = [[name, *(_percent(row.get(column)) for column in columns)] for name, row in parts.items()]
+        heads = [f">{COLUMNS.get(column, column)} %" for column in columns]
+        printer.table(None, ["name", *heads], rows)
+        printer.say("")
+    figures = [item for item in KIND_FACTS[scores["kind"]].figures if item.name in scores]
+    told = "  ".join(f"{item.label} {item.told(scores[item.name])}" for item in figures)
+    printer.say(f"{told}  on {scores['images']} images of {scores['split']}")
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"

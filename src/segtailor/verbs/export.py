@@ -1,0 +1,128 @@
+"""`segtailor export`: a bundle becomes a file for a runtime, proved equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from segtailor.verbs.options import DryRun, Force, Json, Size
+from segtailor.verbs.output import Printer, emit, note
+from segtailor.core.errors import UserError
+from segtailor.core.figures import KIND_FACTS, Figure
+from segtailor.core.text import command, path_argument
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFlags:
+    """What the file reads, computes and gives."""
+
+    image: Size | None = None
+    """Size HEIGHTxWIDTH; that of the data it was trained on when left out, 512x1024 where that is unknown."""
+    dynamic: Annotated[bool, Parameter(negative=())] = False
+    """Accept images of other sizes too (onnx, openvino, exported-program)."""
+    precision: Literal["fp32", "fp16", "int8"] = "fp32"
+    """Precision inside; inputs and outputs stay single precision. int8 needs --data, and is kept only if it pays."""
+    target: str = "cpu/openvino/int8"
+    """Where int8 is measured beside fp32."""
+    output: Literal["logits", "labels", "depth", "heatmaps"] = "logits"
+    """Logits at the network's own stride, or what is finished: labels at image size (resize and arg max inside the
+    file), depth at image size in metres, heatmaps at a quarter of it."""
+    preprocess: Annotated[bool, Parameter(negative=())] = False
+    """Normalise inside the file: it reads uint8 pixels (1, height, width, 3)."""
+    data: str | None = None
+    """Data set whose validation images the file is checked on; rendered scenes and noise when left out."""
+    out: Path | None = None
+    """Folder to write to; the bundle itself when left out."""
+    force: Force = False
+
+
+def export_(
+    model: str,
+    *,
+    to: Literal["onnx", "openvino", "torchscript", "exported-program", "tensorrt"] = "onnx",
+    flags: Annotated[ExportFlags, Parameter(name="*")] = ExportFlags(),
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Write a trained network as a file for a runtime, run it there, and keep it only if it computes the same.
+
+    Parameters
+    ----------
+    model:
+        Folder of a bundle, or the name of shipped weights (give --out for these).
+    to:
+        Kind of file.
+    """
+    from segtailor.recipes.export import plan_export
+
+    quantised = flags.precision == "int8"
+    if quantised:
+        _check_int8(to, flags)
+    plan = plan_export(
+        model,
+        to=to,
+        image=flags.image,
+        dynamic=flags.dynamic,
+        precision="fp32" if flags.precision == "int8" else flags.precision,
+        output=flags.output,
+        preprocess=flags.preprocess,
+        data=flags.data,
+        out=flags.out,
+        force=flags.force,
+    )
+    height, width = plan.graph.image
+    if plan.assumed:
+        note(
+            f"the bundle does not say its image size: {height}x{width} is used; --image HxW chooses another."
+        )
+    document: dict[str, Any] = (
+        {"files": [str(file) for file in plan.files], "image": [height, width]}
+        if dry_run
+        else plan.carry_out().document()
+    )
+    if quantised and not dry_run:
+        document["int8"] = _int8(str(plan.out), flags)
+    emit(document, lambda printer: _print(printer, document, dry_run=dry_run), json=json)
+
+
+def _check_int8(to: str, flags: ExportFlags) -> None:
+    if to != "onnx" or flags.dynamic or flags.out is not None or flags.data is None:
+        raise UserError(
+            "int8: ranges come from pictures and the decision is kept with the bundle, so give --data, and neither "
+            "--dynamic, --out nor another kind of file than onnx."
+        )
+
+
+def _int8(bundle: str, flags: ExportFlags) -> dict[str, Any]:
+    from segtailor.recipes.quantise import quantise
+    from segtailor.core.codec import to_json
+
+    return dict(to_json(quantise(bundle, data=str(flags.data), target=flags.target, force=flags.force)))
+
+
+def _headlines() -> list[Figure]:
+    return [facts.headline for facts in KIND_FACTS.values()]
+
+
+def _print(printer: Printer, document: dict[str, Any], *, dry_run: bool) -> None:
+    written = " and ".join(document["files"])
+    if dry_run:
+        height, width = document["image"]
+        printer.say(f"would write {written} for images of {height}x{width}")
+        return
+    headline = next(fact for fact in _headlines() if fact.name == document["headline"])
+    worst, drift = document["max_logit_difference"], document[f"{headline.name}_drift"]
+    facts = [f"{document['label_agreement']:.3%} of predictions agree with the network"]
+    facts += [] if worst is None else [f"logits differ by at most {worst:.2g}"]
+    facts += [] if drift is None else [f"{headline.label} moved by {100 * drift:+.2f} points"]
+    pictures = f"{document['conditions']['images']} images"
+    printer.say(f"wrote {written}", f"checked on {pictures}: {', '.join(facts)}")
+    if "int8" in document:
+        printer.say(f"int8: {document['int8']['reason']}")
+    first = document["files"][0]
+    if first.endswith(".onnx"):
+        bench = command("segtailor", "bench", path_argument(first), "--target", "cpu/onnxruntime/fp32")
+        printer.say(f"next: {bench}")

@@ -1,0 +1,145 @@
+"""The table of verbs, and how they end: 0 done, 1 the user can fix it, 2 our bug, 130 interrupted and resumable."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from io import TextIOWrapper
+
+from cyclopts import App, CycloptsError
+
+import segtailor
+from segtailor.verbs.output import note
+from segtailor.core.errors import Interrupted, UserError
+from segtailor.core.text import visible
+
+VERBS: tuple[tuple[str, str], ...] = (
+    ("tailor", "Make a network for your data, your device and your budget: the whole way."),
+    (
+        "list",
+        "Name what there is: architectures, trained weights, spaces, recipes, strategies, operators, datasets, tasks.",
+    ),
+    ("show", "Describe a network: layers, multiply-accumulates, parameters, receptive field, drawing."),
+    ("bench", "Measure how long networks take on targets."),
+    ("import", "Turn a published checkpoint into a bundle."),
+    ("calibrate", "Time the operators of a search space on a device: the table that budgets are kept with."),
+    ("search", "Search networks for a dataset, a device and a budget."),
+    ("train", "Train a network on a dataset."),
+    ("eval", "Score a trained network on a split of a dataset."),
+    ("report", "Write the report of a run as one HTML file, or compare several runs."),
+    ("export", "Write a trained network as a file for a runtime, and prove that it computes the same."),
+    ("predict", "Label pictures, folders, videos or cameras with a trained network."),
+    ("serve", "Show a trained network at work in a local page: pictures, camera, overlay, latency."),
+    ("resume", "Go on with a run that was interrupted."),
+)
+PLACES = {"tailor": "tailoring.tailor", "import": "verbs.import_"}  # of verbs that are not in `verbs/NAME.py`
+SPINS = "10000"  # of a waiting thread, about 30 microseconds
+NO_MEMORY = (
+    "the memory is full. Choose a smaller batch, smaller images or fewer workers, or end other programs."
+)
+TORCH_NO_MEMORY = "can't allocate memory"  # torch's own words on a CPU
+DATA_VERBS: tuple[tuple[str, str], ...] = (
+    ("check", "Examine a dataset and say what is wrong with it, where, and how to fix it."),
+    ("show", "Draw a contact sheet of images with their labels."),
+)
+
+
+def build() -> App:
+    """Assemble the command line; a verb's module is imported only when it is called."""
+    app = App(
+        name="segtailor",
+        help="Semantic segmentation networks made to measure: your data, your device, your budget.",
+        version=segtailor.__version__,
+        help_on_error=False,
+        suppress_keyboard_interrupt=False,
+    )
+    for name, summary in VERBS:
+        app.command(f"segtailor.{PLACES.get(name, f'verbs.{name}')}:{name}_", name=name, help=summary)
+    data = App(name="data", help="Look at datasets.")
+    for name, summary in DATA_VERBS:
+        data.command(f"segtailor.verbs.data:{name}_", name=name, help=summary)
+    app.command(data)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a verb and exit with its code."""
+    wait_briefly()
+    if isinstance(sys.stdout, TextIOWrapper):  # letters that this terminal lacks become escapes, not an error
+        sys.stdout.reconfigure(errors="backslashreplace")
+    warnings.formatwarning = _warning
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a verb and return its exit code."""
+    try:
+        outcome = build()(list(argv), exit_on_error=False, print_error=False, result_action="return_value")
+        return outcome if isinstance(outcome, int) else 0
+    except Interrupted as event:
+        note(str(event))
+        return 130
+    except KeyboardInterrupt:
+        note("interrupted.")
+        return 130
+    except BrokenPipeError:  # the reader of a pipe went away, e.g. `segtailor list | head`
+        sys.stderr.close()
+        return 0
+    except Exception as problem:  # noqa: BLE001 - the last resort: a bug of ours is shown in full
+        lines = _remedy(problem)
+        return _bug() if lines is None else _fail(*lines)
+
+
+def _remedy(problem: Exception) -> Sequence[str] | None:
+    """Return what to tell a user who can mend it; None where only we can."""
+    if isinstance(problem, UserError):
+        return problem.lines
+    if isinstance(problem, CycloptsError):
+        return [f"{problem} See 'segtailor --help' or 'segtailor VERB --help'."]
+    if isinstance(problem, MemoryError) or TORCH_NO_MEMORY in str(problem):
+        return [NO_MEMORY]
+    if isinstance(problem, UnicodeEncodeError) and _no_utf8(problem):
+        return [
+            f"'{problem.object}' holds bytes that are no UTF-8, which a library in use cannot work with; rename it."
+        ]
+    return None
+
+
+def wait_briefly() -> None:
+    """Let threads of an operation that wait for each other give their core away soon; before torch is imported.
+
+    They would spin for about a millisecond: where another program holds a core, that is most of the time. Not to spin
+    at all costs more than it gains on a quiet machine (docs/results.md).
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+
+
+def _warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,  # noqa: ARG001
+) -> str:
+    """Write a warning of a library, which may hold names, in one line."""
+    return visible(f"{filename}:{lineno}: {category.__name__}: {message}") + "\n"
+
+
+def _no_utf8(problem: UnicodeEncodeError) -> bool:
+    """Tell whether a name of a file was at fault: Python writes bytes that are no UTF-8 as surrogates."""
+    return isinstance(problem.object, str) and "\ud800" <= problem.object[problem.start] <= "\udfff"
+
+
+def _bug() -> int:
+    note(*traceback.format_exc().splitlines())
+    note("this is a bug in segtailor: please report it with the lines above.")
+    return 2
+
+
+def _fail(message: str, *more: str) -> int:
+    note(f"error: {message}", *more)
+    return 1

@@ -1,0 +1,84 @@
+"""Flag types that several verbs share."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeAlias
+
+from cyclopts import Parameter, Token
+
+from segtailor.core.errors import UserError
+from segtailor.core.ranges import MANY, SEEDS, check_number, check_whole
+
+LARGEST_SIDE = 2**15  # pixels
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Read HEIGHTxWIDTH."""
+    match = re.fullmatch(r"(\d{1,5})[xX](\d{1,5})", text.strip())
+    if not match or not all(int(side) for side in match.groups()):
+        raise UserError(f"size '{text[:60]}' is not HEIGHTxWIDTH in pixels; write for example 360x480.")
+    if max(int(side) for side in match.groups()) > LARGEST_SIDE:
+        raise UserError(
+            f"size '{text}' is larger than any picture; give sides of 1 to {LARGEST_SIDE} pixels."
+        )
+    return int(match[1]), int(match[2])
+
+
+def _size(kind: Any, tokens: Sequence[Token]) -> tuple[int, int]:  # noqa: ARG001 - the form that cyclopts calls
+    return parse_size(tokens[0].value)
+
+
+def _whole(least: int, most: int) -> Parameter:
+    """Return what reads a whole number of a range, and names the flag where it is none."""
+
+    def read(kind: Any, tokens: Sequence[Token]) -> int:  # noqa: ARG001 - the form that cyclopts calls
+        text, flag = tokens[0].value, tokens[0].keyword or "number"
+        if not re.fullmatch(r"[+-]?\d{1,40}", text.strip()):
+            raise UserError(f"{flag} {text[:60]}: this is no whole number; give one from {least} to {most}.")
+        check_whole(flag, int(text), least=least, most=most)
+        return int(text)
+
+    return Parameter(converter=read, n_tokens=1, negative=(), allow_leading_hyphen=True)
+
+
+def _number(above: float, most: float) -> Parameter:
+    """Return what reads a finite number of a range, and names the flag where it is none."""
+
+    def read(kind: Any, tokens: Sequence[Token]) -> float:  # noqa: ARG001 - the form that cyclopts calls
+        text, flag = tokens[0].value, tokens[0].keyword or "number"
+        try:
+            value = float(text)
+        except ValueError:
+            raise UserError(f"{flag} {text[:60]}: this is no number.") from None
+        check_number(flag, value, above=above, most=most)
+        return value
+
+    return Parameter(converter=read, n_tokens=1, negative=(), allow_leading_hyphen=True)
+
+
+Seed: TypeAlias = Annotated[int, _whole(0, SEEDS)]
+Count: TypeAlias = Annotated[int, _whole(1, MANY)]  # how many of something
+Networks: TypeAlias = Annotated[int, _whole(0, 10_000)]  # to measure; none is allowed
+Classes: TypeAlias = Annotated[int, _whole(1, 10_000)]
+Port: TypeAlias = Annotated[int, _whole(0, 65535)]
+Positive: TypeAlias = Annotated[float, _number(0.0, math.inf)]
+Seconds: TypeAlias = Annotated[float, _number(0.0, 1e6)]
+Words: TypeAlias = Annotated[
+    str, Parameter(allow_leading_hyphen=True)
+]  # e.g. a budget: -5ms is ours to explain
+Size: TypeAlias = Annotated[tuple[int, int], Parameter(converter=_size, n_tokens=1, negative=())]
+Json: TypeAlias = Annotated[
+    bool, Parameter(name="--json", negative=(), help="Print one JSON document on stdout.")
+]
+Force: TypeAlias = Annotated[
+    bool, Parameter(name="--force", negative=(), help="Replace files that segtailor did not write, too.")
+]
+DryRun: TypeAlias = Annotated[
+    bool, Parameter(name="--dry-run", negative=(), help="Say what would be done and where, and stop.")
+]
+Set: TypeAlias = Annotated[
+    tuple[str, ...], Parameter(name="--set", negative=(), consume_multiple=True)
+]  # settings as FIELD=VALUE

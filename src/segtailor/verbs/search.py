@@ -1,0 +1,381 @@
+"""`segtailor search`: find networks for a dataset, a device and a budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from segtailor.core.codec import Json as JsonValue
+from segtailor.core.errors import Unsupported, UserError, unknown
+from segtailor.core.ranges import check_seed, check_whole
+from segtailor.core.registry import EVALUATORS, EXECUTORS, SPACES, STRATEGIES, SYSTEMS
+from segtailor.core.target import parse_budget_ms
+from segtailor.core.text import command, path_argument
+from segtailor.runs import Context, Layout
+from segtailor.verbs.options import DryRun, Json, Set, Size
+from segtailor.verbs.output import Printer, emit, reading_result, with_display
+
+if TYPE_CHECKING:
+    from segtailor.core.strategy import Executor, Strategy
+    from segtailor.costs.latency import RecipeCost
+    from segtailor.recipes.search import RecipeEvaluator, SearchRecipe
+
+COUNT_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+OLD_FIELDS = {  # of `--set`, as they were called before every part of a recipe was a value of its own
+    "training.": "evaluator.",
+    "staged.": "evaluator.",
+    "shared.": "evaluator.",
+    "strategy.settings.": "strategy.",
+    "space.settings.": "space.",
+    "objective.settings.": "objective.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchChoices:
+    """The choices that people make; what is left out stays as the recipe has it."""
+
+    scale: Literal["small", "paper"] = "small"
+    """The paper's settings, or ones that a laptop carries out in minutes."""
+    target: str | None = None
+    """Measure latency on device/runtime/precision; without it networks cost multiply-accumulates."""
+    pack: Path | None = None
+    """Take latency from a device pack made by `segtailor calibrate`."""
+    force: bool = False
+    """Use the pack although it was made for another machine, space, target or size."""
+    budget: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
+    """No network may cost more: 12ms or 60fps with --target or --pack, else e.g. 300MMACs."""
+    space: str | None = None
+    """Another search space: see `segtailor list spaces`."""
+    strategy: str | None = None
+    """random, evolution, expansion or controller; without it the recipe's own."""
+    trials: int | None = None
+    """Number of networks to judge (random, evolution, controller)."""
+    steps: int | None = None
+    """Number of steps (expansion)."""
+    evaluator: str | None = None
+    """Who judges: train (a short training), staged (the decoder on a fixed encoder's maps, then everything), shared."""
+    supernet: Path | None = None
+    """Judge with the weights of this finished search by gradients; means --evaluator shared."""
+    executor: str | None = None
+    """serial, processes or ray."""
+    workers: int | None = None
+    """Trials at once; more than one means processes."""
+    address: str | None = None
+    """host:port of a Ray cluster; without it Ray is started here."""
+    seed: int | None = None
+    """Of the search and its trainings."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("--trials", self.trials), ("--steps", self.steps), ("--workers", self.workers)):
+            if value is not None:
+                check_whole(name, value, least=1)
+        if self.seed is not None:
+            check_seed(self.seed, name="--seed")
+
+
+def search_(
+    recipe: str,
+    /,
+    *,
+    data: str,
+    out: Path,
+    image: Size | None = None,
+    choices: Annotated[SearchChoices, Parameter(name="*")] = SearchChoices(),
+    set_: Set = (),
+    context: Annotated[Context, Parameter(name="*")] = Context(),
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Search networks for a dataset, a device and a budget.
+
+    Candidates are trained briefly on one half of the training split and judged on the other. Interrupted, the same
+    command or `segtailor resume` goes on.
+
+    Parameters
+    ----------
+    recipe:
+        A published system: see `segtailor list recipes`.
+    data:
+        A dataset, e.g. `synthetic`, `folder:PATH`, `camvid:PATH`.
+    out:
+        Run directory. Found networks are in its folder `architectures`, the plot in `report`.
+    image:
+        Size HEIGHTxWIDTH that networks are priced at; the recipe's or the images' own when left out.
+    set_:
+        Any field of the recipe, e.g. --set evaluator.fit.steps=200; --dry-run shows all of them.
+    """
+    from segtailor.recipes.recipe import recipe_document
+
+    context = with_display(context, json=json)
+    chosen = search_recipe(recipe, data, choices, image=image, changes=set_, context=context)
+    if dry_run:
+        facts = {"run": str(out), **preview(chosen, context=context), "recipe": recipe_document(chosen)}
+        emit(facts, lambda printer: printer.document(facts), json=json)
+        return
+    with reading_result(out):
+        outcome: dict[str, Any] = search(chosen, out, context=context)
+        result = {"run": str(out), **outcome, "trials": len(outcome["trials"])}
+        emit(result, lambda printer: _print(printer, result, data), json=json)
+
+
+def search(
+    recipe: SearchRecipe | str,
+    out: str | Path,
+    *,
+    data: str | None = None,
+    context: Context | None = None,
+    **choices: Any,
+) -> dict[str, JsonValue]:
+    """Search in the run directory `out`, or continue what is there; what cannot work fails before it is made.
+
+    `recipe` is a recipe, or the name of a published system with `data`, `image`, `changes` (`field=value`) and the
+    fields of `SearchChoices`.
+    """
+    from segtailor.recipes.recipe import carry_out
+
+    placed = replace(context or Context(), folder=Path(out))
+    if isinstance(recipe, str):
+        recipe = _named(recipe, data, choices, placed)
+    return carry_out(recipe, placed, check=lambda job: job.preview())
+
+
+def search_recipe(
+    name: str,
+    data: str,
+    choices: SearchChoices | None = None,
+    *,
+    image: tuple[int, int] | None = None,
+    changes: Iterable[str] = (),
+    context: Context | None = None,
+) -> SearchRecipe:
+    """Return the recipe of a published system for a dataset, with the choices made; `changes` are `field=value`.
+
+    `image` is the size that networks are priced at, by default the recipe's or the images' own.
+    """
+    from segtailor.recipes.recipe import with_settings
+
+    chosen = choices or SearchChoices()
+    base = system_recipe(name, data, scale=chosen.scale, context=context or Context())
+    cost = _cost(chosen, base.cost)
+    recipe = replace(
+        base,
+        image=image or base.image,
+        cost=cost,
+        limit=base.limit if chosen.budget is None else parse_limit(chosen.budget, cost.unit),
+        space=base.space if chosen.space is None else SPACES.get(chosen.space)(),
+        strategy=_strategy(chosen, base.strategy),
+        evaluator=_evaluator(chosen, base.evaluator),
+        executor=_executor(chosen, base.executor),
+        seed=base.seed if chosen.seed is None else chosen.seed,
+    )
+    return with_settings(for_workers(recipe, chosen.workers or 1), map(_present_field, changes))
+
+
+def system_recipe(name: str, data: str, *, scale: Literal["small", "paper"], context: Context) -> SearchRecipe:
+    """Return the recipe of a published system, fitted to a dataset."""
+    from segtailor.data.cache import open_pixels
+    from segtailor.data.locate import locate
+    from segtailor.recipes.train import largest_crop
+    from segtailor.strategies.halves import FIT, HalvedTrain
+
+    system = SYSTEMS.get(name)
+    pixels = open_pixels(HalvedTrain(dataset=locate(data)), FIT, context.cache_folder)
+    height, width = pixels.sizes.max(axis=0).tolist()
+    recipe: SearchRecipe = system.on(data, scale=scale, size=(height, width), crop=largest_crop(pixels))
+    return recipe
+
+
+def preview(recipe: SearchRecipe, *, context: Context | None = None) -> dict[str, JsonValue]:
+    """Say what a search would begin with; nothing is trained, and nothing timed."""
+    from segtailor.costs.latency import TargetLatency
+
+    job = recipe.job(context or Context())
+    if isinstance(recipe.cost, TargetLatency):
+        return {}
+    first = job.preview()
+    if not first:  # a search by gradients begins with all networks at once
+        return {}
+    return {"first": len(first), "cheapest": min(item.cost for item in first), "unit": recipe.cost.unit}
+
+
+def parse_limit(text: str, unit: str) -> float:
+    """Read a budget in the unit of a cost: `12ms`, `60fps`, or for counted costs `300M`, `1.5GMACs`."""
+    if unit == "ms":
+        return parse_budget_ms(text)
+    form = rf"([+-]?\d{{1,30}}(?:\.\d{{1,30}})?)\s*([kmgt]?)\s*(?:{unit})?"
+    match = re.fullmatch(form, text.strip(), re.IGNORECASE)
+    if match is not None and float(match[1]) <= 0:
+        raise UserError(
+            f"budget '{text}' is not above zero: write for example 300M{unit}, or add --target (or --pack) for "
+            "a budget in milliseconds."
+        )
+    if match is None:
+        raise UserError(
+            f"budget '{text}' does not fit a cost in {unit}: write for example 300M{unit}, or add --target "
+            "(or --pack) for a budget in milliseconds."
+        )
+    return float(match[1]) * COUNT_SCALES[match[2].lower()]
+
+
+def for_workers(recipe: SearchRecipe, workers: int) -> SearchRecipe:
+    """Let a controller ask for as many networks at a time as there are workers; early stopping sees them together."""
+    from segtailor.strategies import Controller
+    from segtailor.strategies.evaluators.staged import StagedEvaluator
+
+    strategy, evaluator = recipe.strategy, recipe.evaluator
+    if isinstance(strategy, Controller):
+        strategy = replace(strategy, batch=max(strategy.batch, workers))
+    if isinstance(evaluator, StagedEvaluator) and evaluator.early_stop is not None:
+        stop = replace(evaluator.early_stop, every=max(evaluator.early_stop.every, workers))
+        evaluator = replace(evaluator, early_stop=stop)
+    return replace(recipe, strategy=strategy, evaluator=evaluator)
+
+
+def towards_budget(strategy: Strategy) -> Strategy:
+    """Let the cost weight of a search by gradients move towards the budget, unless the recipe has its own way.
+
+    A budget is for whole networks: what it counts must pay, or the rest shrinks for it (AutoRTNet's aggregation cell).
+    """
+    from segtailor.strategies.gradient_settings import Gradient
+    from segtailor.systems.system import ADAPT
+
+    if not isinstance(strategy, Gradient):
+        return strategy
+    cost = strategy.cost
+    steered = cost.adapt > 0 or cost.window is not None or cost.weight == 0
+    return strategy if steered else replace(strategy, cost=replace(cost, adapt=ADAPT, whole=True))
+
+
+def _named(name: str, data: str | None, choices: dict[str, Any], context: Context) -> SearchRecipe:
+    if data is None:
+        raise UserError(f"recipe '{name}' needs data; give for example data='synthetic'.")
+    image, changes = choices.pop("image", None), choices.pop("changes", ())
+    known = [item.name for item in fields(SearchChoices)]
+    for choice in choices:
+        if choice not in known:
+            raise unknown("choice of a search", choice, [*known, "image", "changes"])
+    chosen = SearchChoices(**choices)
+    return search_recipe(name, data, chosen, image=image, changes=changes, context=context)
+
+
+def _cost(chosen: SearchChoices, cost: RecipeCost) -> RecipeCost:
+    from segtailor.costs.latency import PackLatency, TargetLatency
+
+    if chosen.pack is not None:
+        return PackLatency(pack=str(chosen.pack), target=chosen.target, force=chosen.force)
+    return cost if chosen.target is None else TargetLatency(target=chosen.target)
+
+
+def _strategy(chosen: SearchChoices, strategy: Strategy) -> Strategy:
+    if chosen.strategy is not None:
+        known = [name for name in STRATEGIES.names() if name != "gradient"]  # which only a recipe can describe
+        if chosen.strategy not in known:
+            raise unknown("strategy", chosen.strategy, known)
+        if chosen.strategy != STRATEGIES.name_of(type(strategy)):
+            strategy = STRATEGIES.get(chosen.strategy)()
+    for name in ("trials", "steps"):
+        value = getattr(chosen, name)
+        if value is None:
+            continue
+        if not hasattr(strategy, name):
+            other = {"trials": "steps", "steps": "trials"}[name]
+            remedy = f"it counts {other}: give --{other}" if hasattr(strategy, other) else "its number is fixed"
+            kind = STRATEGIES.name_of(type(strategy))
+            raise UserError(f"--{name}: strategy '{kind}' has no such setting; {remedy}.")
+        strategy = replace(strategy, **{name: value})  # type: ignore[type-var]
+    return strategy if chosen.budget is None else towards_budget(strategy)
+
+
+def _evaluator(chosen: SearchChoices, evaluator: RecipeEvaluator) -> RecipeEvaluator:
+    """Return who judges: the recipe's own evaluator, or another one with the crops of that."""
+    from segtailor.strategies.evaluators.shared import SharedEvaluator
+    from segtailor.strategies.evaluators.staged import StagedEvaluator
+    from segtailor.strategies.evaluators.train import SHORT_FIT, TrainEvaluator
+
+    kind = chosen.evaluator or ("shared" if chosen.supernet else EVALUATORS.name_of(type(evaluator)))
+    if kind not in EVALUATORS:
+        raise unknown("evaluator", kind, EVALUATORS.names())
+    if kind == "shared":
+        if chosen.supernet is None:
+            raise Unsupported(
+                "the evaluator 'shared' slices a trained supernet, and none was named; give --supernet RUN, a finished "
+                "search by gradients, or use the evaluator 'train'."
+            )
+        return SharedEvaluator(supernet=_supernet_folder(chosen.supernet))
+    if kind == "train" and isinstance(evaluator, StagedEvaluator):
+        return TrainEvaluator(augment=evaluator.augment, fit=SHORT_FIT)
+    if kind == "staged" and isinstance(evaluator, TrainEvaluator):
+        augment = evaluator.augment
+        return StagedEvaluator(features=augment, augment=augment, judge=augment.crop)
+    return evaluator
+
+
+def _supernet_folder(run: Path) -> str:
+    """Return the folder of a run's supernet, or the folder itself; absolute, as workers may start elsewhere."""
+    inside = Layout(run).supernet
+    return str((inside if inside.is_dir() else run).absolute())
+
+
+def _executor(chosen: SearchChoices, executor: Executor) -> Executor:
+    several = chosen.workers is not None and chosen.workers > 1
+    own = EXECUTORS.name_of(type(executor))
+    implied = "ray" if chosen.address else "processes" if several and own == "serial" else own
+    kind = chosen.executor or implied
+    if kind == "serial" and several:
+        raise UserError(
+            f"workers: the executor 'serial' has one, {chosen.workers} were asked; use --executor processes or ray."
+        )
+    if kind != own:
+        executor = EXECUTORS.get(kind)()
+    given = {
+        name: value
+        for name, value in (("workers", chosen.workers), ("address", chosen.address))
+        if value is not None and hasattr(executor, name)
+    }
+    return replace(executor, **given) if given else executor  # type: ignore[type-var]
+
+
+def _present_field(change: str) -> str:
+    """Return a setting with the present name of its field."""
+    for old, new in OLD_FIELDS.items():
+        if change.startswith(old):
+            return new + change.removeprefix(old)
+    return change
+
+
+def _print(printer: Printer, result: dict[str, Any], data: str) -> None:
+    unit, measure = result["unit"], f">{result.get('measure', 'mIoU')} %"
+    name = "family" if "family" in result else "front"
+    rows = [[_origin(row), *_figures(row), row["fingerprint"]] for row in result[name]]
+    printer.table(None, [name, measure, f">cost in {unit}", "architecture"], rows)
+    count = result.get("failed", 0)  # earlier searches by gradients did not say
+    failed = f", {count} of them failed" if count else ""
+    best = f"{100 * result['quality']:.1f} % at {result['cost']:.4g} {unit}, {result['architecture']}"
+    architecture, out = path_argument(result["architecture"]), path_argument(result["run"] + "-trained")
+    printer.say(
+        "",
+        f"{result['trials']} trials{failed}; best: {best}",
+        f"plot {result['report']}",
+        f"next: {command('segtailor', 'train', architecture, '--data', data, '--out', out)}",
+    )
+    for warning in result.get("warnings", ()):
+        printer.say(f"note: {warning}")
+
+
+def _figures(row: dict[str, Any]) -> list[str]:
+    quality = "failed" if row["quality"] is None else f"{100 * row['quality']:.1f}"
+    return [quality, f"{row['cost']:.4g}"]
+
+
+def _origin(row: dict[str, Any]) -> str:
+    """Say where a member of the front or family comes from."""
+    if "step" not in row:
+        return f"trial {row['trial']}"
+    grown = f": {row['direction']} x {row['k']}" if "direction" in row else ": start"
+    return f"step {row['step']}{grown}"

@@ -14,8 +14,8 @@ from segtailor.core.space import SPACES
 from segtailor.deploy.merge import COARSE, hoist, merge, without_twins
 from segtailor.nets.network import Network, initialise
 from segtailor.ops import Conv
-from segtailor.ops.modules.merge import resized
-from segtailor.ops.resize import Resize, ScaleImage
+from segtailor.ops.combining import Resize, ScaleImage
+from segtailor.ops.modules.combining import resized
 
 SMALL = {"squeezenas-lat-small", "lpsnet-step0"}
 PUBLISHED = [

@@ -12,7 +12,7 @@ from segtailor.ops import (
     Conv,
     FactorisedReduction,
     Identity,
-    InvertedResidual,
+    InvertedBottleneck,
     MaxPool,
     PooledConv,
     RepConv,
@@ -22,8 +22,8 @@ from segtailor.ops import (
     Sum,
     Zero,
 )
+from segtailor.ops.attention import Blend, Gate
 from segtailor.ops.blocks import Bottleneck, Ghost, Residual, Shuffle
-from segtailor.ops.gate import Blend, Gate
 from segtailor.testing import check_operator
 
 EVEN, ODD = Shape(8, 12, 16), Shape(8, 13, 17)
@@ -39,9 +39,9 @@ ONE_INPUT = [
     RepConv(branches=True),
     Separable(),
     Separable(kernel=5, dilation=3, repeats=2, first=True),
-    InvertedResidual(),
-    InvertedResidual(expansion=1, expand=False),
-    InvertedResidual(kernel=5, groups=2, expansion=3, activation="relu6", same=True),
+    InvertedBottleneck(),
+    InvertedBottleneck(expansion=1, expand=False),
+    InvertedBottleneck(kernel=5, groups=2, expansion=3, activation="relu6", same=True),
     Residual(),
     Bottleneck(),
     Ghost(),
@@ -126,7 +126,7 @@ def test_pre_activation_comes_first() -> None:
     ("op", "channels"),
     [
         (Conv(groups=3), 8),
-        (InvertedResidual(groups=3), 8),
+        (InvertedBottleneck(groups=3), 8),
         (Ghost(), 7),
         (Shuffle(), 7),
         (FactorisedReduction(), 7),

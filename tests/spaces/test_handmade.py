@@ -34,7 +34,7 @@ from segtailor.deploy.verify import verify_onnx
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.inference import enlarge
 from segtailor.nets.network import Network
-from segtailor.ops.arithmetic import NORM
+from segtailor.ops.arithmetic import NORM_PARAMS
 from segtailor.recipes.calibrating import CalibrateRecipe
 from segtailor.spaces.handmade import Handmade, HandmadeArchitecture
 from segtailor.spaces.handmade.architecture import NAMES
@@ -61,7 +61,7 @@ def norm_values(plan: Plan) -> int:
     """Count the learnable values of norms from the built network, not from the operators' arithmetic."""
     with torch.device("meta"):
         network = Network(plan)
-    return NORM * sum(
+    return NORM_PARAMS * sum(
         part.num_features for part in network.modules() if isinstance(part, torch.nn.BatchNorm2d)
     )
 

@@ -1,8 +1,9 @@
-"""Operators without weights that join or pass feature maps."""
+"""Operators without weights that pass, resize, add or concatenate feature maps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from segtailor.core.errors import InvalidArchitecture
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Free:
-    """No multiply-accumulates, no weights."""
+class Weightless:
+    """Base of operators without multiply-accumulates and without weights."""
 
     def macs(self, call: OpCall) -> int:  # noqa: ARG002 - one signature for all operators
         """Count multiply-accumulates: none."""
@@ -24,9 +25,41 @@ class Free:
         return 0
 
 
+@OPERATORS.register("identity")
+@dataclass(frozen=True, kw_only=True)
+class Identity(Weightless):
+    """Return the input unchanged."""
+
+    def output(self, call: OpCall) -> Shape:
+        """Return the output shape."""
+        return call.source
+
+    def module(self, call: OpCall) -> nn.Module:  # noqa: ARG002 - one signature for all operators
+        """Build the module."""
+        from torch import nn
+
+        return nn.Identity()
+
+
+@OPERATORS.register("zero")
+@dataclass(frozen=True, kw_only=True)
+class Zero(Weightless):
+    """Zeros of the output size."""
+
+    def output(self, call: OpCall) -> Shape:
+        """Return the output shape."""
+        return call.source.halved(call.channels, call.stride)
+
+    def module(self, call: OpCall) -> nn.Module:
+        """Build the module."""
+        from segtailor.ops.modules.combining import Zeros
+
+        return Zeros(call.channels, call.stride)
+
+
 @OPERATORS.register("sum")
 @dataclass(frozen=True, kw_only=True)
-class Sum(Free):
+class Sum(Weightless):
     """Add all inputs after resizing them bilinearly to the size of input number `like`."""
 
     like: int = 0
@@ -43,14 +76,14 @@ class Sum(Free):
 
     def module(self, call: OpCall) -> nn.Module:  # noqa: ARG002 - sizes are taken from the inputs at run time
         """Build the module."""
-        from segtailor.ops.modules.merge import SumLike
+        from segtailor.ops.modules.combining import SumLike
 
         return SumLike(self.like, align_corners=self.align_corners)
 
 
 @OPERATORS.register("concat")
 @dataclass(frozen=True, kw_only=True)
-class Concat(Free):
+class Concat(Weightless):
     """Concatenate channels in order after resizing all inputs bilinearly to the size of input number `like`."""
 
     like: int = 0
@@ -65,38 +98,45 @@ class Concat(Free):
 
     def module(self, call: OpCall) -> nn.Module:  # noqa: ARG002 - sizes are taken from the inputs at run time
         """Build the module."""
-        from segtailor.ops.modules.merge import ConcatLike
+        from segtailor.ops.modules.combining import ConcatLike
 
         return ConcatLike(self.like, align_corners=self.align_corners)
 
 
-@OPERATORS.register("identity")
+@OPERATORS.register("resize")
 @dataclass(frozen=True, kw_only=True)
-class Identity(Free):
-    """Pass the input on."""
+class Resize(Weightless):
+    """Resize the first input bilinearly to the size of the second; only the size of the second is used."""
+
+    align_corners: bool = False
 
     def output(self, call: OpCall) -> Shape:
         """Return the output shape."""
-        return call.source
+        source, like = call.inputs
+        return like._replace(channels=source.channels)
 
-    def module(self, call: OpCall) -> nn.Module:  # noqa: ARG002 - one signature for all operators
+    def module(self, call: OpCall) -> nn.Module:  # noqa: ARG002 - sizes are taken from the inputs at run time
         """Build the module."""
-        from torch import nn
+        from segtailor.ops.modules.combining import ResizeLike
 
-        return nn.Identity()
+        return ResizeLike(align_corners=self.align_corners)
 
 
-@OPERATORS.register("zero")
+@OPERATORS.register("scale_image")
 @dataclass(frozen=True, kw_only=True)
-class Zero(Free):
-    """Zeros of the output size."""
+class ScaleImage(Weightless):
+    """Resize bilinearly to `ratio` times the input size, rounded down but at least 1 (LPS-Net's path inputs)."""
+
+    ratio: Fraction
+    align_corners: bool = True
 
     def output(self, call: OpCall) -> Shape:
         """Return the output shape."""
-        return call.source.halved(call.channels, call.stride)
+        height, width = (max(1, int(side * self.ratio)) for side in call.source[1:])
+        return Shape(call.source.channels, height, width)
 
-    def module(self, call: OpCall) -> nn.Module:
+    def module(self, call: OpCall) -> nn.Module:  # noqa: ARG002 - sizes are taken from the inputs at run time
         """Build the module."""
-        from segtailor.ops.modules.merge import Zeros
+        from segtailor.ops.modules.combining import ScaleBy
 
-        return Zeros(call.channels, call.stride)
+        return ScaleBy(self.ratio, align_corners=self.align_corners)

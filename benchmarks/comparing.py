@@ -33,8 +33,7 @@ from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
-from segtailor.nets.build import build
-from segtailor.nets.network import Network, initialise
+from segtailor.nets.network import Network, build, initialise
 from segtailor.recipes.gradient_row import GradientRow
 from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.search.gradient_settings import Gradient

@@ -17,8 +17,8 @@ from segtailor.core.task import Preprocessing, Task
 from segtailor.deploy.formats import FORMATS, Onnx, Runner
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.inference import normalise
-from segtailor.nets.onnx_graph import onnx_session
-from segtailor.nets.onnx_model import open_onnx_model
+from segtailor.nets.onnx.graph import onnx_session
+from segtailor.nets.onnx.model import open_onnx_model
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

@@ -19,7 +19,7 @@ from segtailor.data.synthetic import TASK
 from segtailor.deploy.export import export_onnx
 from segtailor.deploy.int8_decision import Int8Decision, Reading
 from segtailor.nets.bundle import Model, save_bundle
-from segtailor.nets.onnx_graph import onnx_session
+from segtailor.nets.onnx.graph import onnx_session
 from segtailor.targets.runtime import RUNTIMES
 from segtailor.targets.timing import TimingSettings
 

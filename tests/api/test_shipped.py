@@ -20,7 +20,7 @@ from segtailor.core.errors import UserError
 from segtailor.core.shipped import CARD, SHIPPED, shipped
 from segtailor.data import camvid
 from segtailor.nets.bundle import Model, save_bundle
-from segtailor.nets.committee import load_members
+from segtailor.nets.teacher import load_members
 from segtailor.recipes.recipe import Place
 from segtailor.targets.timing import TimingSettings
 from tests.data.trees import write_pairs

@@ -21,11 +21,11 @@ from segtailor.core.task import Task
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, save_bundle
-from segtailor.nets.committee import Committee
-from segtailor.nets.inference import enlarge
+from segtailor.nets.teacher import Ensemble
 from segtailor.recipes.overrides import overridden
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.recipes.training import TrainRecipe
+from segtailor.tasks.enlarging import enlarge
 from tests.data.trees import write_pairs
 
 DATA = "synthetic:size=32x64,train=8,val=4,seed=0"
@@ -103,7 +103,7 @@ def test_several_teachers_are_followed_in_their_mean(around: Surroundings, tmp_p
     teacher(tmp_path / "several" / "two" / "weights", classes)
     made = recipe(around, f"teacher={tmp_path / 'several'}", "fit.distill.kind=kl")
     followed = made.job(Place(folder=tmp_path / "run", cache=around.cache, device="cpu")).fit.teacher
-    assert isinstance(followed, Committee)
+    assert isinstance(followed, Ensemble)
     assert len(followed.members) == 2
     image = torch.randn(1, 3, 32, 64)
     one, two = (member(image) for member in followed.members)
@@ -116,7 +116,7 @@ def test_several_teachers_are_followed_in_their_mean(around: Surroundings, tmp_p
 def test_members_of_other_strides_meet_at_the_finest(tmp_path: Path) -> None:
     coarse, fine = (segtailor.create(name, classes=4) for name in ("lpsnet-s", "squeezenas-lat-small"))
     image = torch.randn(1, 3, 64, 96)
-    together = Committee([coarse, fine]).eval()
+    together = Ensemble([coarse, fine]).eval()
     with torch.no_grad():
         found, finest = together(image), fine(image)
         assert found.shape == finest.shape

@@ -32,12 +32,12 @@ from segtailor.deploy.export import export_onnx
 from segtailor.deploy.fold import inference_form, norm_pairs
 from segtailor.deploy.verify import verify_onnx
 from segtailor.nets.bundle import Model, save_bundle
-from segtailor.nets.inference import enlarge
 from segtailor.nets.network import Network
 from segtailor.ops.arithmetic import NORM_PARAMS
 from segtailor.recipes.calibrating import CalibrateRecipe
 from segtailor.spaces.handmade import Handmade, HandmadeArchitecture
 from segtailor.spaces.handmade.architecture import NAMES
+from segtailor.tasks.enlarging import enlarge
 from segtailor.testing import check_architecture, check_space
 from segtailor.testing.supernets import scramble
 from tests.support import FIXTURES

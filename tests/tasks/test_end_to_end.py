@@ -23,7 +23,7 @@ from segtailor.core.errors import DataProblem, Unsupported, UserError
 from segtailor.core.figures import KIND_FACTS
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
-from segtailor.nets.onnx_model import open_onnx_model
+from segtailor.nets.onnx.model import open_onnx_model
 from segtailor.tailoring.facts import usable
 from segtailor.tasks import TASK_KINDS, kind_of
 from segtailor.testing import check_dataset

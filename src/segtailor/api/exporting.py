@@ -30,7 +30,7 @@ from segtailor.deploy.formats import Format, Runner, format_for, onnx_graph
 from segtailor.deploy.owned import QUANTISED, VERIFY, exported
 from segtailor.deploy.verify import LIMITS, Answers, Drifted, Limits, verify_file
 from segtailor.nets.bundle import Model
-from segtailor.nets.onnx_metadata import Gives
+from segtailor.nets.onnx.metadata import OutputKind
 from segtailor.targets.engine_file import EngineFile
 from segtailor.tasks import kind_of
 
@@ -65,7 +65,7 @@ class ExportOptions(TypedDict, total=False):
     image: tuple[int, int] | None
     dynamic: bool
     precision: Precision
-    output: Gives
+    output: OutputKind
     preprocess: bool
     data: str | None
     out: str | Path | None

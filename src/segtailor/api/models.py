@@ -12,7 +12,7 @@ from segtailor.core.task import Preprocessing, Task
 
 if TYPE_CHECKING:
     from segtailor.nets.bundle import Model
-    from segtailor.nets.onnx_model import OnnxModel
+    from segtailor.nets.onnx.model import OnnxModel
 
 
 def load(model: str | Path) -> Model | OnnxModel:
@@ -27,7 +27,7 @@ def open_model(model: str | Path) -> Model | OnnxModel:
     """Open what a user calls MODEL; both results are a `segtailor.predicting.Predictor`."""
     import segtailor.spaces  # noqa: F401 - registers the families that a bundle may name
     from segtailor.nets.bundle import load_bundle
-    from segtailor.nets.onnx_model import open_onnx_model
+    from segtailor.nets.onnx.model import open_onnx_model
 
     place = model_place(model)
     return open_onnx_model(place) if place.suffix.lower() == ".onnx" else load_bundle(place)

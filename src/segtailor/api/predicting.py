@@ -20,7 +20,7 @@ from segtailor.runs.interrupt import stoppable
 
 if TYPE_CHECKING:
     from segtailor.nets.bundle import Model
-    from segtailor.nets.onnx_model import OnnxModel
+    from segtailor.nets.onnx.model import OnnxModel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
 from segtailor.data.splits import named_parts
 from segtailor.nets.bundle import Model
-from segtailor.nets.onnx_model import OnnxModel
+from segtailor.nets.onnx.model import OnnxModel
 from segtailor.recipes.auxcells_training import auxcells_training
 from segtailor.recipes.auxcells_transfer import depth_training, pose_training
 from segtailor.recipes.choices import Scale

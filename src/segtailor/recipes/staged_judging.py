@@ -18,8 +18,7 @@ from segtailor.core.space import SPACES
 from segtailor.core.strategy import Evaluator, Trial, TrialResult
 from segtailor.data.arrays import check_space
 from segtailor.data.cache import Pixels
-from segtailor.nets.build import build
-from segtailor.nets.network import initialise
+from segtailor.nets.network import build, initialise
 from segtailor.nets.teacher import Teacher, open_teacher, weights_fingerprint
 from segtailor.recipes.evaluators import EVALUATORS, Judging, halved_pixels
 from segtailor.search.evaluators.features import FixedEncoder, Wanted, calibrate_norms, crops

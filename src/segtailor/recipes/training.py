@@ -22,11 +22,10 @@ from segtailor.data.batches import batches_of
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
 from segtailor.data.splits import parts_of
-from segtailor.nets.build import build
 from segtailor.nets.bundle import Model, load_bundle, save_bundle
-from segtailor.nets.committee import Committee, load_members
-from segtailor.nets.network import Network, initialise
+from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.reparam import plain_form, with_branches
+from segtailor.nets.teacher import Ensemble, load_members
 from segtailor.recipes.recipe import RECIPES, Place
 from segtailor.runs import Layout
 from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder
@@ -124,7 +123,7 @@ class TrainRecipe:
                     f"the teacher {folder} was trained with another normalisation; train one with the same."
                 )
         networks = [model.network for model in members.values()]
-        return networks[0] if len(networks) == 1 else Committee(networks)
+        return networks[0] if len(networks) == 1 else Ensemble(networks)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

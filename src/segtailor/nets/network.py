@@ -18,7 +18,7 @@ MAX_PARAMETERS = 1_000_000_000  # of a network: an architecture from outside mus
 
 def build(arch: Architecture, classes: int, *, outputs: Any) -> Network:
     """Build a network that computes `outputs` ("all", or names); one that is too large is refused before allocating."""
-    full = plan_of(arch, Shape(3, 512, 1024), classes)
+    full = plan_of(arch, Shape(3, 512, 1024), classes)  # any image size: parameters do not depend on it
     plan = full.select(_output_names(full, outputs))
     if plan.train_params() > MAX_PARAMETERS:
         raise InvalidArchitecture(

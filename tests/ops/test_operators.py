@@ -1,5 +1,7 @@
 """Every operator's arithmetic equals the module that it builds."""
 
+import subprocess
+import sys
 from fractions import Fraction
 
 import pytest
@@ -136,6 +138,15 @@ def test_pre_activation_comes_first() -> None:
 def test_widths_that_do_not_divide_are_refused(op: object, channels: int) -> None:
     with pytest.raises(InvalidArchitecture, match=r"channels|width"):
         OpCall(op=op, inputs=(EVEN,), channels=channels, stride=2).output()  # type: ignore[arg-type]
+
+
+def test_counting_does_not_import_torch() -> None:
+    program = (
+        "import sys; from segtailor.core.plan import OpCall, Shape; from segtailor.ops import Conv\n"
+        "assert OpCall(op=Conv(), inputs=(Shape(8, 4, 4),), channels=8).macs() == 9216\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_every_registered_operator_is_a_frozen_dataclass_with_a_docstring() -> None:

@@ -31,13 +31,10 @@ MAX_DEPTH = 500  # containers inside each other; a checkpoint has about ten
 MAX_OPERATIONS = 1_000_000  # of a pickle; a tensor takes about forty
 LEGACY_PICKLES = 4  # at the start of the older format: magic number, version, machine, content
 MAX_SHARING = 4  # tensors may share memory (tied weights): all together at most this many times the file
-CONTAINERS = (
-    "state_dict",
-    "model",
-)  # keys under which training programs store weights beside their own state
+CONTAINERS = ("state_dict", "model")  # keys under which training programs store weights
 PREFIXES = ("module.", "_orig_mod.")  # left by data-parallel and compiled modules
 
-# Errors of torch's restricted unpickler and zip reader on damaged bytes; fuzzed files raised each of them.
+# Errors of torch's restricted unpickler and zip reader on damaged bytes; a fuzzed file can raise any of them.
 DAMAGE = (
     ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, OSError,
     RuntimeError, TypeError, ValueError, struct.error, zipfile.BadZipFile,
@@ -51,6 +48,18 @@ def read_state(path: Path | str, *, limit: int = MAX_FILE_BYTES) -> dict[str, Te
     if path.suffix == ".safetensors":
         return _unprefixed(_read_safetensors(path))
     return _unprefixed(_tensors(_unwrapped(_read_torch(path)), path))
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Read a `.safetensors` file; a bad one raises `SafetensorError`, `OSError` or `ValueError`."""
+    if not path.is_file():  # a pipe would block for ever
+        raise FileNotFoundError(f"{path} does not exist or is no regular file")
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
+    if length > MAX_HEADER_BYTES:
+        raise ValueError(f"its header states {length} bytes; at most {MAX_HEADER_BYTES} are read")
+    state: dict[str, Tensor] = safetensors.torch.load_file(path, device="cpu")
+    return state
 
 
 def _check_size(path: Path, limit: int) -> None:
@@ -68,18 +77,6 @@ def _check_size(path: Path, limit: int) -> None:
         raise WeightsProblem(
             f"checkpoint {path} is {size} bytes; at most {limit} are read. Is it the right file?"
         )
-
-
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Read a `.safetensors` file; a bad one raises `SafetensorError`, `OSError` or `ValueError`."""
-    if not path.is_file():  # a pipe would block for ever
-        raise FileNotFoundError(f"{path} does not exist or is no regular file")
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
-    if length > MAX_HEADER_BYTES:
-        raise ValueError(f"its header states {length} bytes; at most {MAX_HEADER_BYTES} are read")
-    state: dict[str, Tensor] = safetensors.torch.load_file(path, device="cpu")
-    return state
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -22,10 +22,10 @@ from comparing import Bench, Notes, asked, common, document, in_processes, mean,
 from segtailor.core.plan import Shape
 from segtailor.core.sampling import sample
 from segtailor.core.space import plan_of
-from segtailor.recipes.autortnet import PAPER_DEPTHS
 from segtailor.spaces import published
 from segtailor.spaces.hyper_cell import HyperCell, HyperCellArchitecture
 from segtailor.spaces.hyper_cell.operators import AGGREGATION_OPS
+from segtailor.systems.autortnet import PAPER_DEPTHS
 
 IMAGE = Shape(3, 64, 128)
 POSITIONS = ((1, 5, 10), (3, 5, 8), (1, 2, 4))  # the paper's; its search found 1, 3, 7

@@ -74,21 +74,21 @@ def others(count: int, nice: int) -> Iterator[None]:
 
 def step_seconds(work: str, threads: str) -> float:
     """Return the mean seconds of the steps of a training or search."""
-    from segtailor.api.searching import search_recipe
-    from segtailor.api.training import Surroundings, train_recipe
-    from segtailor.recipes.recipe import Place
+    from segtailor.recipes.train import train_recipe
+    from segtailor.runs import Context
+    from segtailor.verbs.search import search_recipe
 
     verb, name = work.split()
     fixed = str(threads == "fixed").lower()
     with TemporaryDirectory() as folder:
-        around = Surroundings(cache=Path(folder), device="cpu")
+        around = Context(cache=Path(folder), device="cpu")
         if verb == "train":
             changes = ["fit.steps=100000", "fit.batch=4", f"fit.deterministic={fixed}"]
             recipe = train_recipe(name, DATA, crop=(64, 128), changes=changes, surroundings=around)
         else:
             changes = [f"strategy.settings.fit.deterministic={fixed}"]
             recipe = search_recipe(name, DATA, changes=changes, surroundings=around)  # type: ignore[assignment]
-        job = recipe.job(Place(folder=Path(folder), cache=Path(folder), device="cpu"))
+        job = recipe.job(Context(folder=Path(folder), cache=Path(folder), device="cpu"))
         begin, first = 0.0, 0
         for step in job.steps():
             if step.phase.startswith("choose"):

@@ -20,6 +20,7 @@ from random import Random
 from typing import Any
 
 import torch
+from segtailor.recipes.gradient_row import GradientRow
 from torch import nn
 
 import segtailor.spaces  # noqa: F401 - registers the families
@@ -33,9 +34,7 @@ from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
-from segtailor.nets.build import build
-from segtailor.nets.network import Network, initialise
-from segtailor.recipes.gradient_row import GradientRow
+from segtailor.nets.network import Network, build, initialise
 from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.search.gradient_settings import Gradient
 from segtailor.search.halves import FIT, JUDGE, HalvedTrain

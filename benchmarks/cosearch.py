@@ -20,10 +20,10 @@ from segtailor.costs import LatencyTable, shipped_pack
 from segtailor.data.batches import Batch
 from segtailor.nets.network import initialise
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.recipes.fasterseg import PAPER_PACK, fasterseg
 from segtailor.search.gradient_settings import Gradient, Pass
 from segtailor.search.supernet_engine import SupernetEngine
 from segtailor.spaces.multi_resolution import MultiResolution
+from segtailor.systems.fasterseg import PAPER_PACK, fasterseg
 from segtailor.training import device as devices
 
 CLASSES = 19

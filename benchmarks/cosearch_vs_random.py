@@ -26,6 +26,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import torch
+from segtailor.recipes.gradient_row import GradientRow
 
 from comparing import Bench, Notes, asked, at_cost, common, document, in_processes, mean, setting_of
 from segtailor.core.objective import Power
@@ -34,10 +35,9 @@ from segtailor.core.space import parse_architecture
 from segtailor.core.strategy import Problem
 from segtailor.costs import LatencyTable, shipped_pack
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.recipes.fasterseg import PAPER_IMAGE, fasterseg
-from segtailor.recipes.gradient_row import GradientRow
 from segtailor.search.gradient_settings import Gradient
 from segtailor.spaces.multi_resolution import MultiResolution
+from segtailor.systems.fasterseg import PAPER_IMAGE, fasterseg
 
 PACK = "h200-multi_resolution-fp16"
 SPACE = MultiResolution(layers=8, ratios=(4, 8, 12))

@@ -20,20 +20,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from segtailor.api.searching import search
-from segtailor.api.training import Surroundings, evaluate, train, train_recipe
-from segtailor.core.codec import to_json
-from segtailor.core.space import Architecture, parse_architecture
-from segtailor.recipes.fasterseg import ablation, latency_terms
 from segtailor.recipes.gradient_row import GradientRow
-from segtailor.recipes.gradient_systems import SYSTEMS
 from segtailor.recipes.parts import Part
-from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.systems import Occasion
+
+from segtailor.core.codec import to_json
+from segtailor.core.registry import SYSTEMS
+from segtailor.core.space import Architecture, parse_architecture
+from segtailor.recipes.search import SearchRecipe
+from segtailor.recipes.train import train_recipe
 from segtailor.report.charts import Value, chart
+from segtailor.runs import Context
 from segtailor.search.gradient_settings import Gradient
 from segtailor.spaces.multi_resolution import Cell, MultiResolutionArchitecture
+from segtailor.systems.fasterseg import ablation, latency_terms
+from segtailor.verbs.eval import evaluate
+from segtailor.verbs.search import search
+from segtailor.verbs.train import train
 
 
 def shortened(row: GradientRow, options: argparse.Namespace) -> GradientRow:
@@ -76,7 +79,7 @@ def expected_width(probabilities: Mapping[str, list[float]], ratios: tuple[int, 
     return sum(sum(p * ratio for p, ratio in zip(row, ratios, strict=True)) for row in rows) / len(rows)
 
 
-def collapse(options: argparse.Namespace, around: Surroundings) -> dict[str, Any]:
+def collapse(options: argparse.Namespace, around: Context) -> dict[str, Any]:
     """Search twice; draw what is left of the largest network over time."""
     marks, found = [], {}
     for name, row in latency_terms().items():
@@ -118,7 +121,7 @@ def trained(
     arch: Architecture,
     name: str,
     options: argparse.Namespace,
-    around: Surroundings,
+    around: Context,
     teacher: Path | None = None,
 ) -> dict[str, Any]:
     """Train a network as all others and score it."""
@@ -146,7 +149,7 @@ def pruned(arch: MultiResolutionArchitecture, ratio: int) -> MultiResolutionArch
     return MultiResolutionArchitecture(branches=branches, stem_ratio=ratio, head_ratio=ratio)
 
 
-def ablate(options: argparse.Namespace, around: Surroundings) -> dict[str, Any]:
+def ablate(options: argparse.Namespace, around: Context) -> dict[str, Any]:
     """Search and train the rows of Table 3."""
     table: dict[str, Any] = {}
     for name, row in ablation().items():
@@ -187,7 +190,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    around = Surroundings(cache=options.work / "cache", device=options.device)
+    around = Context(cache=options.work / "cache", device=options.device)
     found = {"collapse": collapse, "ablation": ablate}[options.study](options, around)
     print(json.dumps(found, indent=2, default=str))
 

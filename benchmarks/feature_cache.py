@@ -37,17 +37,16 @@ from segtailor.core.strategy import Trial
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
-from segtailor.nets.inference import enlarge
 from segtailor.nets.network import Network
 from segtailor.nets.teacher import Teacher, teacher_of
-from segtailor.recipes.evaluators import halved_pixels
-from segtailor.recipes.staged_judging import open_encoder
+from segtailor.recipes.evaluators import halved_pixels, open_encoder
 from segtailor.search.evaluators.features import AT_ONCE, FixedEncoder
 from segtailor.search.evaluators.first_stage import FirstStage, Learner
 from segtailor.search.evaluators.staged import STAGE1, StagedEvaluator
 from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.spaces import published
 from segtailor.spaces.decoder_cell import DecoderCell
+from segtailor.tasks.enlarging import enlarge
 from segtailor.training import device as devices
 
 WANTED = 5.0

@@ -25,6 +25,7 @@ from random import Random
 from typing import Any
 
 import torch
+from segtailor.recipes.gradient_row import GradientRow
 
 from comparing import (
     IMAGE,
@@ -42,11 +43,10 @@ from comparing import (
 from segtailor.core.plan import OpCall, Plan
 from segtailor.core.space import parse_architecture
 from segtailor.costs import Macs
-from segtailor.recipes.autortnet import SMALL_ROBUSTNESS, autortnet, robustness
-from segtailor.recipes.gradient_row import GradientRow
-from segtailor.recipes.squeezenas import squeezenas
 from segtailor.search.gradient_settings import Choice, Gradient
 from segtailor.search.ranks import spearman
+from segtailor.systems.autortnet import SMALL_ROBUSTNESS, autortnet, robustness
+from segtailor.systems.squeezenas import squeezenas
 
 PARTS = ("squeezenas", "autortnet", "objectives", "robustness")
 SYSTEMS = {"squeezenas": squeezenas, "autortnet": autortnet}

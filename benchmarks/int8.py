@@ -14,12 +14,13 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from segtailor.api.quantising import FP32_FILE, Int8Settings, quantise
-from segtailor.api.training import Surroundings, train, train_recipe
 from segtailor.deploy.export import export_onnx
 from segtailor.deploy.int8_decision import Int8Decision
 from segtailor.nets.bundle import load_bundle, save_bundle
-from segtailor.runs import display_for
+from segtailor.recipes.quantise import FP32_FILE, Int8Settings, quantise
+from segtailor.recipes.train import train_recipe
+from segtailor.runs import Context, display_for
+from segtailor.verbs.train import train
 
 SIZE = (192, 384)
 DATA = "synthetic:size=192x384,train=240,val=60"
@@ -60,7 +61,7 @@ def parse() -> argparse.Namespace:
 
 def trained(run: Path, *, data: str, epochs: int) -> Path:
     """Train briefly; a run that is there already is used as it is."""
-    around = Surroundings(display=display_for(sys.stderr))
+    around = Context(display=display_for(sys.stderr))
     recipe = train_recipe("lpsnet-s", data, changes=[*TRAINING, f"fit.epochs={epochs}"], surroundings=around)
     return Path(str(train(recipe, run, check=False, surroundings=around)["model"]))
 

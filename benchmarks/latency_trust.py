@@ -13,10 +13,10 @@ import statistics
 import sys
 from pathlib import Path
 
-from segtailor.api.calibration import calibrate
 from segtailor.costs.pack import read_pack
-from segtailor.recipes.calibrating import CalibrateRecipe
+from segtailor.recipes.calibrate import CalibrateRecipe
 from segtailor.runs import display_for
+from segtailor.verbs.calibrate import calibrate
 
 ORT = "cpu/onnxruntime/fp32?threads=2&spin=0"  # two spinning threads on two shared cores flip between two speeds
 CASES = {

@@ -34,20 +34,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from segtailor.recipes.parts import Part, part
 
-from segtailor.api.searching import search, search_recipe
-from segtailor.api.training import Surroundings
 from segtailor.core.codec import read_json
-from segtailor.core.space import SPACES
+from segtailor.core.registry import SPACES
 from segtailor.core.strategy import Trial
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
-from segtailor.recipes.choices import SearchChoices
 from segtailor.recipes.evaluators import halved_pixels
-from segtailor.recipes.parts import Part, part
-from segtailor.recipes.searching import SearchRecipe
+from segtailor.recipes.search import SearchRecipe
 from segtailor.report.charts import Value, chart
+from segtailor.runs import Context
 from segtailor.search.evaluators.train import HalvedPixels
+from segtailor.verbs.search import SearchChoices, search, search_recipe
 
 DATA = {
     "segmentation": "synthetic:size=32x64,train=300,val=200",
@@ -85,7 +84,7 @@ class Piece(NamedTuple):
 
 
 def recipe_for(piece: Piece, args: argparse.Namespace) -> SearchRecipe:
-    around = Surroundings(cache=args.cache, device="cpu")
+    around = Context(cache=args.cache, device="cpu")
     choices = SearchChoices(
         strategy=piece.strategy,
         trials=args.trials,
@@ -127,7 +126,7 @@ def searched(piece: Piece, args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     start, recipe = time.perf_counter(), recipe_for(piece, args)
     with tempfile.TemporaryDirectory() as folder:
-        around = Surroundings(cache=args.cache, device="cpu")
+        around = Context(cache=args.cache, device="cpu")
         result: dict[str, Any] = search(recipe, Path(folder) / "run", surroundings=around)
         winner = read_json(Path(str(result["architecture"])), what="architecture")
     trials = sorted(result["trials"], key=lambda trial: trial["id"])

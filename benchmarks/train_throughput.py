@@ -24,7 +24,7 @@ import segtailor
 from segtailor.core.task import Task
 from segtailor.data.augment import Augment
 from segtailor.data.batches import Batch, Batches
-from segtailor.nets.inference import enlarge
+from segtailor.tasks.enlarging import enlarge
 from segtailor.training.device import arrange, autocast, make_deterministic, pick_device, place
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings

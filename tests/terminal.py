@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from segtailor.cli.main import run
+from segtailor.verbs.main import run
 
 Where: TypeAlias = Literal["terminal", "pipe"]
 WHERE: tuple[Where, ...] = ("terminal", "pipe")

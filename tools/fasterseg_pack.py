@@ -18,8 +18,7 @@ from segtailor.core.plan import OpCall, Operator, Shape
 from segtailor.costs.keys import key_of
 from segtailor.costs.pack import Entry, Pack
 from segtailor.ops import Conv, FactorisedReduction, Identity
-from segtailor.ops.classifier import HiddenClassifier
-from segtailor.ops.zoomed import ZoomedConv
+from segtailor.ops.convolutions import HiddenClassifier, ZoomedConv
 from segtailor.spaces.multi_resolution.space import MultiResolution
 
 SOURCE = (

@@ -134,9 +134,9 @@ def make_files(place: Path) -> None:
     from safetensors.torch import save_file
 
     import segtailor
-    from segtailor.cli.main import run
     from segtailor.core.shipped import bundle_place
     from segtailor.core.space import family
+    from segtailor.verbs.main import run
 
     place.mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -401,12 +401,11 @@ def serve() -> None:
     """Run the cases that the parent names, one line each, and answer with a line of JSON."""
     import resource
 
-    from segtailor.cli.main import run
+    from segtailor.verbs.main import run
 
     del run
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import segtailor.api.predicting
     import segtailor.api.training  # noqa: F401
 
     for kind, value in (
@@ -460,8 +459,8 @@ def carry_out(case: Case, files: Path, place: Path, guard: Guard) -> dict[str, A
 
 def _run(command: Sequence[str], *, allowed: Sequence[int]) -> str | None:
     """Run a verb, or a reader that no verb calls alone; return what is wrong with how it ended."""
-    from segtailor.cli.main import NO_MEMORY, run
     from segtailor.core.errors import UserError
+    from segtailor.verbs.main import NO_MEMORY, run
 
     told = io.StringIO()
     with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):

@@ -9,10 +9,8 @@ from typing import Any
 
 from tools.camvid_results import DRIVES, IMAGE, OFFICIAL, Latency, Results, size
 
-from segtailor.api.training import usual_looks
-from segtailor.recipes.overrides import overridden
-from segtailor.recipes.recipe import recipe_document
-from segtailor.recipes.training import TrainRecipe
+from segtailor.recipes.recipe import recipe_document, set_fields
+from segtailor.recipes.train import TrainRecipe, usual_augment
 
 NO_MATTER = ("fit.compile", "fit.seed", "fit.validate_every")  # change how fast, or are told beside a figure
 CARD = """\
@@ -134,9 +132,9 @@ def _apart(command: str, record: Mapping[str, Any]) -> list[str]:
     usual = TrainRecipe(
         architecture=record["architecture"],
         data=record["provenance"]["data"],
-        augment=usual_looks("segmentation", IMAGE),
+        augment=usual_augment("segmentation", IMAGE),
     )
-    theirs, ours = _flat(overridden(recipe_document(usual), changes)), _flat(record["provenance"]["recipe"])
+    theirs, ours = _flat(set_fields(recipe_document(usual), changes)), _flat(record["provenance"]["recipe"])
     return [
         f"{key} {json.dumps(value)} instead of {json.dumps(ours[key])}"
         for key, value in theirs.items()

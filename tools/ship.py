@@ -26,8 +26,8 @@ from segtailor.core.atomic import new_folder
 from segtailor.core.errors import UserError
 from segtailor.core.plan import MAIN
 from segtailor.core.space import fingerprint_of
-from segtailor.nets.build import build
 from segtailor.nets.bundle import WEIGHTS, Model, Precision, load_bundle, save_bundle
+from segtailor.nets.network import build
 from segtailor.runs import Layout
 
 LIMIT = 16_000_000  # bytes of a shipped bundle

@@ -19,7 +19,7 @@ from cyclopts import App
 from cyclopts.argument import Argument
 
 import segtailor
-from segtailor.cli.main import build
+from segtailor.verbs.main import build
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
@@ -43,7 +43,7 @@ CONTRACTS = (  # what an extension implements, from plain data to devices
 VALUES = (  # what the functions take and give
     ("segtailor.api.training", "Surroundings"),
     ("segtailor.recipes.choices", "SearchChoices"),
-    ("segtailor.api.exporting", "ExportOptions"),
+    ("segtailor.recipes.export", "ExportOptions"),
     ("segtailor.core.plan", "Count"),
     ("segtailor.predicting.labelling", "Predictor"),
 )

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import segtailor
-from segtailor.api.exporting import export, planned
-from segtailor.cli.main import run
 from segtailor.core.errors import RunProblem, UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.deploy.formats import FORMATS, Onnx, Runner
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.inference import normalise
-from segtailor.nets.onnx_graph import onnx_session
-from segtailor.nets.onnx_model import open_onnx_model
+from segtailor.nets.onnx.graph import onnx_session
+from segtailor.nets.onnx.model import open_onnx_model
+from segtailor.recipes.export import export, plan_export
+from segtailor.verbs.main import run
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -207,7 +207,7 @@ def test_what_cannot_be_exported_is_refused_with_a_remedy(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_tensorrt_says_what_is_missing(bundle: Path) -> None:
     with pytest.raises(UserError, match=r"tensorrt.*cannot be used here"):
-        planned(bundle, to="tensorrt")
+        plan_export(bundle, to="tensorrt")
 
 
 @SLOW
@@ -221,12 +221,13 @@ def test_figures_of_files_that_lie_beside_are_kept(bundle: Path) -> None:
 
 @SLOW
 def test_an_exported_file_is_scored_as_its_bundle_is(tmp_path: Path) -> None:
-    from segtailor.api.training import Surroundings, evaluate
+    from segtailor.runs import Context
+    from segtailor.verbs.eval import evaluate
 
     classes = tuple(f"class{index}" for index in range(10))
     network = segtailor.create("lpsnet-step0", classes=10, seed=3)
     save_bundle(tmp_path / "bundle", Model(network=network, task=Task(classes=classes)))
-    data, around = "synthetic:size=48x64,val=4,train=1", Surroundings(cache=tmp_path / "cache", device="cpu")
+    data, around = "synthetic:size=48x64,val=4,train=1", Context(cache=tmp_path / "cache", device="cpu")
     done = export(tmp_path / "bundle", image=SIZE)
     of_file = evaluate(done.files[0], data, surroundings=around)
     of_bundle = evaluate(tmp_path / "bundle", data, surroundings=around)

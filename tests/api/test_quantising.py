@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import segtailor
-from segtailor.api.quantising import Int8Settings, quantise, store
 from segtailor.core.codec import to_json
 from segtailor.core.errors import UserError
 from segtailor.core.job import Step
+from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import parse_target
 from segtailor.data.synthetic import TASK
 from segtailor.deploy.export import export_onnx
 from segtailor.deploy.int8_decision import Int8Decision, Reading
 from segtailor.nets.bundle import Model, save_bundle
-from segtailor.nets.onnx_graph import onnx_session
-from segtailor.targets.runtime import RUNTIMES
+from segtailor.nets.onnx.graph import onnx_session
+from segtailor.recipes.quantise import Int8Settings, quantise, store
 from segtailor.targets.timing import TimingSettings
 
 pytest.importorskip("onnxruntime")

@@ -10,19 +10,19 @@ import pytest
 from PIL import Image
 
 import segtailor
-from segtailor.api.networks import describe
-from segtailor.api.serving import demonstrate
-from segtailor.api.timing import bench
-from segtailor.api.training import Surroundings, train_recipe
-from segtailor.cli.main import run
 from segtailor.core import shipped as home
 from segtailor.core.errors import UserError
 from segtailor.core.shipped import CARD, SHIPPED, shipped
 from segtailor.data import camvid
 from segtailor.nets.bundle import Model, save_bundle
-from segtailor.nets.committee import load_members
-from segtailor.recipes.recipe import Place
+from segtailor.nets.teacher import load_members
+from segtailor.recipes.train import train_recipe
+from segtailor.runs import Context
+from segtailor.spaces.networks import describe
 from segtailor.targets.timing import TimingSettings
+from segtailor.verbs.bench import bench
+from segtailor.verbs.main import run
+from segtailor.verbs.serve import demonstrate
 from tests.data.trees import write_pairs
 
 NAME = "camvid-made-up"
@@ -96,9 +96,9 @@ def test_shipped_weights_can_be_timed_shown_at_work_and_learnt_from(made_up: Pat
     recipe = train_recipe(
         NAME, f"camvid:{made_up / 'data'}", crop=(6, 8),
         changes=[f"teacher={NAME}", f"start={NAME}", "fit.distill.kind=kl", "fit.batch=2"],
-        surroundings=Surroundings(cache=made_up / "cache"),
+        surroundings=Context(cache=made_up / "cache"),
     )  # fmt: skip
-    fit = recipe.job(Place(folder=made_up / "run", cache=made_up / "cache", device="cpu")).fit
+    fit = recipe.job(Context(folder=made_up / "run", cache=made_up / "cache", device="cpu")).fit
     ours, theirs = fit.network.state_dict(), fit.teacher.state_dict()
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from segtailor.cli.main import run
 from segtailor.costs.pack import read_pack
+from segtailor.verbs.main import run
 
 WHAT = ["calibrate", "--space", "inverted_residual", "--image", "32x64", "--classes", "4"]
 TARGET = ["--target", "cpu/onnxruntime/fp32?threads=1"]

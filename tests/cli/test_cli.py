@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 import segtailor
-from segtailor.cli.main import DATA_VERBS, VERBS, run
 from segtailor.core.errors import Interrupted
+from segtailor.verbs.main import DATA_VERBS, VERBS, run
 from tests.support import shared
 
 TINY = "synthetic:size=64x128,train=8,val=4,seed=0"
@@ -25,7 +25,7 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 
 
 def fresh(*words: str) -> subprocess.CompletedProcess[str]:
-    program = "import sys; from segtailor.cli.main import run; code = run(sys.argv[1:]); " \
+    program = "import sys; from segtailor.verbs.main import run; code = run(sys.argv[1:]); " \
         "print('torch' in sys.modules, file=sys.stderr); sys.exit(code)"  # fmt: skip
     return subprocess.run(
         [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
@@ -190,7 +190,7 @@ def test_a_bug_ends_with_two_and_a_traceback(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("segtailor.api.describe", broken)
+    monkeypatch.setattr("segtailor.spaces.networks.describe", broken)
     code, _, err = call(capsys, "show", "lpsnet-s")
     assert code == 2
     assert "ZeroDivisionError" in err
@@ -203,7 +203,7 @@ def test_an_interruption_ends_with_130(
     def stopped(*_: object, **__: object) -> None:
         raise event
 
-    monkeypatch.setattr("segtailor.api.describe", stopped)
+    monkeypatch.setattr("segtailor.spaces.networks.describe", stopped)
     assert call(capsys, "show", "lpsnet-s")[0] == 130
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import segtailor
-from segtailor.cli.main import run
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, save_bundle
+from segtailor.verbs.main import run
 
 DATA = "synthetic:size=64x96,train=6,val=3,seed=0"
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segtailor.cli.main import run
 from segtailor.core.ownership import is_drawing, is_frames, is_page, is_picture, marked_svg
 from segtailor.deploy.owned import KNOWN, QUANTISED, exported
+from segtailor.verbs.main import run
 from tests.predicting.models import halves, save_small_bundle
 from tests.runs.toy_job import files_up_to
 

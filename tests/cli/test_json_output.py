@@ -10,9 +10,9 @@ from jsonschema import Draft202012Validator, ValidationError
 from PIL import Image
 
 import segtailor
-from segtailor.cli.main import run
 from segtailor.data.synthetic import TASK
 from segtailor.nets.bundle import Model, save_bundle
+from segtailor.verbs.main import run
 from tests.schemas import conforming, schema
 
 TINY = "synthetic:size=32x64,train=8,val=2,seed=0"

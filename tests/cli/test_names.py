@@ -16,9 +16,6 @@ import yaml
 from PIL import Image
 from rich.console import Console
 
-from segtailor.api.networks import resolve
-from segtailor.cli.main import run
-from segtailor.cli.output import Printer
 from segtailor.core.errors import DataProblem
 from segtailor.core.job import Step
 from segtailor.core.space import architecture_document
@@ -28,6 +25,9 @@ from segtailor.data.doctor import Diagnosis
 from segtailor.data.folder import Folder
 from segtailor.data.sheet import contact_sheet
 from segtailor.runs import Lines, Terminal
+from segtailor.spaces.networks import resolve
+from segtailor.verbs.main import run
+from segtailor.verbs.output import Printer
 
 CLASSES = ("road [wet]", "[/x]", "esc\x1b[31mred", "two\nlines", ":car: \u202e'\"<b>&", "c1\x01\x9b")
 FILES = (b"a b", b"[red]", b"es\x1b[31mc\x07", b"new\nline", b"bad\xff\xfe", b":car:", b"q'uo\"tes", b"-dash")
@@ -186,7 +186,7 @@ def test_a_terminal_without_the_letters_gets_escapes(tmp_path: Path) -> None:
 
 def test_warnings_are_one_harmless_line() -> None:
     program = """import warnings
-from segtailor.cli.main import main
+from segtailor.verbs.main import main
 try:
     main(["--version"])
 except SystemExit:

@@ -18,8 +18,8 @@ import pytest
 import torch
 from PIL import Image
 
-from segtailor.cli.main import run
 from segtailor.predicting.video import movie
+from segtailor.verbs.main import run
 from tests.data.trees import write_pairs
 from tests.predicting.models import save_small_bundle
 from tests.terminal import carried_out

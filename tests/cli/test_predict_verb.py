@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import segtailor
-from segtailor.cli.main import run
+from segtailor.verbs.main import run
 from tests.predicting.models import halves, save_small_bundle
 
 

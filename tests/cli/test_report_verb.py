@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from segtailor.cli.main import run
+from segtailor.verbs.main import run
 from tests.report.folders import search_run, train_run
 
 
@@ -84,7 +84,7 @@ def test_mistakes_are_explained(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 def test_a_report_needs_no_torch(tmp_path: Path) -> None:
     folder = search_run(tmp_path / "run")
     program = (
-        "import sys; from segtailor.cli.main import run; code = run(sys.argv[1:]); "
+        "import sys; from segtailor.verbs.main import run; code = run(sys.argv[1:]); "
         "sys.exit(code or 'torch' in sys.modules)"
     )
     done = subprocess.run(

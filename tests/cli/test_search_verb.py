@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import segtailor
-from segtailor.cli.main import run
 from segtailor.core.space import fingerprint_of, read_architecture
+from segtailor.verbs.main import run
 
 DATA = "synthetic:size=32x64,train=8,val=2,seed=0"
 TINY = ["--data", DATA, "--scale", "small", "--device", "cpu"]
@@ -137,7 +137,7 @@ def test_recipes_and_strategies_are_listed(what: str, name: str, capsys: pytest.
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_killed_search_resumes_on_the_command_line_to_the_same_result(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", "from segtailor.cli.main import main; main()"]
+    program = [sys.executable, "-c", "from segtailor.verbs.main import main; main()"]
     words = ["--steps", "2", "--json"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     subprocess.run([*program, *asked(whole, *words)], check=True, capture_output=True)
@@ -174,7 +174,7 @@ def test_another_space_is_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_workers_try_the_same_networks_as_one(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", "from segtailor.cli.main import main; main()"]
+    program = [sys.executable, "-c", "from segtailor.verbs.main import main; main()"]
     words = ["--strategy", "random", "--trials", "4", "--budget", "4M", "--json"]
     for name, workers in (("one", []), ("two", ["--workers", "2"])):
         subprocess.run([*program, *asked(tmp_path / name, *words, *workers)], check=True, capture_output=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from segtailor.cli.main import run
 from segtailor.runs import Layout
+from segtailor.verbs.main import run
 
 DATA = "synthetic:size=64x128,train=8,val=2"
 

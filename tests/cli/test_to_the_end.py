@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 import segtailor
-import segtailor.api.searching  # registers the recipes
-from segtailor.recipes.systems import SYSTEMS
+import segtailor.verbs.search  # registers the recipes
+from segtailor.core.registry import SYSTEMS
 from segtailor.spaces.inverted_residual.names import published_names
 from tests.terminal import WHERE, Shown, Where, carried_out
 

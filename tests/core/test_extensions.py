@@ -123,7 +123,7 @@ def test_the_command_line_knows_what_an_installed_package_adds(tmp_path: Path) -
     names = {}
     for what in ("datasets", "operators"):
         done = subprocess.run(
-            [sys.executable, "-c", "from segtailor.cli.main import main; main()", "list", what, "--json"],
+            [sys.executable, "-c", "from segtailor.verbs.main import main; main()", "list", what, "--json"],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(SOURCE)])},
             capture_output=True,
             text=True,

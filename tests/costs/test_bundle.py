@@ -14,7 +14,7 @@ import torch
 
 import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.core.errors import Unsupported, UserError
-from segtailor.core.space import SPACES
+from segtailor.core.registry import SPACES
 from segtailor.costs.assembly import Subject
 from segtailor.costs.bundle import Selection, import_results, write_bundle
 from segtailor.costs.table import LatencyTable

@@ -12,7 +12,8 @@ import torch
 import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.core.errors import RunProblem, Unsupported, UserError
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.space import SPACES, SearchSpace
+from segtailor.core.registry import SPACES
+from segtailor.core.space import SearchSpace
 from segtailor.core.target import parse_target
 from segtailor.costs.board_runner import operator_kernels, time_models
 from segtailor.costs.calibrate import Calibration, CalibrationSettings

@@ -9,7 +9,7 @@ import pytest
 import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.core.errors import UserError
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.space import SPACES
+from segtailor.core.registry import SPACES
 from segtailor.costs.keys import call_of, describe, key_of, parts
 from segtailor.ops import Concat, Conv, Resize, Sum
 

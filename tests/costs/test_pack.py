@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from segtailor import api
-from segtailor.api import plan
 from segtailor.core.errors import MissingCost, UnknownName, Unsupported, UserError
 from segtailor.core.plan import OpCall, Shape
+from segtailor.core.registry import SPACES
 from segtailor.core.sampling import sample
-from segtailor.core.space import SPACES
 from segtailor.costs.keys import key_of
 from segtailor.costs.pack import (
     Correction,
@@ -31,6 +30,7 @@ from segtailor.costs.pack import (
 from segtailor.costs.table import LatencyTable
 from segtailor.costs.usage import ranked_calls
 from segtailor.ops import Conv, FactorisedReduction, Identity
+from segtailor.spaces.networks import expand
 
 HERE = {
     "cpu": "Chip A",
@@ -144,10 +144,10 @@ def test_all_differences_are_named_at_once(file: Path) -> None:
 def test_prices_add_up_and_carry_the_correction() -> None:
     table = LatencyTable(pack=made(correction=Correction(slope=2.0, per_kernel_us=10.0)))
     for seed in range(3):
-        plan = SPACE.plan(sample(SPACE, Random(seed)), Shape(3, *IMAGE), 4)
-        entries = [entry for call in plan.calls for entry in table.entries(call)]
-        assert table.of(plan) == pytest.approx(sum(table.price(call) for call in plan.calls))
-        assert table.of(plan) == pytest.approx(sum(2 * entry.us + 10 for entry in entries) / 1000)
+        expand = SPACE.plan(sample(SPACE, Random(seed)), Shape(3, *IMAGE), 4)
+        entries = [entry for call in expand.calls for entry in table.entries(call)]
+        assert table.of(expand) == pytest.approx(sum(table.price(call) for call in expand.calls))
+        assert table.of(expand) == pytest.approx(sum(2 * entry.us + 10 for entry in entries) / 1000)
 
 
 def test_a_missing_entry_names_the_call_and_the_command() -> None:
@@ -174,8 +174,8 @@ def test_free_operators_cost_nothing_and_only_they() -> None:
 )
 def test_the_published_table_gives_the_published_latency(name: str, expected: float) -> None:
     table = LatencyTable(pack=shipped_pack("fasterseg-1080ti"))
-    plan = api.plan(name, image=(1024, 2048), classes=19)
-    assert table.of(plan) == pytest.approx(expected, abs=1e-6)
+    expand = api.plan(name, image=(1024, 2048), classes=19)
+    assert table.of(expand) == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_published_table_prices_the_whole_space() -> None:
@@ -215,4 +215,4 @@ def test_the_h200_pack_predicts_the_published_networks_as_they_were_measured() -
     """Measured whole in the same session (docs/results.md): 0.978 and 2.279 ms; the table never saw them."""
     table = LatencyTable(pack=shipped_pack("h200-multi_resolution-fp16"))
     for name, measured_ms in (("fasterseg-student", 0.978), ("fasterseg-teacher", 2.279)):
-        assert table.of(plan(name, image=(1024, 2048))) == pytest.approx(measured_ms, rel=0.03)
+        assert table.of(expand(name, image=(1024, 2048))) == pytest.approx(measured_ms, rel=0.03)

@@ -9,7 +9,7 @@ import pytest
 
 import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.core.plan import Shape
-from segtailor.core.space import SPACES
+from segtailor.core.registry import SPACES
 from segtailor.core.target import parse_target
 from segtailor.costs.calibrate import Calibration, untrusted
 from segtailor.costs.keys import key_of

@@ -3,13 +3,13 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-
 from segtailor.api.studies import study
-from segtailor.cli.main import run
+
 from segtailor.core.errors import UnknownName, UserError
 from segtailor.core.target import parse_target
 from segtailor.costs.studies import STUDIES, Case, Study, Timed, run_study, spans
 from segtailor.report.charts import Value, chart
+from segtailor.verbs.main import run
 
 EAGER = "cpu/eager/fp32?threads=1"
 

@@ -10,7 +10,7 @@ import pytest
 
 from segtailor import api
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.space import SPACES
+from segtailor.core.registry import SPACES
 from segtailor.costs.estimate import estimated, non_negative_fit
 from segtailor.costs.pack import Checked, Correction, Entry, Pack
 from segtailor.costs.trust import Seen, corrected, fit_correction, judge, judged, scatter

@@ -7,7 +7,8 @@ from itertools import islice
 import torch
 
 from segtailor import api
-from segtailor.core.space import SPACES, fingerprint_of
+from segtailor.core.registry import SPACES
+from segtailor.core.space import fingerprint_of
 from segtailor.core.target import parse_target
 from segtailor.costs.whole import different, time_networks
 from segtailor.targets.timing import TimingSettings

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segtailor.cli.main import run
 from segtailor.data.doctor import Diagnosis, examine
 from segtailor.data.locate import locate
+from segtailor.verbs.main import run
 from tests.data.test_person_files import coco_row, mpii_row
 from tests.data.trees import write, write_image, write_mask
 from tests.schemas import conforming

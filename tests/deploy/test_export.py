@@ -14,7 +14,7 @@ from segtailor.deploy.stages import staged
 from segtailor.deploy.verify import Parity, compare, verify_onnx
 from segtailor.nets.inference import normalise, predict
 from segtailor.nets.network import Network
-from segtailor.nets.onnx_graph import onnx_session
+from segtailor.nets.onnx.graph import onnx_session
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

@@ -8,12 +8,20 @@ from torch import Tensor, nn
 
 import segtailor
 from segtailor.core.plan import OpCall, Shape
+from segtailor.core.registry import SPACES
 from segtailor.core.sampling import sample
-from segtailor.core.space import SPACES
 from segtailor.deploy.fold import fold, fold_norms, inference_form, norm_pairs, operator_form
 from segtailor.deploy.prune import deployed
 from segtailor.nets.network import Network, initialise
-from segtailor.ops import Conv, FactorisedReduction, InvertedResidual, MaxPool, PooledConv, RepConv, Separable
+from segtailor.ops import (
+    Conv,
+    FactorisedReduction,
+    InvertedBottleneck,
+    MaxPool,
+    PooledConv,
+    RepConv,
+    Separable,
+)
 from segtailor.ops.blocks import Bottleneck, Ghost, Residual, Shuffle
 
 SMALL = {"autortnet-a", "fasterseg-student", "squeezenas-lat-small", "squeezenas-mac-xlarge", "lpsnet-s"}
@@ -78,7 +86,7 @@ def test_the_inference_form_of_a_random_architecture_is_the_same_function(family
         Conv(same=True, bias=True),
         Conv(groups=4, activation="hardswish"),
         Separable(repeats=2),
-        InvertedResidual(),
+        InvertedBottleneck(),
         RepConv(branches=True),
         Residual(),
         Bottleneck(),

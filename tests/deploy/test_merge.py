@@ -9,13 +9,13 @@ from torch.nn import functional
 
 import segtailor
 from segtailor.core.plan import PlanBuilder, Shape
+from segtailor.core.registry import SPACES
 from segtailor.core.sampling import sample
-from segtailor.core.space import SPACES
 from segtailor.deploy.merge import COARSE, hoist, merge, without_twins
 from segtailor.nets.network import Network, initialise
 from segtailor.ops import Conv
-from segtailor.ops.modules.merge import resized
-from segtailor.ops.resize import Resize, ScaleImage
+from segtailor.ops.combining import Resize, ScaleImage
+from segtailor.ops.modules.combining import resized
 
 SMALL = {"squeezenas-lat-small", "lpsnet-step0"}
 PUBLISHED = [

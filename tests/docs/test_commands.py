@@ -14,9 +14,9 @@ from cyclopts import App, CycloptsError
 from PIL import Image
 
 import segtailor
-from segtailor.cli.main import build, run
 from segtailor.data.synthetic import TASK
 from segtailor.nets.bundle import Model, save_bundle
+from segtailor.verbs.main import build, run
 from tests.docs.markdown import ROOT, commands, python_blocks, written
 from tests.scripts import load_script
 

@@ -16,13 +16,15 @@ from tools.camvid_results import DRIVES, RESULTS, Results
 from tools.model_card import card
 
 import segtailor
-from segtailor.api.timing import bench
-from segtailor.api.training import Surroundings, train, train_recipe
 from segtailor.core import shipped as home
 from segtailor.core.errors import UserError
 from segtailor.data import camvid
 from segtailor.nets.bundle import Model
+from segtailor.recipes.train import train_recipe
+from segtailor.runs import Context
 from segtailor.targets.timing import TimingSettings
+from segtailor.verbs.bench import bench
+from segtailor.verbs.train import train
 from tests.data.trees import write_pairs
 from tests.docs.markdown import ROOT
 
@@ -148,7 +150,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(home, "SHIPPED", tmp_path / "weights")
     data = write_pairs(tmp_path / "data", ["0001TP_1", "0006R0_1"], range(11), split="train")
     write_pairs(data, ["0016E5_1"], range(11), split="val")
-    around = Surroundings(cache=tmp_path / "cache", device="cpu")
+    around = Context(cache=tmp_path / "cache", device="cpu")
     settings = [
         "train_split=train+val",
         "val_split=null",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from segtailor.cli.main import run
+from segtailor.verbs.main import run
 from tests.data.trees import write_pairs
 from tests.docs.markdown import ROOT
 from tests.scripts import load_script

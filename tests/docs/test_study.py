@@ -10,7 +10,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from segtailor.api.training import Surroundings, train_recipe
+from segtailor.recipes.train import train_recipe
+from segtailor.runs import Context
 from tests.data.trees import write_pairs
 from tests.docs.markdown import ROOT
 from tests.scripts import load_script
@@ -33,7 +34,7 @@ def camvid(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.stem)
 def test_every_row_of_a_plan_can_be_trained(plan: Path, camvid: Path, tmp_path: Path) -> None:
-    around = Surroundings(cache=tmp_path / "cache", device="cpu")
+    around = Context(cache=tmp_path / "cache", device="cpu")
     runs = load_study().trainings(plan)
     for run in {run.row["name"]: run for run in runs}.values():
         file = plan.parent / run.row["network"]

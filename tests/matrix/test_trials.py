@@ -12,7 +12,8 @@ from segtailor import spaces
 from segtailor.core.errors import Unsupported
 from segtailor.core.objective import Within
 from segtailor.core.plan import Plan, Shape, count
-from segtailor.core.space import SPACES, parse_architecture, plan_of
+from segtailor.core.registry import SPACES
+from segtailor.core.space import parse_architecture, plan_of
 from segtailor.core.strategy import Evaluator, Problem, Trial, TrialResult
 from segtailor.core.task import Task
 from segtailor.search import Controller, Evolution, Expansion, RandomSearch, Serial

@@ -13,7 +13,7 @@ from segtailor.nets.fused_units import FusedUnits
 from segtailor.nets.mixed import Fuse, Mixed, mix
 from segtailor.nets.pooled import MaxPooling
 from segtailor.nets.relax import straight_through
-from segtailor.ops import Conv, FactorisedReduction, Identity, InvertedResidual, MaxPool, Separable
+from segtailor.ops import Conv, FactorisedReduction, Identity, InvertedBottleneck, MaxPool, Separable
 from segtailor.testing.supernets import scramble
 
 SOURCE = Shape(4, 9, 11)
@@ -28,7 +28,7 @@ UNITS = {
     "conv1_x2": Conv(kernel=1, repeats=2, first=True),
 }
 BLOCKS = {
-    f"k{kernel}_d{dilation}_e{expansion}_g{groups}": InvertedResidual(
+    f"k{kernel}_d{dilation}_e{expansion}_g{groups}": InvertedBottleneck(
         kernel=kernel, dilation=dilation, expansion=expansion, groups=groups
     )
     for kernel, dilation in ((3, 1), (3, 2), (5, 1))

@@ -7,11 +7,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import segtailor
 from segtailor import api
-from segtailor.core.plan import PlanBuilder, Shape
+from segtailor.core.errors import Unsupported
+from segtailor.core.plan import IMAGE, PlanBuilder, Shape
 from segtailor.deploy.fold import fold_branches
-from segtailor.nets.network import Network, initialise
+from segtailor.nets.network import Network, PartialNetwork, initialise
 from segtailor.nets.reparam import plain_form, with_branches
 from segtailor.ops import Conv, Sum
+from segtailor.spaces.decoder_cell import decode
+from segtailor.spaces.decoder_cell.encoder_weights import taps
+
+ARCH = decode(
+    [[[3, 3], [3, 2], [3, 0]], [8, [0, 0, 5, 2], [0, 2, 8, 8], [0, 5, 1, 4]]], channels=4, repeats=1
+)
 
 
 def diamond() -> Network:
@@ -125,7 +132,27 @@ def test_branches_start_from_the_given_kernels() -> None:
 
 
 def test_an_absurd_image_size_is_refused() -> None:
-    with pytest.raises(segtailor.api.networks.InvalidArchitecture, match="image"):
+    with pytest.raises(segtailor.spaces.networks.InvalidArchitecture, match="image"):
         api.plan("lpsnet-s", image=(0, 10))
-    with pytest.raises(segtailor.api.networks.InvalidArchitecture, match="classes"):
+    with pytest.raises(segtailor.spaces.networks.InvalidArchitecture, match="classes"):
         api.plan("lpsnet-s", image=(64, 64), classes=0)
+
+
+def test_encoder_and_decoder_together_are_the_network() -> None:
+    network = segtailor.create(ARCH, classes=3, outputs="all")
+    names = taps(network.plan)
+    encoder = PartialNetwork(network, inputs=(IMAGE,), outputs={name: name for name in names})
+    decoder = PartialNetwork(network, inputs=names, outputs=network.plan.outputs)
+    image = torch.randn(2, 3, 33, 64)
+    with torch.no_grad():
+        found, wanted = decoder(encoder.eval()({IMAGE: image})), network.forward_all(image)
+    assert set(found) == {"main", "aux0", "aux1", "aux2"}
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    owned = {id(parameter) for parameter in decoder.parameters()}
+    assert not owned & {id(parameter) for parameter in encoder.parameters()}
+
+
+def test_a_part_that_needs_what_is_not_given_is_refused() -> None:
+    network = segtailor.create(ARCH, classes=3)
+    with pytest.raises(Unsupported, match="also reads the image"):
+        PartialNetwork(network, inputs=taps(network.plan)[1:], outputs=network.plan.outputs)

@@ -4,7 +4,7 @@ import torch
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Shape
 from segtailor.deploy.fold import operator_form
-from segtailor.ops.attention import Likeness, SqueezeExcite
+from segtailor.ops.attention import Likeness, SqueezeExcite, UnreadAttention
 from segtailor.testing import check_operator
 
 SOURCE = Shape(8, 5, 7)
@@ -66,3 +66,13 @@ def test_what_cannot_be_compared_is_refused() -> None:
             OpCall(op=Likeness(), inputs=inputs, channels=channels).output()
     with pytest.raises(InvalidArchitecture, match="0 or more"):
         SqueezeExcite(hidden=-1)
+
+
+def test_unread_kernels_are_counted_frozen_and_change_nothing() -> None:
+    call = OpCall(op=UnreadAttention(width=6), inputs=(Shape(8, 3, 4),), channels=8)
+    check_operator(call)
+    module = call.op.module(call)
+    image = torch.randn(1, 8, 3, 4)
+    assert torch.equal(module(image), image)
+    assert call.params() == 72
+    assert not any(parameter.requires_grad for parameter in module.parameters())

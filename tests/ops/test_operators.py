@@ -1,18 +1,21 @@
 """Every operator's arithmetic equals the module that it builds."""
 
+import subprocess
+import sys
 from fractions import Fraction
 
 import pytest
 import torch
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.core.plan import OPERATORS, OpCall, Shape
+from segtailor.core.plan import OpCall, Shape
+from segtailor.core.registry import OPERATORS
 from segtailor.ops import (
     Concat,
     Conv,
     FactorisedReduction,
     Identity,
-    InvertedResidual,
+    InvertedBottleneck,
     MaxPool,
     PooledConv,
     RepConv,
@@ -22,8 +25,8 @@ from segtailor.ops import (
     Sum,
     Zero,
 )
+from segtailor.ops.attention import Blend, Gate
 from segtailor.ops.blocks import Bottleneck, Ghost, Residual, Shuffle
-from segtailor.ops.gate import Blend, Gate
 from segtailor.testing import check_operator
 
 EVEN, ODD = Shape(8, 12, 16), Shape(8, 13, 17)
@@ -39,9 +42,9 @@ ONE_INPUT = [
     RepConv(branches=True),
     Separable(),
     Separable(kernel=5, dilation=3, repeats=2, first=True),
-    InvertedResidual(),
-    InvertedResidual(expansion=1, expand=False),
-    InvertedResidual(kernel=5, groups=2, expansion=3, activation="relu6", same=True),
+    InvertedBottleneck(),
+    InvertedBottleneck(expansion=1, expand=False),
+    InvertedBottleneck(kernel=5, groups=2, expansion=3, activation="relu6", same=True),
     Residual(),
     Bottleneck(),
     Ghost(),
@@ -126,7 +129,7 @@ def test_pre_activation_comes_first() -> None:
     ("op", "channels"),
     [
         (Conv(groups=3), 8),
-        (InvertedResidual(groups=3), 8),
+        (InvertedBottleneck(groups=3), 8),
         (Ghost(), 7),
         (Shuffle(), 7),
         (FactorisedReduction(), 7),
@@ -136,6 +139,15 @@ def test_pre_activation_comes_first() -> None:
 def test_widths_that_do_not_divide_are_refused(op: object, channels: int) -> None:
     with pytest.raises(InvalidArchitecture, match=r"channels|width"):
         OpCall(op=op, inputs=(EVEN,), channels=channels, stride=2).output()  # type: ignore[arg-type]
+
+
+def test_counting_does_not_import_torch() -> None:
+    program = (
+        "import sys; from segtailor.core.plan import OpCall, Shape; from segtailor.ops import Conv\n"
+        "assert OpCall(op=Conv(), inputs=(Shape(8, 4, 4),), channels=8).macs() == 9216\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_every_registered_operator_is_a_frozen_dataclass_with_a_docstring() -> None:

@@ -12,27 +12,28 @@ from typing import Any
 
 import pytest
 import torch
+from segtailor.recipes.systems import Occasion
 
 import segtailor
-from segtailor.api.searching import search, search_recipe
-from segtailor.api.training import Surroundings, resume, staged_recipe, train
 from segtailor.core.errors import DataProblem, InvalidArchitecture, UnknownName, Unsupported, UserError
 from segtailor.core.plan import Shape
+from segtailor.core.registry import SYSTEMS
 from segtailor.core.task import Task
 from segtailor.data import arrays
 from segtailor.data.synthetic import TASK
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.network import Network
 from segtailor.nets.weights import WeightsProblem
-from segtailor.recipes.choices import SearchChoices
-from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
-from segtailor.recipes.searching import SearchRecipe
-from segtailor.recipes.staged_training import StagedTrainRecipe
-from segtailor.recipes.systems import SYSTEMS, Occasion
-from segtailor.runs import Policy
+from segtailor.recipes.recipe import parse_recipe, recipe_document
+from segtailor.recipes.search import SearchRecipe
+from segtailor.recipes.train import StagedTrainRecipe
+from segtailor.runs import Context, Policy
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder, taps
 from segtailor.spaces.decoder_cell.encoders import ENCODERS, Encoder
+from segtailor.verbs.resume import resume
+from segtailor.verbs.search import SearchChoices, search, search_recipe
+from segtailor.verbs.train import published_training, train
 from tests.data.trees import write_image, write_mask
 from tests.search.tiny_encoder import TINY, finer_taps, layouts, three_taps
 
@@ -45,12 +46,12 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENCODERS, "tiny", TINY)
 
 
-def around(folder: Path) -> Surroundings:
-    return Surroundings(cache=folder / "cache", device="cpu", policy=Policy(tensorboard=False))
+def around(folder: Path) -> Context:
+    return Context(cache=folder / "cache", device="cpu", policy=Policy(tensorboard=False))
 
 
-def place(folder: Path) -> Place:
-    return Place(folder=folder / "run", cache=folder / "cache", device="cpu")
+def place(folder: Path) -> Context:
+    return Context(folder=folder / "run", cache=folder / "cache", device="cpu")
 
 
 def tiny(name: str = "auxcells", *, encoder: str = "tiny", trials: int = 4, **staged: Any) -> SearchRecipe:
@@ -281,7 +282,9 @@ def test_the_packaged_weights_are_taken_where_they_are_installed() -> None:
 def final(folder: Path, *names: str) -> StagedTrainRecipe:
     space = DecoderCell(encoder="tiny", channels=4, repeats=1)
     arch = space.architecture({decision.name: 0 for decision in space.decisions})
-    recipe = staged_recipe("auxcells", arch, list(names) or DATA, crop=(32, 64), surroundings=around(folder))
+    recipe = published_training(
+        "auxcells", arch, list(names) or DATA, crop=(32, 64), surroundings=around(folder)
+    )
     stages = tuple(replace(item, fit=replace(item.fit, steps=2, batch=2)) for item in recipe.stages)
     return replace(recipe, stages=stages)
 
@@ -289,7 +292,7 @@ def final(folder: Path, *names: str) -> StagedTrainRecipe:
 def test_the_final_training_has_the_four_stages_of_the_paper(tmp_path: Path) -> None:
     arch = segtailor.create("auxcells-arch0", classes=2).architecture
     others = ["synthetic:size=64x64,train=2,val=2", "synthetic:size=32x32,train=2,val=2", DATA]
-    found = staged_recipe("auxcells", arch, others, scale="paper", surroundings=around(tmp_path))
+    found = published_training("auxcells", arch, others, scale="paper", surroundings=around(tmp_path))
     fits = [stage.fit for stage in found.stages]
     assert [fit.loss.auxiliary_default for fit in fits] == [0.3, 0.25, 0.2, 0.15]
     assert [fit.epochs for fit in fits] == [30, 50, 50, 50]
@@ -301,11 +304,11 @@ def test_the_final_training_has_the_four_stages_of_the_paper(tmp_path: Path) -> 
     document = json.loads(json.dumps(recipe_document(found)))
     assert parse_recipe(document, what="recipe") == found
     with pytest.raises(UserError, match="one for all or three, not 2"):
-        staged_recipe("auxcells", arch, others[:2], surroundings=around(tmp_path))
+        published_training("auxcells", arch, others[:2], surroundings=around(tmp_path))
     with pytest.raises(UnknownName, match="no training is called 'auxcels'; did you mean 'auxcells'"):
-        staged_recipe("auxcels", arch, DATA, surroundings=around(tmp_path))
+        published_training("auxcels", arch, DATA, surroundings=around(tmp_path))
     with pytest.raises(Unsupported, match="family 'decoder_cell'"):
-        staged_recipe("auxcells", "lpsnet-step0", DATA, surroundings=around(tmp_path))
+        published_training("auxcells", "lpsnet-step0", DATA, surroundings=around(tmp_path))
 
 
 @pytest.mark.slow

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from segtailor.api.calibration import calibrate, latency_table, pack_name, run_folder
-from segtailor.api.training import resume
 from segtailor.core.errors import RunProblem, UnknownName, Unsupported, UserError
 from segtailor.core.plan import Shape
 from segtailor.costs.pack import Use
-from segtailor.recipes.calibrating import CalibrateRecipe
+from segtailor.recipes.calibrate import CalibrateRecipe
 from segtailor.recipes.recipe import parse_recipe, recipe_document
+from segtailor.verbs.calibrate import calibrate, latency_table, pack_name, run_folder
+from segtailor.verbs.resume import resume
 
 torch.set_num_threads(1)
 TINY = CalibrateRecipe(

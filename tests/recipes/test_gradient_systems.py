@@ -5,21 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 import segtailor.recipes.gradient_systems  # noqa: F401 - registers the systems
-from segtailor.api.searching import search_recipe
-from segtailor.api.training import Surroundings
+from segtailor.recipes.systems import Occasion
+
 from segtailor.core.plan import Shape
-from segtailor.core.space import SPACES
-from segtailor.core.strategy import STRATEGIES
+from segtailor.core.registry import SPACES, STRATEGIES, SYSTEMS
 from segtailor.costs import Use
-from segtailor.recipes.autortnet import ROBUSTNESS
-from segtailor.recipes.choices import SearchChoices
-from segtailor.recipes.fasterseg import ablation, latency_terms
 from segtailor.recipes.recipe import parse_recipe, recipe_document
-from segtailor.recipes.systems import SYSTEMS, Occasion
+from segtailor.runs import Context
 from segtailor.search.gradient_settings import Gradient
 from segtailor.spaces import published
+from segtailor.systems.autortnet import ROBUSTNESS
+from segtailor.systems.fasterseg import ablation, latency_terms
+from segtailor.verbs.search import SearchChoices, search_recipe
 
 OCCASION = Occasion(data="synthetic:size=96x160,train=8,val=2", size=(96, 160), crop=(96, 160))
 
@@ -43,7 +41,7 @@ def test_table_4_is_a_recipe_for_each_of_its_rows(scale: str) -> None:
 
 
 def test_a_budget_lets_the_cost_weight_move(tmp_path: Path) -> None:
-    around = Surroundings(cache=tmp_path)
+    around = Context(cache=tmp_path)
     free, bound = (
         search_recipe("squeezenas", OCCASION.data, SearchChoices(budget=budget), surroundings=around)
         for budget in (None, "5M")

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from segtailor.recipes.systems import Occasion
 
 import segtailor
-from segtailor.api.searching import search
-from segtailor.api.training import Surroundings, resume
 from segtailor.core.codec import to_json
 from segtailor.core.errors import UserError
 from segtailor.core.plan import Shape
+from segtailor.core.registry import SYSTEMS
 from segtailor.core.space import architecture_document, plan_of
 from segtailor.core.strategy import SearchProblem, Trial
 from segtailor.recipes.evaluators import judge_by_training
-from segtailor.recipes.searching import SearchRecipe, plan_document
-from segtailor.recipes.systems import SYSTEMS, Occasion
-from segtailor.runs import Policy, read_recipe
+from segtailor.recipes.search import SearchRecipe, plan_document
+from segtailor.runs import Context, Policy, read_recipe
 from segtailor.spaces import published
+from segtailor.verbs.resume import resume
+from segtailor.verbs.search import search
 
 DATA = "synthetic:size=32x64,train=8,val=2"
 OCCASION = Occasion(data=DATA, size=(32, 64), crop=(32, 64))
@@ -35,8 +36,8 @@ def tiny(name: str = "lpsnet", **settings: Any) -> SearchRecipe:
     return replace(recipe, training=replace(recipe.training, fit=fit), strategy=strategy)
 
 
-def around(folder: Path) -> Surroundings:
-    return Surroundings(cache=folder / "cache", device="cpu", policy=Policy(tensorboard=False))
+def around(folder: Path) -> Context:
+    return Context(cache=folder / "cache", device="cpu", policy=Policy(tensorboard=False))
 
 
 def trial(tmp_path: Path, **changes: Any) -> Trial:

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part
+from segtailor.recipes.systems import Occasion
 
-from segtailor.api.searching import search, search_recipe
-from segtailor.api.training import Surroundings
 from segtailor.core.errors import UnknownName, Unsupported, UserError
 from segtailor.core.plan import Shape
+from segtailor.core.registry import SYSTEMS
 from segtailor.core.space import parse_architecture, plan_of
 from segtailor.costs.keys import key_of
 from segtailor.costs.pack import Entry, Pack
 from segtailor.data.synthetic import TASK
-from segtailor.recipes.choices import SearchChoices
-from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part, parse_limit
-from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
-from segtailor.recipes.searching import SearchRecipe
-from segtailor.recipes.systems import SYSTEMS, Occasion
+from segtailor.recipes.recipe import parse_recipe, recipe_document
+from segtailor.recipes.search import SearchRecipe
+from segtailor.runs import Context
 from segtailor.search import Processes, Ray, Serial
 from segtailor.spaces.scalable_path import ScalablePath
+from segtailor.verbs.search import SearchChoices, parse_limit, search, search_recipe
 
 DATA = "synthetic:size=64x128,train=8,val=2"
 OCCASION = Occasion(data=DATA, size=(64, 128), crop=(64, 128))
@@ -33,8 +33,8 @@ def recipe(name: str = "lpsnet", scale: Any = "small") -> SearchRecipe:
     return SYSTEMS.get(name)(scale, OCCASION)
 
 
-def place(tmp_path: Path) -> Place:
-    return Place(folder=tmp_path / "run", cache=tmp_path / "cache", device="cpu")
+def place(tmp_path: Path) -> Context:
+    return Context(folder=tmp_path / "run", cache=tmp_path / "cache", device="cpu")
 
 
 @pytest.mark.parametrize("name", SYSTEMS.names())
@@ -124,7 +124,7 @@ def test_what_cannot_work_is_refused_before_the_run(change: Any, words: str, tmp
 
 
 def test_choices_change_the_recipe_and_wrong_ones_are_explained(tmp_path: Path) -> None:
-    around = Surroundings(cache=tmp_path)
+    around = Context(cache=tmp_path)
 
     def asked(changes: tuple[str, ...] = (), **choices: Any) -> SearchRecipe:
         return search_recipe("lpsnet", DATA, SearchChoices(**choices), changes=changes, surroundings=around)
@@ -161,7 +161,7 @@ def test_a_search_keeps_its_latency_table_and_needs_the_pack_no_more(tmp_path: P
     file = tmp_path / "pack.json"
     pack.write(file)
     choices = SearchChoices(pack=file, budget="0.2ms")
-    around = Surroundings(cache=tmp_path / "cache")
+    around = Context(cache=tmp_path / "cache")
     found = search_recipe("lpsnet", DATA, choices, image=(32, 64), surroundings=around)
     job = found.job(place(tmp_path))
     (start,) = job.preview()

@@ -9,26 +9,23 @@ from typing import Any
 
 import pytest
 import torch
+from segtailor.recipes.parts import Part
 
-from segtailor.api.searching import search, search_recipe
-from segtailor.api.training import Surroundings
 from segtailor.core.codec import to_json
 from segtailor.core.errors import RunProblem, Unsupported
 from segtailor.core.space import architecture_document, read_architecture
 from segtailor.core.strategy import Trial, TrialResult
 from segtailor.data.augment import Augment
-from segtailor.recipes.choices import SearchChoices
 from segtailor.recipes.evaluators import judge_by_slicing
-from segtailor.recipes.parts import Part
-from segtailor.recipes.recipe import Place
-from segtailor.recipes.searching import SearchRecipe
-from segtailor.runs import Layout, Policy
+from segtailor.recipes.search import SearchRecipe
+from segtailor.runs import Context, Layout, Policy
 from segtailor.search.evaluators.shared import SharedEvaluator
 from segtailor.search.evaluators.train import TrainEvaluator
 from segtailor.search.gradient_settings import Choice
 from segtailor.search.saved_supernet import DESCRIPTION, WEIGHTS, load_supernet, read_facts
 from segtailor.training.settings import FitSettings
 from segtailor.training.state import read_state
+from segtailor.verbs.search import SearchChoices, search, search_recipe
 from tests.search.gradient_toys import OPTIONS, ToyOpsArchitecture, settings
 
 DATA = "synthetic:size=32x64,train=8,val=2"
@@ -40,7 +37,7 @@ class Trained:
 
     folder: Path
     result: dict[str, Any]
-    around: Surroundings
+    around: Context
 
     @property
     def supernet(self) -> Path:
@@ -52,7 +49,7 @@ class Trained:
         return replace(recipe(), strategy=strategy, evaluator="shared", shared=shared, **changes)
 
     def judge(self, asked: SearchRecipe, blocks: tuple[str, ...]) -> TrialResult:
-        problem = asked.problem(Place(folder=self.folder, cache=self.around.cache, device="cpu"))
+        problem = asked.problem(Context(folder=self.folder, cache=self.around.cache, device="cpu"))
         assert problem.evaluator is not None
         plain: Any = architecture_document(ToyOpsArchitecture(blocks=blocks))
         trial = Trial(id=0, architecture=plain, evaluator=problem.evaluator.settings)
@@ -73,7 +70,7 @@ def recipe(**strategy: Any) -> SearchRecipe:
 
 
 def searched(folder: Path, **strategy: Any) -> Trained:
-    around = Surroundings(cache=folder / "cache", device="cpu", policy=Policy(tensorboard=False))
+    around = Context(cache=folder / "cache", device="cpu", policy=Policy(tensorboard=False))
     result: Any = search(recipe(**strategy), folder / "run", surroundings=around)
     return Trained(folder=folder / "run", result=result, around=around)
 

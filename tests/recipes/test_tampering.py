@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from segtailor.recipes.systems import Occasion
 
-from segtailor.api.reporting import report
-from segtailor.api.searching import search
-from segtailor.api.training import Surroundings, resume
 from segtailor.core.errors import Interrupted, RunProblem
 from segtailor.core.job import Step
-from segtailor.recipes.searching import SearchRecipe
-from segtailor.recipes.systems import SYSTEMS, Occasion
-from segtailor.runs import Layout, Policy, Quiet
+from segtailor.core.registry import SYSTEMS
+from segtailor.recipes.search import SearchRecipe
+from segtailor.runs import Context, Layout, Policy, Quiet
 from segtailor.spaces.decoder_cell.encoders import ENCODERS
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.delivering import export, int8
+from segtailor.verbs.report import report
+from segtailor.verbs.resume import resume
+from segtailor.verbs.search import search
 from tests.search.tiny_encoder import TINY
 from tests.tailoring.test_job import recipe as tailor_recipe
 
@@ -79,7 +80,7 @@ def test_a_fingerprint_that_is_a_path_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     monkeypatch.setitem(ENCODERS, "tiny", TINY)
-    around = Surroundings(cache=tmp_path / "cache", device="cpu", policy=POLICY)
+    around = Context(cache=tmp_path / "cache", device="cpu", policy=POLICY)
     with pytest.raises(Interrupted):
         search(controller(), tmp_path / "a" / "run", surroundings=replace(around, display=Impatient(steps)))
     tampered(tmp_path / "a" / "run", "../../x")
@@ -103,7 +104,7 @@ def test_what_a_run_directory_tells_does_not_enter_the_cache_that_all_searches_s
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ENCODERS, "tiny", TINY)
-    around = Surroundings(cache=tmp_path / "theirs", device="cpu", policy=POLICY)
+    around = Context(cache=tmp_path / "theirs", device="cpu", policy=POLICY)
     with pytest.raises(Interrupted):
         search(controller(), tmp_path / "run", surroundings=replace(around, display=Impatient(5)))
     told = len(list((tmp_path / "theirs" / "trials").iterdir()))
@@ -113,7 +114,7 @@ def test_what_a_run_directory_tells_does_not_enter_the_cache_that_all_searches_s
 
 
 def stage(folder: Path, **outcomes: Any) -> Context:
-    around = Surroundings(cache=folder / "cache", device="cpu")
+    around = Context(cache=folder / "cache", device="cpu")
     folder.mkdir(exist_ok=True)
     return Context(recipe=tailor_recipe(), folder=folder, around=around, outcomes=outcomes)
 

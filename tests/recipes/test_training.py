@@ -4,44 +4,38 @@ from pathlib import Path
 
 import pytest
 import torch
+from segtailor.api.training import _seen
 
 import segtailor
-from segtailor.api.training import (
-    Surroundings,
-    _seen,
-    evaluate,
-    resume,
-    run,
-    train,
-    train_recipe,
-    usual_crop,
-)
 from segtailor.core.errors import DataProblem, RunProblem, UserError
 from segtailor.core.task import Task
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, save_bundle
-from segtailor.nets.committee import Committee
-from segtailor.nets.inference import enlarge
-from segtailor.recipes.overrides import overridden
-from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
-from segtailor.recipes.training import TrainRecipe
+from segtailor.nets.teacher import Ensemble
+from segtailor.recipes.recipe import carry_out, parse_recipe, recipe_document, set_fields
+from segtailor.recipes.train import TrainRecipe, largest_crop, train_recipe
+from segtailor.runs import Context
+from segtailor.tasks.enlarging import enlarge
+from segtailor.verbs.eval import evaluate
+from segtailor.verbs.resume import resume
+from segtailor.verbs.train import train
 from tests.data.trees import write_pairs
 
 DATA = "synthetic:size=32x64,train=8,val=4,seed=0"
 
 
 @pytest.fixture
-def around(tmp_path: Path) -> Surroundings:
-    return Surroundings(cache=tmp_path / "cache", device="cpu")
+def around(tmp_path: Path) -> Context:
+    return Context(cache=tmp_path / "cache", device="cpu")
 
 
-def recipe(around: Surroundings, *changes: str, model: str = "lpsnet-step0") -> TrainRecipe:
+def recipe(around: Context, *changes: str, model: str = "lpsnet-step0") -> TrainRecipe:
     basic = ["fit.steps=2", "fit.batch=4"]
     return train_recipe(model, DATA, crop=(32, 64), changes=[*basic, *changes], surroundings=around)
 
 
-def test_a_recipe_survives_its_file(around: Surroundings) -> None:
+def test_a_recipe_survives_its_file(around: Context) -> None:
     made = recipe(around, "fit.schedule.warmup=3", "reparameterise=true")
     again = parse_recipe(json.loads(json.dumps(recipe_document(made))), what="recipe")
     assert again == made
@@ -49,11 +43,11 @@ def test_a_recipe_survives_its_file(around: Surroundings) -> None:
         parse_recipe({"kind": "cook"}, what="recipe")
 
 
-def test_the_usual_crop_fits_every_image_in_steps_of_32(around: Surroundings) -> None:
+def test_the_usual_crop_fits_every_image_in_steps_of_32(around: Context) -> None:
     pixels = open_pixels(locate("synthetic:size=70x150,train=2,val=1"), "train", around.cache)
-    assert usual_crop(pixels) == (64, 128)
+    assert largest_crop(pixels) == (64, 128)
     tiny = open_pixels(locate("synthetic:size=20x40,train=2,val=1"), "train", around.cache)
-    assert usual_crop(tiny) == (20, 32)
+    assert largest_crop(tiny) == (20, 32)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +61,7 @@ def test_the_usual_crop_fits_every_image_in_steps_of_32(around: Surroundings) ->
     ],
 )
 def test_every_family_trains_to_a_bundle(
-    model: str, changes: list[str], around: Surroundings, tmp_path: Path
+    model: str, changes: list[str], around: Context, tmp_path: Path
 ) -> None:
     result = train(recipe(around, *changes, model=model), tmp_path / "run", check=False, surroundings=around)
     bundle = segtailor.load(str(result["model"]))
@@ -75,7 +69,7 @@ def test_every_family_trains_to_a_bundle(
     assert scores["miou"] == pytest.approx(result["miou"], abs=1e-6)
 
 
-def test_a_resumed_finished_run_returns_its_result(around: Surroundings, tmp_path: Path) -> None:
+def test_a_resumed_finished_run_returns_its_result(around: Context, tmp_path: Path) -> None:
     first = train(recipe(around), tmp_path / "run", surroundings=around)
     assert resume(tmp_path / "run", surroundings=around) == first
 
@@ -88,35 +82,35 @@ def teacher(folder: Path, classes: int) -> str:
     return str(folder)
 
 
-def test_distillation_from_a_bundle(around: Surroundings, tmp_path: Path) -> None:
+def test_distillation_from_a_bundle(around: Context, tmp_path: Path) -> None:
     folder = teacher(tmp_path / "teacher", locate(DATA).task.outputs)
     made = recipe(around, f"teacher={folder}", "fit.distill.kind=kl")
-    plain = run(recipe(around), tmp_path / "plain", surroundings=around)
-    taught = run(made, tmp_path / "taught", surroundings=around)
+    plain = carry_out(recipe(around), tmp_path / "plain", surroundings=around)
+    taught = carry_out(made, tmp_path / "taught", surroundings=around)
     weights = [segtailor.load(str(result["model"])).network.state_dict() for result in (plain, taught)]
     assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_several_teachers_are_followed_in_their_mean(around: Surroundings, tmp_path: Path) -> None:
+def test_several_teachers_are_followed_in_their_mean(around: Context, tmp_path: Path) -> None:
     classes = locate(DATA).task.outputs
     teacher(tmp_path / "several" / "one", classes)
     teacher(tmp_path / "several" / "two" / "weights", classes)
     made = recipe(around, f"teacher={tmp_path / 'several'}", "fit.distill.kind=kl")
-    followed = made.job(Place(folder=tmp_path / "run", cache=around.cache, device="cpu")).fit.teacher
-    assert isinstance(followed, Committee)
+    followed = made.job(Context(folder=tmp_path / "run", cache=around.cache, device="cpu")).fit.teacher
+    assert isinstance(followed, Ensemble)
     assert len(followed.members) == 2
     image = torch.randn(1, 3, 32, 64)
     one, two = (member(image) for member in followed.members)
     torch.testing.assert_close(followed(image), (one + two) / 2)
     teacher(tmp_path / "several" / "three", 3)
     with pytest.raises(UserError, match="three knows 3 classes"):
-        made.job(Place(folder=tmp_path / "run", cache=around.cache, device="cpu"))
+        made.job(Context(folder=tmp_path / "run", cache=around.cache, device="cpu"))
 
 
 def test_members_of_other_strides_meet_at_the_finest(tmp_path: Path) -> None:
     coarse, fine = (segtailor.create(name, classes=4) for name in ("lpsnet-s", "squeezenas-lat-small"))
     image = torch.randn(1, 3, 64, 96)
-    together = Committee([coarse, fine]).eval()
+    together = Ensemble([coarse, fine]).eval()
     with torch.no_grad():
         found, finest = together(image), fine(image)
         assert found.shape == finest.shape
@@ -124,13 +118,15 @@ def test_members_of_other_strides_meet_at_the_finest(tmp_path: Path) -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_a_teacher_of_other_classes_is_refused(around: Surroundings, tmp_path: Path) -> None:
+def test_a_teacher_of_other_classes_is_refused(around: Context, tmp_path: Path) -> None:
     folder = teacher(tmp_path / "teacher", 3)
     with pytest.raises(UserError, match="knows 3 classes"):
-        run(recipe(around, f"teacher={folder}", "fit.distill.kind=kl"), tmp_path / "run", surroundings=around)
+        carry_out(
+            recipe(around, f"teacher={folder}", "fit.distill.kind=kl"), tmp_path / "run", surroundings=around
+        )
 
 
-def test_training_can_start_from_a_bundle_of_another_task(around: Surroundings, tmp_path: Path) -> None:
+def test_training_can_start_from_a_bundle_of_another_task(around: Context, tmp_path: Path) -> None:
     folder = tmp_path / "start"
     network = segtailor.create("lpsnet-step0", classes=3, seed=9)
     save_bundle(folder, Model(network=network, task=type(locate(DATA).task)(classes=("a", "b", "c"))))
@@ -139,15 +135,13 @@ def test_training_can_start_from_a_bundle_of_another_task(around: Surroundings, 
     torch.testing.assert_close(built.state_dict()[block], network.state_dict()[block])
 
 
-def test_scores_need_the_same_number_of_classes(around: Surroundings, tmp_path: Path) -> None:
+def test_scores_need_the_same_number_of_classes(around: Context, tmp_path: Path) -> None:
     folder = teacher(tmp_path / "t", 3)
     with pytest.raises(DataProblem, match="3 classes"):
         evaluate(folder, DATA, surroundings=around)
 
 
-def test_scores_say_where_classes_of_one_number_have_other_names(
-    around: Surroundings, tmp_path: Path
-) -> None:
+def test_scores_say_where_classes_of_one_number_have_other_names(around: Context, tmp_path: Path) -> None:
     result = train(recipe(around), tmp_path / "run", check=False, surroundings=around)
     model = segtailor.load(str(result["model"]))
     assert evaluate(model, DATA, surroundings=around)["warnings"] == []
@@ -157,17 +151,15 @@ def test_scores_say_where_classes_of_one_number_have_other_names(
 
 
 @pytest.mark.parametrize("split", ["trainval", "val+train"])
-def test_scoring_on_images_that_also_train_is_refused(
-    split: str, around: Surroundings, tmp_path: Path
-) -> None:
-    place = Place(folder=tmp_path, cache=around.cache, device="cpu")
+def test_scoring_on_images_that_also_train_is_refused(split: str, around: Context, tmp_path: Path) -> None:
+    place = Context(folder=tmp_path, cache=around.cache, device="cpu")
     with pytest.raises(DataProblem, match=r"share the images of 'val'.*val_split=null"):
         recipe(around, f"train_split={split}").job(place)
     recipe(around, f"train_split={split}", "val_split=null").job(place)
 
 
 def test_a_final_training_uses_every_image_and_its_scores_on_them_are_told_as_seen(
-    around: Surroundings, tmp_path: Path
+    around: Context, tmp_path: Path
 ) -> None:
     made = recipe(around, "train_split=train+val", "val_split=null")
     result = train(made, tmp_path / "run", surroundings=around)
@@ -183,7 +175,7 @@ def test_a_final_training_uses_every_image_and_its_scores_on_them_are_told_as_se
 
 @pytest.mark.slow
 def test_half_precision_hardly_changes_the_scores_of_a_trained_network(
-    around: Surroundings, tmp_path: Path
+    around: Context, tmp_path: Path
 ) -> None:
     data = "synthetic:size=64x128,train=32,val=16,seed=0"
     changes = ["fit.steps=60", "fit.batch=8", "fit.optimiser=adamw", "fit.lr=0.004"]
@@ -211,18 +203,18 @@ def test_what_is_shipped_knows_its_data_wherever_they_are(data: str, split: str,
 
 def test_overrides_reach_into_optional_parts() -> None:
     base = {"fit": {"lr": 1, "distill": None}, "list": [1]}
-    assert overridden(base, ["fit.distill.kind=l2", "fit.lr=0.5"])["fit"] == {
+    assert set_fields(base, ["fit.distill.kind=l2", "fit.lr=0.5"])["fit"] == {
         "lr": 0.5,
         "distill": {"kind": "l2"},
     }
     assert base["fit"] == {"lr": 1, "distill": None}
     with pytest.raises(UserError, match="single value"):
-        overridden(base, ["list.x=1"])
-    both = overridden(base, ["fit.distill.kind=l2", "fit.distill.weight=3"])
+        set_fields(base, ["list.x=1"])
+    both = set_fields(base, ["fit.distill.kind=l2", "fit.distill.weight=3"])
     assert both["fit"]["distill"] == {"kind": "l2", "weight": 3}
 
 
-def test_a_run_does_not_go_on_with_other_data(around: Surroundings, tmp_path: Path) -> None:
+def test_a_run_does_not_go_on_with_other_data(around: Context, tmp_path: Path) -> None:
     photos = write_pairs(tmp_path / "photos", [f"{index}" for index in range(6)])
     made = train_recipe(
         "lpsnet-step0",
@@ -231,7 +223,7 @@ def test_a_run_does_not_go_on_with_other_data(around: Surroundings, tmp_path: Pa
         changes=["fit.steps=2", "fit.batch=2"],
         surroundings=around,
     )
-    place = Place(folder=tmp_path / "run", cache=around.cache, device="cpu")
+    place = Context(folder=tmp_path / "run", cache=around.cache, device="cpu")
     state = tmp_path / "state"
     state.mkdir()
     made.job(place).save(state)
@@ -243,9 +235,7 @@ def test_a_run_does_not_go_on_with_other_data(around: Surroundings, tmp_path: Pa
         made.job(place).load(state)
 
 
-def test_a_coefficient_for_an_output_that_is_not_there_is_refused(
-    around: Surroundings, tmp_path: Path
-) -> None:
+def test_a_coefficient_for_an_output_that_is_not_there_is_refused(around: Context, tmp_path: Path) -> None:
     made = recipe(around, 'fit.loss.auxiliary={"aux9": 0.3}', model="auxcells-arch0")
     with pytest.raises(UserError, match="no output of this network is called 'aux9'"):
         train(made, tmp_path / "run", check=False, surroundings=around)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from segtailor.api.training import Surroundings, train, train_recipe
-from segtailor.runs import Layout
+from segtailor.recipes.train import train_recipe
+from segtailor.runs import Context, Layout
+from segtailor.verbs.train import train
 
 DATA = "synthetic:size=32x64,train=12,val=4,seed=0"
 SETTINGS = [
@@ -41,7 +42,7 @@ def digest(folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ten_kills_change_no_bit_of_the_weights(tmp_path: Path) -> None:
-    around = Surroundings(cache=tmp_path / "cache", device="cpu")
+    around = Context(cache=tmp_path / "cache", device="cpu")
     recipe = train_recipe("lpsnet-step0", DATA, crop=(32, 64), changes=SETTINGS, surroundings=around)
     train(recipe, tmp_path / "whole", surroundings=around)
     folder = tmp_path / "killed"

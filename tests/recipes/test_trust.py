@@ -10,25 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from segtailor.recipes.systems import Occasion
 
-from segtailor.api.searching import search
-from segtailor.api.training import Surroundings, resume
-from segtailor.cli.main import run as command
 from segtailor.core.codec import to_json
 from segtailor.core.errors import UserError
-from segtailor.core.space import SPACES, architecture_document
+from segtailor.core.registry import SPACES, SYSTEMS
+from segtailor.core.space import architecture_document
 from segtailor.core.strategy import SearchProblem, Trial
 from segtailor.core.trust import Untrusted
 from segtailor.data.augment import Augment
 from segtailor.data.synthetic import TASK
-from segtailor.recipes.recipe import Place, recipe_document
-from segtailor.recipes.searching import SearchRecipe
-from segtailor.recipes.staged_judging import judge_in_stages
-from segtailor.recipes.systems import SYSTEMS, Occasion
-from segtailor.recipes.training import TrainRecipe
-from segtailor.runs import Policy
+from segtailor.recipes.evaluators import judge_in_stages
+from segtailor.recipes.recipe import recipe_document
+from segtailor.recipes.search import SearchRecipe
+from segtailor.recipes.train import TrainRecipe
+from segtailor.runs import Context, Policy
 from segtailor.spaces.decoder_cell.encoders import ENCODERS
 from segtailor.tailoring.context import Context
+from segtailor.verbs.main import run as command
+from segtailor.verbs.resume import resume
+from segtailor.verbs.search import search
 from tests.search.tiny_encoder import TINY
 
 DATA = "synthetic:size=32x64,train=10,val=2"
@@ -59,8 +60,8 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "ran"
 
 
-def around(folder: Path, **more: Any) -> Surroundings:
-    return Surroundings(cache=folder / "cache", device="cpu", policy=Policy(tensorboard=False), **more)
+def around(folder: Path, **more: Any) -> Context:
+    return Context(cache=folder / "cache", device="cpu", policy=Policy(tensorboard=False), **more)
 
 
 def staged(name: str = "auxcells", **changes: Any) -> SearchRecipe:
@@ -166,7 +167,7 @@ def test_a_received_recipe_contacts_no_ray_cluster_unless_trusted(tmp_path: Path
     recipe = replace(recipe, executor=replace(recipe.executor, kind="ray", address="10.255.255.1:6379"))
     with pytest.raises(Untrusted, match=r"Ray cluster at '10\.255\.255\.1:6379'.*--trust-code"):
         resume(received(tmp_path / "run", recipe_document(recipe)), surroundings=around(tmp_path))
-    place = Place(folder=tmp_path / "other", cache=tmp_path / "cache", device="cpu")
+    place = Context(folder=tmp_path / "other", cache=tmp_path / "cache", device="cpu")
     assert recipe.problem(place).executor is not None  # as typed; it connects when the search starts
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from segtailor import api
-from segtailor.cli.main import run
 from segtailor.core.codec import read_json
 from segtailor.report.html import render
 from segtailor.report.reading import report_of
 from segtailor.report.views import sections
+from segtailor.verbs.main import run
 
 pytestmark = pytest.mark.slow
 DATA = "synthetic:size=64x128,train=8,val=4,seed=0"

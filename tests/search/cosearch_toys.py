@@ -9,17 +9,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from segtailor.core.objective import Power
-from segtailor.core.plan import OPERATORS, OpCall, Plan, Shape
+from segtailor.core.plan import OpCall, Plan, Shape
+from segtailor.core.registry import OPERATORS
 from segtailor.core.strategy import Halves, Problem
 from segtailor.core.task import Task
 from segtailor.costs import Macs
 from segtailor.data.augment import Augment
 from segtailor.data.dataset import Pair
-from segtailor.recipes.fasterseg import fasterseg
 from segtailor.search.gradient_settings import Gradient
 from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.spaces.multi_resolution.architecture import CELL_OPERATORS
 from segtailor.spaces.multi_resolution.layers import OPERATORS_BY_NAME
+from segtailor.systems.fasterseg import fasterseg
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from segtailor.core.objective import Linear
 from segtailor.core.plan import IMAGE, OpCall, Operator, Plan, PlanBuilder, Shape
-from segtailor.core.space import SPACES, Decision, Picks
+from segtailor.core.registry import SPACES
+from segtailor.core.space import Decision, Picks
 from segtailor.core.strategy import Halves, Problem
 from segtailor.core.task import IGNORE, Task
 from segtailor.costs import Macs

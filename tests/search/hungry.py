@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from segtailor.core.plan import Shape
-from segtailor.core.space import SPACES
+from segtailor.core.registry import SPACES
 from segtailor.nets.relax import Live, Weights
 from segtailor.nets.supernet import Outputs, SupernetSettings
 from tests.search.gradient_toys import ToyOps, ToyOpsSupernet

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 from segtailor.core.errors import DataProblem, Diverged
 from segtailor.core.objective import Within
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.space import SPACES, Decision, Picks, parse_architecture
+from segtailor.core.registry import SPACES
+from segtailor.core.space import Decision, Picks, parse_architecture
 from segtailor.core.strategy import Evaluator, Executor, Problem, Trial, TrialResult
 from segtailor.core.task import Task
 from segtailor.ops import Conv

@@ -15,7 +15,8 @@ import torch
 
 from segtailor.core.errors import RunProblem
 from segtailor.core.objective import Linear
-from segtailor.core.space import SPACES, Decision
+from segtailor.core.registry import SPACES
+from segtailor.core.space import Decision
 from segtailor.core.strategy import Judged, Problem, SearchProblem, TrialResult
 from segtailor.search import Controller, RandomSearch
 from segtailor.search.policy import Policy, assign_heads, ppo_loss

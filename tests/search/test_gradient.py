@@ -14,8 +14,9 @@ import torch
 from segtailor.core.errors import DataProblem, MissingCost, RunProblem, Unsupported, UserError
 from segtailor.core.objective import Within
 from segtailor.core.plan import OpCall, Plan, Shape
+from segtailor.core.registry import STRATEGIES
 from segtailor.core.space import parse_architecture
-from segtailor.core.strategy import STRATEGIES, Halves, SearchProblem
+from segtailor.core.strategy import Halves, SearchProblem
 from segtailor.costs import Macs
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.search.gradient import GradientSearch

@@ -21,8 +21,6 @@ from segtailor.costs.keys import key_of
 from segtailor.costs.pack import Entry
 from segtailor.data.synthetic import Synthetic
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.recipes.autortnet import ROBUSTNESS, autortnet, robustness
-from segtailor.recipes.squeezenas import squeezenas
 from segtailor.search.choosing import Choosing, sampled_picks
 from segtailor.search.gradient import GradientSearch
 from segtailor.search.gradient_settings import Choice, CostTerm, Gradient, Learning, LogitOptimiser
@@ -31,6 +29,8 @@ from segtailor.search.prices import Prices
 from segtailor.search.saved_supernet import load_supernet, read_facts
 from segtailor.spaces.hyper_cell import OWN_PATHS, HyperCell, MultiScale
 from segtailor.spaces.inverted_residual import InvertedResidual
+from segtailor.systems.autortnet import ROBUSTNESS, autortnet, robustness
+from segtailor.systems.squeezenas import squeezenas
 from segtailor.testing import check_strategy
 
 SIZE = (32, 64)

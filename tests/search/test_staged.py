@@ -21,8 +21,7 @@ from segtailor.core.task import Preprocessing, Task
 from segtailor.data.augment import Augment
 from segtailor.data.cache import Pixels
 from segtailor.nets.teacher import Teacher, teacher_of
-from segtailor.recipes.evaluators import halved_pixels
-from segtailor.recipes.staged_judging import open_encoder
+from segtailor.recipes.evaluators import halved_pixels, open_encoder
 from segtailor.search.evaluators import staged as staged_module
 from segtailor.search.evaluators.early_stop import EarlyStop
 from segtailor.search.evaluators.features import FixedEncoder, central, crops

@@ -9,7 +9,8 @@ import pytest
 
 from segtailor.core.codec import adapter, from_json, to_json
 from segtailor.core.errors import Unsupported
-from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem, TrialResult
+from segtailor.core.registry import STRATEGIES
+from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem, TrialResult
 from segtailor.search import Evolution, Expansion, Halving, RandomSearch
 from segtailor.search.front import crowding, dominates, layers, pareto, survivors
 from segtailor.search.prices import Prices

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segtailor.cli.serve_verb import run_until_interrupted
 from segtailor.core.task import Task
 from segtailor.serving.connection import Traffic
 from segtailor.serving.demo import Demo, Limits
 from segtailor.serving.server import open_server
+from segtailor.verbs.serve import run_until_interrupted
 
 TASK = Task(classes=("dark", "bright"))
 

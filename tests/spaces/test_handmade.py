@@ -14,32 +14,28 @@ from torch import Tensor
 from torch.nn import functional
 
 import segtailor
-from segtailor.api.training import Surroundings, train, train_recipe
 from segtailor.core.errors import InvalidArchitecture, UnknownName, Unsupported
-from segtailor.core.plan import OPERATORS, Plan, Shape
+from segtailor.core.plan import Plan, Shape
 from segtailor.core.receptive import receptive_field
-from segtailor.core.space import (
-    SPACES,
-    architecture_document,
-    families,
-    family_name,
-    family_of,
-    parse_architecture,
-)
+from segtailor.core.registry import OPERATORS, SPACES
+from segtailor.core.space import architecture_document, families, family_name, family_of, parse_architecture
 from segtailor.core.task import Task
 from segtailor.costs.keys import call_of, key_of
 from segtailor.deploy.export import export_onnx
 from segtailor.deploy.fold import inference_form, norm_pairs
 from segtailor.deploy.verify import verify_onnx
 from segtailor.nets.bundle import Model, save_bundle
-from segtailor.nets.inference import enlarge
 from segtailor.nets.network import Network
-from segtailor.ops.arithmetic import NORM
-from segtailor.recipes.calibrating import CalibrateRecipe
+from segtailor.ops.arithmetic import NORM_PARAMS
+from segtailor.recipes.calibrate import CalibrateRecipe
+from segtailor.recipes.train import train_recipe
+from segtailor.runs import Context
 from segtailor.spaces.handmade import Handmade, HandmadeArchitecture
 from segtailor.spaces.handmade.architecture import NAMES
+from segtailor.tasks.enlarging import enlarge
 from segtailor.testing import check_architecture, check_space
 from segtailor.testing.supernets import scramble
+from segtailor.verbs.train import train
 from tests.support import FIXTURES
 
 GOLDEN = json.loads((FIXTURES.parent / "golden" / "baselines.json").read_text())
@@ -61,7 +57,7 @@ def norm_values(plan: Plan) -> int:
     """Count the learnable values of norms from the built network, not from the operators' arithmetic."""
     with torch.device("meta"):
         network = Network(plan)
-    return NORM * sum(
+    return NORM_PARAMS * sum(
         part.num_features for part in network.modules() if isinstance(part, torch.nn.BatchNorm2d)
     )
 
@@ -271,7 +267,7 @@ def test_twenty_steps_of_training_reduce_the_loss_of_every_output(name: str) -> 
 
 @pytest.mark.slow
 def test_a_baseline_trains_to_a_bundle_by_name(tmp_path: Path) -> None:
-    around = Surroundings(cache=tmp_path / "cache", device="cpu")
+    around = Context(cache=tmp_path / "cache", device="cpu")
     changes = ["fit.steps=2", "fit.batch=4"]
     data = "synthetic:size=64x64,train=8,val=4,seed=0"
     recipe = train_recipe("ddrnet-23-slim", data, crop=(64, 64), changes=changes, surroundings=around)

@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional
 
 import segtailor
-from segtailor.api import plan as expand
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
 from segtailor.core.sampling import mutate, sample, sample_picks
@@ -27,6 +26,7 @@ from segtailor.spaces.hyper_cell import (
 )
 from segtailor.spaces.hyper_cell.architecture import empty_nodes
 from segtailor.spaces.hyper_cell.operators import AGGREGATION_OPS, CELL_OPS, operator
+from segtailor.spaces.networks import expand
 from segtailor.spaces.published import published, published_record
 from segtailor.testing import check_architecture, check_operator, check_space
 from tests.spaces.hyper_cell_twin import Twin

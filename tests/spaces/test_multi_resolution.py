@@ -10,7 +10,6 @@ import torch
 from torch.nn import functional
 
 import segtailor
-from segtailor.api import plan as expand
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.sampling import mutate, sample, sample_picks
@@ -25,6 +24,7 @@ from segtailor.spaces.multi_resolution import (
     Scores,
     derive,
 )
+from segtailor.spaces.networks import expand
 from segtailor.testing import check_architecture, check_space
 from tests.support import FIXTURES, deterministic_state, fixture, noise
 

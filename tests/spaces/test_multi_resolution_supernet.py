@@ -18,7 +18,7 @@ from segtailor.nets.network import Network
 from segtailor.nets.relax import live, one_hot
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.ops import Conv
-from segtailor.ops.zoomed import ZoomedConv
+from segtailor.ops.convolutions import ZoomedConv
 from segtailor.spaces import published
 from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.spaces.multi_resolution.architecture import Cell, MultiResolutionArchitecture

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import segtailor
-from segtailor.api.training import Surroundings
 from segtailor.core.task import Task
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, save_bundle
+from segtailor.runs import Context
 from segtailor.tailoring import delivering
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.delivering import contract, recommend, trivial_miou
@@ -30,7 +30,7 @@ def context(folder: Path, budget_ms: float) -> Context:
     request = replace(plan.request, target="cpu/eager/fp32?threads=1", budget_ms=budget_ms)
     small = replace(plan, request=request, image=(32, 64), timing_seconds=0.01)
     outcomes = {"recommend": {"model": str(folder / "weights")}, "int8": {"kept": False}}
-    around = Surroundings(cache=folder / "cache", device="cpu")
+    around = Context(cache=folder / "cache", device="cpu")
     return Context(recipe=small, folder=folder, around=around, outcomes=outcomes)
 
 

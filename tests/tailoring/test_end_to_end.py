@@ -8,15 +8,15 @@ import pytest
 import torch
 
 import segtailor
-from segtailor.api.networks import count
-from segtailor.api.training import Surroundings
-from segtailor.cli.main import run
 from segtailor.core.codec import read_json
 from segtailor.core.space import family_of
 from segtailor.report.numbers import amount
+from segtailor.runs import Context
+from segtailor.spaces.networks import count
 from segtailor.tailoring.choosing import SYSTEMS
 from segtailor.tailoring.run import carry_out, planned, requested
 from segtailor.tailoring.settings import Effort, TailorRecipe
+from segtailor.verbs.main import run
 from tests.schemas import conforming
 
 DATA = "synthetic:size=64x96,train=16,val=4,seed=1"
@@ -36,7 +36,7 @@ TINY = Effort(
 
 
 def tiny(
-    around: Surroundings,
+    around: Context,
     folder: Path,
     *,
     system: str = "auto",
@@ -56,7 +56,7 @@ def test_every_system_ends_with_an_exported_network_that_keeps_the_budget(
     tmp_path: Path, system: str
 ) -> None:
     torch.set_num_threads(1)
-    around, folder = Surroundings(cache=tmp_path / "cache", device="cpu"), tmp_path / "run"
+    around, folder = Context(cache=tmp_path / "cache", device="cpu"), tmp_path / "run"
     plan = tiny(around, folder, system=system)
     assert plan.system == system
     found = carry_out(plan, folder, around)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from segtailor.api.networks import count, published, resolve
-from segtailor.api.training import Surroundings
 from segtailor.core.space import architecture_document, family_of, fingerprint_of
 from segtailor.costs.pack import read_pack
 from segtailor.costs.trust import scaled
-from segtailor.runs import Layout
+from segtailor.runs import Context, Layout
+from segtailor.spaces.networks import count, resolve
+from segtailor.spaces.published import published
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.finding import KIN, OTHERS, SLACK, _pack_minutes, _worth_a_look, choose, pack, ready
 from tests.tailoring.test_job import recipe
@@ -39,7 +39,7 @@ def context(folder: Path, *, budget_ms: float, **known: float) -> Context:
     plan = recipe()
     request = replace(plan.request, target="cpu/eager/fp32?threads=1", budget_ms=budget_ms)
     plan = replace(plan, request=request, image=IMAGE, timing_seconds=0.01)
-    around = Surroundings(cache=folder / "cache", device="cpu")
+    around = Context(cache=folder / "cache", device="cpu")
     return Context(recipe=plan, folder=folder, around=around, outcomes=outcomes)
 
 
@@ -99,7 +99,7 @@ def searched(folder: Path, names: list[str], *, budget_ms: float, fastest_ms: fl
     }
     plan = replace(recipe(), system="lpsnet", image=IMAGE, data="synthetic:size=32x64,train=8,val=2")
     plan = replace(plan, request=replace(plan.request, budget_ms=budget_ms))
-    around = Surroundings(cache=folder / "cache", device="cpu")
+    around = Context(cache=folder / "cache", device="cpu")
     return Told(recipe=plan, folder=folder, around=around, outcomes=outcomes)
 
 

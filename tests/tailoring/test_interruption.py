@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from segtailor.api.training import Surroundings
 from segtailor.core.codec import read_json
 from segtailor.core.errors import Interrupted
-from segtailor.runs import Quiet
+from segtailor.runs import Context, Quiet
 from segtailor.tailoring.job import STAGES
 from segtailor.tailoring.run import carry_out, go_on
 from segtailor.tailoring.settings import TailorRecipe
@@ -82,14 +81,14 @@ def _alarms_are_a_second_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGVTALRM, before)
 
 
-def interrupted(plan: TailorRecipe, folder: Path, around: Surroundings, display: Stopping) -> None:
+def interrupted(plan: TailorRecipe, folder: Path, around: Context, display: Stopping) -> None:
     """Go on until the interruption, which must come."""
     with pytest.raises(Interrupted, match="segtailor resume"):
         begin_or_go_on(plan, folder, replace(around, display=display))
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
-def stop_in(stage: str, plan: TailorRecipe, folder: Path, around: Surroundings, *, work: float) -> None:
+def stop_in(stage: str, plan: TailorRecipe, folder: Path, around: Context, *, work: float) -> None:
     """Stop as a stage begins, where it holds a run so that this is saved, and in its middle if it has one."""
     interrupted(plan, folder, around, Stopping(stage))
     if stage in RUNS:  # first, because a run that is finished is not opened again
@@ -99,9 +98,7 @@ def stop_in(stage: str, plan: TailorRecipe, folder: Path, around: Surroundings, 
     assert not (folder / "stages" / f"{stage}.json").exists()
 
 
-def interrupted_within(
-    plan: TailorRecipe, folder: Path, around: Surroundings, *, stage: str, work: float
-) -> None:
+def interrupted_within(plan: TailorRecipe, folder: Path, around: Context, *, stage: str, work: float) -> None:
     """Interrupt a stage half-way; one that was quicker this time is undone and interrupted earlier."""
     file = folder / "stages" / f"{stage}.json"
     for part in range(1, TRIES):
@@ -116,7 +113,7 @@ def interrupted_within(
     raise AssertionError(f"stage '{stage}' could not be interrupted")
 
 
-def begin_or_go_on(plan: TailorRecipe, folder: Path, around: Surroundings) -> dict[str, Any]:
+def begin_or_go_on(plan: TailorRecipe, folder: Path, around: Context) -> dict[str, Any]:
     begun = (folder / "recipe.json").exists()
     return dict(go_on(folder, around) if begun else carry_out(plan, folder, around))
 
@@ -143,7 +140,7 @@ def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_p
     """Caches of their own let the second one make its own pack and judge candidates again; the budget is so loose that
     nothing hangs on a measured latency, the runtime one that needs no export to measure."""
     torch.set_num_threads(1)
-    places = [Surroundings(cache=tmp_path / f"cache{number}", device="cpu") for number in range(2)]
+    places = [Context(cache=tmp_path / f"cache{number}", device="cpu") for number in range(2)]
     whole, parts, watch = tmp_path / "whole", tmp_path / "parts", Watching()
     plan = tiny(places[0], whole, runtime="eager", budget_ms=LOOSE)
     plan = replace(plan, effort=replace(TINY, pack_minutes=0.02, pack_networks=2), search_limit_ms=LOOSE)
@@ -178,7 +175,7 @@ def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_p
 def test_files_of_a_runtime_are_the_same_after_interruptions_of_their_making(tmp_path: Path) -> None:
     """What is delivered is undone and made again, interrupted. Whether int8 pays is measured, so that may differ."""
     torch.set_num_threads(1)
-    around, folder, watch = Surroundings(cache=tmp_path / "cache", device="cpu"), tmp_path / "run", Watching()
+    around, folder, watch = Context(cache=tmp_path / "cache", device="cpu"), tmp_path / "run", Watching()
     plan = tiny(around, folder, budget_ms=LOOSE)
     first = dict(carry_out(plan, folder, replace(around, display=watch)))
     watch.message("stage end")

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from segtailor.api.training import Surroundings, train_recipe
 from segtailor.core.errors import Interrupted, UserError
-from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
+from segtailor.recipes.recipe import parse_recipe, recipe_document
+from segtailor.recipes.train import train_recipe
+from segtailor.runs import Context
 from segtailor.tailoring.choosing import choose
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.job import Tailoring
@@ -25,8 +26,8 @@ def recipe(seconds: float | None = None) -> TailorRecipe:
 def tailoring(
     folder: Path, stages: list[tuple[str, Callable[[Context], dict[str, Any]]]], **options: Any
 ) -> Tailoring:
-    place = Place(folder=folder, cache=folder / "cache")
-    return Tailoring(recipe=recipe(**options), place=place, around=Surroundings(), stages=stages)
+    place = Context(folder=folder, cache=folder / "cache")
+    return Tailoring(recipe=recipe(**options), place=place, around=Context(), stages=stages)
 
 
 def counting(log: list[str], name: str) -> tuple[str, Callable[[Context], dict[str, Any]]]:
@@ -119,7 +120,7 @@ def test_a_run_of_a_stage_goes_on_with_what_it_began_with(tmp_path: Path) -> Non
     """Resumed, less time is left, so a stage would be planned shorter: what it began with counts."""
     data, around = (
         "synthetic:size=32x64,train=4,val=2,seed=0",
-        Surroundings(cache=tmp_path / "c", device="cpu"),
+        Context(cache=tmp_path / "c", device="cpu"),
     )
     context = Context(recipe=recipe(), folder=tmp_path / "run", around=around)
     first, second = (

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from segtailor.api.training import Surroundings
 from segtailor.core.errors import UserError
-from segtailor.core.space import SPACES
-from segtailor.recipes.searching import SearchRecipe
+from segtailor.core.registry import SPACES
+from segtailor.recipes.search import SearchRecipe
+from segtailor.runs import Context
 from segtailor.tailoring.choosing import SYSTEMS
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.searches import by_gradients, search_recipe
@@ -31,7 +31,7 @@ def asked(folder: Path, system: str, *, pace: float = 1.0, **effort: Any) -> Sea
         search_limit_macs=LIMIT,
         effort=replace(plan.effort, supernet_steps=20, candidate_steps=12, **effort),
     )
-    around = Surroundings(cache=folder / "cache", device="cpu")
+    around = Context(cache=folder / "cache", device="cpu")
     return search_recipe(
         Context(recipe=plan, folder=folder, around=around, pace=pace), pack=None, priced=True
     )

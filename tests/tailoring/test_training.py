@@ -7,12 +7,13 @@ from random import Random
 
 import pytest
 
-from segtailor.api.networks import count, published
-from segtailor.api.training import Surroundings, train_recipe
 from segtailor.core.sampling import sample
 from segtailor.core.space import Architecture, architecture_document, family_of
-from segtailor.runs import Quiet
+from segtailor.recipes.train import train_recipe
+from segtailor.runs import Context, Quiet
 from segtailor.spaces.multi_resolution import MultiResolution
+from segtailor.spaces.networks import count
+from segtailor.spaces.published import published
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.pacing import LEAST_STEPS
 from segtailor.tailoring.settings import Speed
@@ -39,7 +40,7 @@ def context(
         "search": {"teacher": str(files["teacher"]) if searched is not None else None},
     }
     plan = replace(recipe(), data=DATA, system=system, crop=(32, 64))
-    around = Surroundings(cache=folder / "cache", device="cpu")
+    around = Context(cache=folder / "cache", device="cpu")
     return Context(recipe=plan, folder=folder, around=around, outcomes=outcomes)
 
 
@@ -184,7 +185,7 @@ def test_a_speed_says_both_how_long_work_takes_and_how_much_fits() -> None:
 
 @pytest.mark.slow
 def test_a_probe_takes_a_few_steps_and_leaves_nothing(tmp_path: Path) -> None:
-    around = Surroundings(cache=tmp_path / "cache", device="cpu")
+    around = Context(cache=tmp_path / "cache", device="cpu")
     plan = train_recipe(
         "lpsnet-step0", DATA, crop=(32, 64), changes=["fit.batch=2", "fit.steps=100000"], surroundings=around
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from segtailor.api.training import Surroundings
+from segtailor.runs import Context
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.reporting import delivered_miou, verdict
 from tests.tailoring.test_job import recipe
@@ -26,7 +26,7 @@ def context(
         "int8": int8,
         "contract": {"met": True, "p95_ms": 3.0, "budget_ms": 5.0, "target": "cpu/onnxruntime/fp32"},
     }
-    return Context(recipe=recipe(), folder=Path("runs"), around=Surroundings(), outcomes=outcomes)
+    return Context(recipe=recipe(), folder=Path("runs"), around=Context(), outcomes=outcomes)
 
 
 @pytest.mark.parametrize(("kept", "miou"), [(False, 0.4), (True, 0.38)])

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import segtailor
-from segtailor.cli.main import run
 from segtailor.core.errors import UserError
 from segtailor.core.plan import Shape
 from segtailor.core.space import architecture_document
@@ -17,6 +16,7 @@ from segtailor.deploy.export import export_onnx
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.targets.benchmark import check_memory, read_onnx
 from segtailor.targets.timing import TimingSettings
+from segtailor.verbs.main import run
 
 EAGER = "cpu/eager/fp32?threads=1"
 QUICK = TimingSettings(runs=5, seconds=0.02, warm_up_seconds=0.01, warm_up_limit=0.2, window=2)
@@ -147,11 +147,11 @@ def test_a_gpu_target_without_a_gpu_is_refused_by_the_verb(capsys: pytest.Captur
 
 
 def test_a_size_beyond_the_memory_is_refused() -> None:
-    from segtailor.api import plan
+    from segtailor.spaces.networks import expand
 
-    check_memory(plan(NETWORK, image=SIZE))
+    check_memory(expand(NETWORK, image=SIZE))
     with pytest.raises(UserError, match="GiB"):
-        check_memory(plan("fasterseg-teacher", image=(2**15, 2**15)))
+        check_memory(expand("fasterseg-teacher", image=(2**15, 2**15)))
 
 
 def test_runtimes_and_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import segtailor
-from segtailor.api.training import Surroundings, train
+from segtailor.runs import Context
+from segtailor.verbs.train import train
 from tests.tasks.test_end_to_end import trivial
 
 torch.set_num_threads(1)
@@ -16,7 +17,7 @@ torch.set_num_threads(1)
 
 def learnt(network: str, data: str, folder: Path, *changes: str) -> dict[str, float]:
     usual = ("fit.batch=16", "fit.optimiser=adamw", "fit.weight_decay=0.0001", "fit.validate_batch=20")
-    around = Surroundings(cache=folder / "cache", device="cpu")
+    around = Context(cache=folder / "cache", device="cpu")
     result = train(
         network, folder / "run", data=data, changes=[*usual, *changes], check=False, surroundings=around
     )

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from segtailor.nets.inference import enlarge
-from segtailor.nets.onnx_graph import onnx_bytes, onnx_session
+from segtailor.nets.onnx.graph import onnx_bytes, onnx_session
+from segtailor.tasks.enlarging import enlarge
 from segtailor.tasks.segmentation import head as labels_module
 from segtailor.tasks.segmentation.head import Labels
 

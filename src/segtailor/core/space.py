@@ -56,8 +56,6 @@ class SearchSpace(Protocol):
         """Yield every call that the main output of any plan of this space may make."""
 
 
-
-
 def families() -> tuple[str, ...]:
     """Return the names of all families: the search spaces, then those of finished networks."""
     return SPACES.names() + FIXED.names()

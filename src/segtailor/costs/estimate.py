@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from segtailor.core.plan import OPERATORS, OpCall
+from segtailor.core.plan import OpCall
+from segtailor.core.registry import OPERATORS
 from segtailor.costs.analytic import values
 from segtailor.costs.pack import Entry
 

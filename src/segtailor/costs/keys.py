@@ -8,7 +8,8 @@ from functools import lru_cache
 
 from segtailor.core.codec import canonical, from_json, to_json
 from segtailor.core.errors import UserError
-from segtailor.core.plan import OPERATORS, OpCall, Shape
+from segtailor.core.plan import OpCall, Shape
+from segtailor.core.registry import OPERATORS
 from segtailor.ops import Concat, Resize, Sum
 
 LARGEST = 2**20  # channels, height, width or stride of a call in a file

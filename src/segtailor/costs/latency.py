@@ -54,9 +54,7 @@ class TargetLatency:
         """Return the cost; a target that cannot run here raises."""
         target = parse_target(self.target)
         runtime_for(target)
-        return MeasuredLatency(
-            target=target, settings=TimingSettings(runs=MIN_RUNS, seconds=self.seconds)
-        )
+        return MeasuredLatency(target=target, settings=TimingSettings(runs=MIN_RUNS, seconds=self.seconds))
 
 
 RecipeCost: TypeAlias = Cost | PackLatency | TargetLatency

@@ -10,7 +10,7 @@ from torch import Tensor, nn, no_grad, randn
 from segtailor.core.plan import OpCall
 from segtailor.costs.board_runner import AFTER, BEFORE
 from segtailor.deploy.fold import operator_form
-from segtailor.nets.onnx_graph import onnx_bytes
+from segtailor.nets.onnx.graph import onnx_bytes
 
 if TYPE_CHECKING:
     import onnx

@@ -16,7 +16,7 @@ from segtailor.core.registry import Registry
 from segtailor.core.target import Target
 from segtailor.costs.timers import timer_for
 from segtailor.ops import Conv, Separable
-from segtailor.ops.zoomed import ZoomedConv
+from segtailor.ops.convolutions import ZoomedConv
 from segtailor.targets.runtime import runtime_for
 
 

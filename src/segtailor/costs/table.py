@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from segtailor.core.errors import MissingCost
-from segtailor.core.plan import OPERATORS, OpCall, Plan
+from segtailor.core.plan import OpCall, Plan
+from segtailor.core.registry import OPERATORS
 from segtailor.core.text import command
 from segtailor.costs.keys import describe, key_of, parts
 from segtailor.costs.pack import Entry, Pack

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segtailor.core.errors import DataProblem, unknown
+from segtailor.core.registry import DATASETS
 from segtailor.core.task import IGNORE, Colour, Task
-from segtailor.data.dataset import DATASETS
 from segtailor.data.labels import LabelMap
 from segtailor.data.pairs import FileDataset, Pairing, Wrong, pair_folders
 from segtailor.data.splits import read_list

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from segtailor.core.errors import DataProblem
+from segtailor.core.registry import DATASETS
 from segtailor.core.task import IGNORE, Colour, Task
-from segtailor.data.dataset import DATASETS
 from segtailor.data.labels import LabelMap
 from segtailor.data.pairs import FileDataset, Pairing, pair_folders
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from segtailor.core.registry import DATASETS
 from segtailor.core.task import Task
-from segtailor.data.dataset import DATASETS
 from segtailor.data.depth_unit import PER_METRE, DepthUnit, Unit
 from segtailor.data.layout import IMAGE_FOLDERS, MASK_FOLDERS, WHOLE, Layout
 from segtailor.data.pairs import FileDataset, Pairing, divided

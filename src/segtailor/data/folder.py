@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from segtailor.core.errors import DataProblem
+from segtailor.core.registry import DATASETS
 from segtailor.core.task import IGNORE, Task
 from segtailor.data.checks.findings import Severity
-from segtailor.data.dataset import DATASETS
 from segtailor.data.labels import LabelMap
 from segtailor.data.layout import WHOLE, Layout
 from segtailor.data.legend import FILES, Legend, LegendClass, Value, numbered, parse_colour, read_legend

@@ -19,8 +19,9 @@ from urllib.parse import quote, unquote
 
 from segtailor.core.codec import from_json
 from segtailor.core.errors import DataProblem, UserError, unknown
+from segtailor.core.registry import DATASETS
 from segtailor.data import bdd, camvid, cityscapes, depth_folder, folder, nyud, person_crops, synthetic, voc
-from segtailor.data.dataset import DATASETS, Dataset
+from segtailor.data.dataset import Dataset
 from segtailor.data.documents import read_yaml
 
 __all__ = ["DATASETS", "dataset_from", "locate", "with_option"]

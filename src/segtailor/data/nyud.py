@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from segtailor.core.errors import DataProblem, Unsupported, unknown
+from segtailor.core.registry import DATASETS
 from segtailor.core.task import Task
-from segtailor.data.dataset import DATASETS, Pair, Sample
+from segtailor.data.dataset import Pair, Sample
 from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, VAL_SHARE, depth_task, divided_depth
 from segtailor.data.depth_unit import DepthUnit
 from segtailor.data.files import PIXEL_LIMIT, file_stamp, list_folders, list_pictures

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from segtailor.core.errors import DataProblem
+from segtailor.core.registry import DATASETS
 from segtailor.core.task import Task
 from segtailor.data.checks.findings import Severity
 from segtailor.data.coco_keypoints import CocoKeypoints
-from segtailor.data.dataset import DATASETS, Pair
+from segtailor.data.dataset import Pair
 from segtailor.data.mpii import Mpii
 from segtailor.data.people import DEFAULT_IMAGES, People
 from segtailor.data.person_files import PersonSample, PersonSource

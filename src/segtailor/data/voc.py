@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from segtailor.core.errors import DataProblem, unknown
+from segtailor.core.registry import DATASETS
 from segtailor.core.task import IGNORE, Colour, Task
-from segtailor.data.dataset import DATASETS
 from segtailor.data.labels import LabelMap
 from segtailor.data.pairs import FileDataset, Pairing
 from segtailor.data.splits import read_list

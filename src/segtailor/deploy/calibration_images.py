@@ -16,8 +16,7 @@ from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.dataset import Dataset, Pair, Sample, check_pair
 from segtailor.data.splits import split_samples
-from segtailor.nets.framing import found_on, framed
-from segtailor.nets.inference import normalise
+from segtailor.nets.inference import letterbox, normalise, undo_letterbox
 
 CPU = torch.device("cpu")
 
@@ -33,14 +32,14 @@ class GraphForm:
 
     def read(self, picture: NDArray[np.uint8]) -> NDArray[Any]:
         """Return a picture (height, width, 3) as the graph's input; one of another size is fitted into it."""
-        batch = np.ascontiguousarray(framed(picture, self.image, self.preprocessing)[None])
+        batch = np.ascontiguousarray(letterbox(picture, self.image, self.preprocessing)[None])
         return batch if self.pixels else normalise(batch, self.preprocessing, CPU).numpy()
 
     def found(self, output: NDArray[Any], size: tuple[int, int], task: Task) -> NDArray[Any]:
         """Return what an output, labels (1, h, w) or logits (1, classes, h, w), says about a picture of `size`."""
         finished = output.ndim == 3
         align = self.align_corners
-        return found_on(output, self.image, size, task=task, finished=finished, align_corners=align)
+        return undo_letterbox(output, self.image, size, task=task, finished=finished, align_corners=align)
 
 
 class Pictures(Sequence[Pair]):

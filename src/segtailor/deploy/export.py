@@ -17,8 +17,8 @@ from segtailor.deploy.fold import inference_form
 from segtailor.deploy.stages import INCLUDED, Stages, staged
 from segtailor.nets.bundle import Model
 from segtailor.nets.network import Network
-from segtailor.nets.onnx_graph import onnx_bytes
-from segtailor.nets.onnx_metadata import Gives, OnnxMetadata, Reads
+from segtailor.nets.onnx.graph import onnx_bytes
+from segtailor.nets.onnx.metadata import InputKind, OnnxMetadata, OutputKind
 
 IMAGE = "image"  # name of every graph's input; the output is called what it is: `logits`, `labels`, ...
 Precision: TypeAlias = Literal["fp32", "fp16"]
@@ -33,8 +33,8 @@ class Graph:
     """
 
     image: tuple[int, int]
-    input: Reads = "image"
-    output: Gives = "logits"
+    input: InputKind = "image"
+    output: OutputKind = "logits"
     precision: Precision = "fp32"
     dynamic: bool = False
 
@@ -45,7 +45,7 @@ class Graph:
             )
         for name, value, known in (
             ("precision", self.precision, get_args(Precision)),
-            ("output", self.output, get_args(Gives)),
+            ("output", self.output, get_args(OutputKind)),
         ):
             if value not in known:
                 raise Unsupported(f"export: {name} '{value}' cannot be written; choose {' or '.join(known)}.")

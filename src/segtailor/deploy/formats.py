@@ -16,8 +16,8 @@ from segtailor.core.codec import to_json
 from segtailor.core.errors import Unsupported, unknown
 from segtailor.deploy.export import IMAGE, ChannelsLast, Graph, graph_module, metadata_of
 from segtailor.nets.bundle import Model
-from segtailor.nets.onnx_graph import onnx_bytes, onnx_session
-from segtailor.nets.onnx_metadata import KEY, with_metadata
+from segtailor.nets.onnx.graph import onnx_bytes, onnx_session
+from segtailor.nets.onnx.metadata import KEY, with_metadata
 
 Runner: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 NOTE = "segtailor.json"  # the metadata, inside files that are archives

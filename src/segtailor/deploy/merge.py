@@ -16,7 +16,7 @@ from torch import nn
 
 from segtailor.core.plan import Node, Plan
 from segtailor.nets.network import Network
-from segtailor.ops.resize import Resize
+from segtailor.ops.combining import Resize
 
 COARSE = "_coarse"  # ends the name of a convolution that was moved before a resize
 

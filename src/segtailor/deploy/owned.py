@@ -10,7 +10,7 @@ from segtailor.core.codec import read_json
 from segtailor.core.errors import UserError
 from segtailor.core.ownership import Ours, bears, beside, holds
 from segtailor.deploy.formats import NOTE
-from segtailor.nets.onnx_metadata import KEY
+from segtailor.nets.onnx.metadata import KEY
 
 VERIFY, DECISION = "verify.json", "int8.json"
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from segtailor.core.errors import Unsupported, unknown
 from segtailor.deploy.calibration_images import Feeds
-from segtailor.nets.onnx_int8 import int8_onnx, read_fp32, with_metadata
+from segtailor.nets.onnx.int8 import int8_onnx, read_fp32, with_metadata_of
 
 Method: TypeAlias = Literal["onnxruntime", "nncf"]
 
@@ -47,4 +47,4 @@ def _by_nncf(data: bytes, feeds: Feeds, *, what: str) -> bytes:
             subset_size=len(feeds),
             preset=nncf.QuantizationPreset.PERFORMANCE,
         )
-    return with_metadata(quantised, source)
+    return with_metadata_of(quantised, source)

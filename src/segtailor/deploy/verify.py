@@ -16,8 +16,8 @@ from segtailor.core.errors import UserError
 from segtailor.deploy.export import Graph
 from segtailor.deploy.formats import Runner
 from segtailor.nets.bundle import Model
-from segtailor.nets.inference import aligned, decoded, inference, normalise
-from segtailor.nets.onnx_graph import onnx_session
+from segtailor.nets.inference import aligns_corners, decode_logits, inference, normalise
+from segtailor.nets.onnx.graph import onnx_session
 from segtailor.tasks import kind_of
 
 LABEL_AGREEMENT = 0.999
@@ -76,7 +76,7 @@ def verify_file(run: Runner, model: Model, graph: Graph, pictures: Sequence[NDAr
     """Run a file beside the network of its bundle, as it was trained, on pictures (height, width, 3) of its size."""
     if not pictures:
         raise UserError("verify: no images were given; give at least one.")
-    network, align = model.network.cpu(), aligned(model.network)
+    network, align = model.network.cpu(), aligns_corners(model.network)
     kind, task = kind_of(model.task), model.task
     reference, exported, wanted, given = [], [], [], []
     with inference(network):
@@ -84,10 +84,10 @@ def verify_file(run: Runner, model: Model, graph: Graph, pictures: Sequence[NDAr
             image = normalise(pixels[None], model.preprocessing, torch.device("cpu"))
             logits, size = network(image).clone(), (pixels.shape[0], pixels.shape[1])
             output = run(pixels[None] if graph.input == "pixels" else image.numpy())
-            wanted.append(decoded(logits, size, task=task, align_corners=align))
+            wanted.append(decode_logits(logits, size, task=task, align_corners=align))
             if graph.output == "logits":
                 reference.append(logits.numpy())
-                given.append(decoded(torch.from_numpy(output), size, task=task, align_corners=align))
+                given.append(decode_logits(torch.from_numpy(output), size, task=task, align_corners=align))
             else:
                 finished = kind.head(task, align_corners=align)(logits, size)
                 reference.append(finished.numpy())

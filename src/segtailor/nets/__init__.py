@@ -1,1 +1,1 @@
-"""Networks: one interpreter for any plan, and the adapters that bring published weights in."""
+"""Networks: the interpreter for plans, bundles, weights from other sources, inference, teachers and ONNX graphs."""

@@ -1,4 +1,4 @@
-"""A trained network as a folder: `model.safetensors` and `model.json`. Nothing in it is ever executed."""
+"""A bundle: a trained network as a folder with `model.safetensors` and `model.json`. Nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from segtailor.core.shipped import DESCRIPTION
 from segtailor.core.space import Architecture, architecture_document, parse_architecture
 from segtailor.core.task import Preprocessing, Task
 from segtailor.core.text import require_utf8
-from segtailor.nets.build import build
 from segtailor.nets.checkpoint_file import read_safetensors
 from segtailor.nets.inference import pixels_of, predict_picture
-from segtailor.nets.network import Network
+from segtailor.nets.network import Network, build
 
 FORMAT = 1
 WEIGHTS = "model.safetensors"
@@ -55,7 +54,7 @@ class Model:
     def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[Any]:
         """Predict a PIL image or a (height, width, 3) uint8 array at the image's own size.
 
-        The result is what the kind of task says: labels (height, width) in uint8, metres (height, width) in float32, or
+        The result depends on the kind of task: labels (height, width) in uint8, metres (height, width) in float32, or
         joints (joints, 3) as x, y and score.
         """
         pixels = pixels_of(image)
@@ -66,9 +65,9 @@ class Model:
 
 
 def save_bundle(folder: Path, model: Model, *, precision: Precision = "fp32") -> None:
-    """Write a bundle; weights first, so that a description never stands without them.
+    """Write a bundle; weights first, so that there is never a description without weights.
 
-    `fp16` halves the file: kernels are rounded to half precision, and read as single precision again.
+    `fp16` halves the file: kernels are rounded to half precision, and become single precision when read.
     """
     require_utf8(folder, what="bundle")
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +127,7 @@ def load_bundle(folder: Path) -> Model:
 
 
 def _part(kind: type[T], facts: Mapping[str, Json], name: str, folder: Path) -> T:
-    """Read one part of a description; one that contradicts itself is a fault of the bundle, too."""
+    """Read one part of a description; any error in it is an error of the bundle."""
     try:
         return from_json(kind, facts.get(name), what=name, error=BundleProblem)
     except UserError as problem:
@@ -136,7 +135,7 @@ def _part(kind: type[T], facts: Mapping[str, Json], name: str, folder: Path) -> 
 
 
 def _stored(name: str, tensor: Tensor, precision: Precision) -> Tensor:
-    """Return a tensor as it is kept; vectors stay whole: variances span more than half precision can hold."""
+    """Return a tensor as it is stored; vectors stay fp32: variances exceed the range of half precision."""
     if precision == "fp32" or tensor.ndim < 2 or not tensor.is_floating_point():
         return tensor
     half = tensor.half()
@@ -157,11 +156,11 @@ def _load_weights(network: Network, file: Path) -> None:
         ) from None
     except (SafetensorError, OSError, ValueError) as problem:
         raise BundleProblem(f"{file} is damaged ({problem}). Copy or train it again.") from None
-    own = network.state_dict()
-    for name in sorted(own.keys() ^ state.keys()):
-        side = "is missing" if name in own else "is unknown"
-        raise BundleProblem(f"{file}: weight '{name}' {side}; the bundle does not fit its own description.")
-    for name, tensor in own.items():
+    expected = network.state_dict()
+    for name in sorted(expected.keys() ^ state.keys()):
+        reason = "is missing" if name in expected else "is unknown"
+        raise BundleProblem(f"{file}: weight '{name}' {reason}; the bundle does not fit its own description.")
+    for name, tensor in expected.items():
         if tensor.shape != state[name].shape:
             raise BundleProblem(
                 f"{file}: weight '{name}' has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}."

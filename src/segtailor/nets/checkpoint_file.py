@@ -1,6 +1,6 @@
-"""Read weights from a file that may come from anywhere: nothing in it is executed, and damage is explained.
+"""Read weights from an untrusted file: nothing in it is executed, and an error says what is wrong with it.
 
-Owns file formats and their wrappings; which keys a network needs is the business of `weights.py`.
+This module knows file formats and the containers of training programs; `weights.py` knows which keys a network needs.
 """
 
 from __future__ import annotations
@@ -24,35 +24,42 @@ from torch import Tensor
 from segtailor.core.memory import bounded_memory
 from segtailor.nets.weights import WeightsProblem
 
-LIMIT = 4 * 2**30  # bytes: the largest published segmentation network has a tenth of it
-SPARE_MEMORY = 256 * 2**20  # bytes that reading may take beyond twice the file itself
-HEADER_LIMIT = 16 * 2**20  # bytes of names and sizes in a .safetensors file: more than 100,000 tensors
-DEPTH_LIMIT = 500  # containers inside each other; a checkpoint has about ten
-OPERATION_LIMIT = 1_000_000  # of a pickle; a tensor takes about forty
-LEGACY_PARTS = 4  # the older format starts with four pickles: magic number, version, machine, content
-TIMES_SHARED = (
-    4  # tied weights count once each, so all tensors together may be this much larger than their file
-)
-CONTAINERS = (
-    "state_dict",
-    "model",
-)  # keys under which training programs keep the weights, beside their own state
+MAX_FILE_BYTES = 4 * 2**30  # the largest published segmentation network has a tenth of it
+SPARE_MEMORY_BYTES = 256 * 2**20  # that reading may take beyond twice the size of the file
+MAX_HEADER_BYTES = 16 * 2**20  # of names and sizes in a .safetensors file: more than 100,000 tensors
+MAX_DEPTH = 500  # containers inside each other; a checkpoint has about ten
+MAX_OPERATIONS = 1_000_000  # of a pickle; a tensor takes about forty
+LEGACY_PICKLES = 4  # at the start of the older format: magic number, version, machine, content
+MAX_SHARING = 4  # tensors may share memory (tied weights): all together at most this many times the file
+CONTAINERS = ("state_dict", "model")  # keys under which training programs store weights
 PREFIXES = ("module.", "_orig_mod.")  # left by data-parallel and compiled modules
 
-# What torch's restricted unpickler and zip reader raise on damaged bytes; a fuzzed file can reach any of them.
+# Errors of torch's restricted unpickler and zip reader on damaged bytes; a fuzzed file can raise any of them.
 DAMAGE = (
     ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, OSError,
     RuntimeError, TypeError, ValueError, struct.error, zipfile.BadZipFile,
 )  # fmt: skip
 
 
-def read_state(path: Path | str, *, limit: int = LIMIT) -> dict[str, Tensor]:
-    """Read a state dictionary (`.pth`, `.pt`, `.safetensors`) onto the CPU, without wrappings and prefixes."""
+def read_state(path: Path | str, *, limit: int = MAX_FILE_BYTES) -> dict[str, Tensor]:
+    """Read a state dictionary (`.pth`, `.pt`, `.safetensors`) onto the CPU, without containers and prefixes."""
     path = Path(path)
     _check_size(path, limit)
     if path.suffix == ".safetensors":
         return _unprefixed(_read_safetensors(path))
     return _unprefixed(_tensors(_unwrapped(_read_torch(path)), path))
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Read a `.safetensors` file; a bad one raises `SafetensorError`, `OSError` or `ValueError`."""
+    if not path.is_file():  # a pipe would block for ever
+        raise FileNotFoundError(f"{path} does not exist or is no regular file")
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
+    if length > MAX_HEADER_BYTES:
+        raise ValueError(f"its header states {length} bytes; at most {MAX_HEADER_BYTES} are read")
+    state: dict[str, Tensor] = safetensors.torch.load_file(path, device="cpu")
+    return state
 
 
 def _check_size(path: Path, limit: int) -> None:
@@ -72,18 +79,6 @@ def _check_size(path: Path, limit: int) -> None:
         )
 
 
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Read a `.safetensors` file; what cannot be used raises `SafetensorError`, `OSError` or `ValueError`."""
-    if not path.is_file():  # a pipe would block for ever
-        raise FileNotFoundError(f"{path} does not exist or is no regular file")
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
-    if length > HEADER_LIMIT:
-        raise ValueError(f"its header states {length} bytes; at most {HEADER_LIMIT} are read")
-    state: dict[str, Tensor] = safetensors.torch.load_file(path, device="cpu")
-    return state
-
-
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return read_safetensors(path)
@@ -92,12 +87,12 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path) -> object:
-    budget = SPARE_MEMORY + 2 * path.stat().st_size
+    budget = SPARE_MEMORY_BYTES + 2 * path.stat().st_size
     try:
         for content in _pickles(path):
             _check_depth(content, path)
         with bounded_memory(budget), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's advice is about its own switches
+            warnings.simplefilter("ignore")  # torch warns about its own options
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as problem:
         raise WeightsProblem(
@@ -114,13 +109,13 @@ def _read_torch(path: Path) -> object:
 
 
 def _pickles(path: Path) -> Iterator[IO[bytes]]:
-    """Yield the pickled parts of a file; an archive that holds more than it weighs is refused.
+    """Yield the pickled parts of a file; an archive that unpacks to more than its own size is refused.
 
-    torch never compresses, so that members larger than the file are a decompression bomb, or share their bytes.
+    torch never compresses: members larger than the file are a decompression bomb, or overlap.
     """
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
-            for _ in range(LEGACY_PARTS):
+            for _ in range(LEGACY_PICKLES):
                 yield file
         return
     size = path.stat().st_size
@@ -137,11 +132,11 @@ def _pickles(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _check_depth(content: IO[bytes], path: Path) -> None:
-    """Refuse containers nested without end, which overflow the stack of the interpreter.
+    """Refuse deeply nested containers, which overflow the stack of the interpreter.
 
-    Only depths are followed here, one number for each value; what makes no sense is left to torch to explain.
+    Only depths are computed here, one number for each value; torch explains what is not valid.
     """
-    stack: list[int | None] = []  # None is a mark
+    stack: list[int | None] = []  # depths; None is a MARK of the pickle
     memo: dict[Any, int] = {}
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
@@ -156,15 +151,13 @@ def _check_depth(content: IO[bytes], path: Path) -> None:
                 stack.append(stack[-1])
             else:
                 _apply(opcode, stack)
-            deep = bool(stack) and (stack[-1] or 0) > DEPTH_LIMIT
-            if deep or count > OPERATION_LIMIT:
-                held = (
-                    f"{DEPTH_LIMIT} containers inside each other"
-                    if deep
-                    else f"{OPERATION_LIMIT} small parts"
+            deep = bool(stack) and (stack[-1] or 0) > MAX_DEPTH
+            if deep or count > MAX_OPERATIONS:
+                excess = (
+                    f"{MAX_DEPTH} containers inside each other" if deep else f"{MAX_OPERATIONS} small parts"
                 )
                 raise WeightsProblem(
-                    f"checkpoint {path} was refused: it holds more than {held}. "
+                    f"checkpoint {path} was refused: it holds more than {excess}. "
                     "Where it was written, save `model.state_dict()` alone."
                 )
     except (LookupError, ValueError, OverflowError, UnicodeError):
@@ -180,18 +173,18 @@ def _apply(opcode: pickletools.OpcodeInfo, stack: list[int | None]) -> None:
         below = opcode.stack_before.index(pickletools.markobject)
     else:
         below = len(opcode.stack_before)
-    held = [stack.pop() or 0 for _ in range(below)]
+    operands = [stack.pop() or 0 for _ in range(below)]
     fills = opcode.name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
-    if fills:  # its container grows no deeper by the number of what it holds
-        container, inside = held[-1], max((*taken, *held[:-1]), default=0)
+    if fills:  # a container gets deeper by its deepest item, not by the number of items
+        container, inside = operands[-1], max((*taken, *operands[:-1]), default=0)
         stack.append(max(container, inside + 1))
     else:
-        depth = 1 + max((*taken, *held), default=0) if opcode.stack_before else 0
+        depth = 1 + max((*taken, *operands), default=0) if opcode.stack_before else 0
         stack.extend(depth for _ in opcode.stack_after)
 
 
 def _unwrapped(content: object) -> object:
-    """Return what is inside the containers of training programs, e.g. {"epoch": 3, "state_dict": {...}}."""
+    """Return the weights out of the container of a training program, e.g. {"epoch": 3, "state_dict": {...}}."""
     for _ in CONTAINERS:
         inner = [content[key] for key in CONTAINERS if key in content] if isinstance(content, Mapping) else []
         content = next((value for value in inner if isinstance(value, Mapping)), content)
@@ -216,13 +209,13 @@ def _tensors(content: object, path: Path) -> dict[str, Tensor]:
 
 def _check_extent(state: Mapping[str, Tensor], path: Path) -> None:
     """Refuse tensors that are larger than what is stored for them: copying them would fill the memory."""
-    total, most = 0, TIMES_SHARED * path.stat().st_size
+    total, limit = 0, MAX_SHARING * path.stat().st_size
     for key, value in state.items():
         if value.is_meta or value.layout is not torch.strided or value.is_nested or value.is_quantized:
             raise WeightsProblem(f"checkpoint {path}: entry '{key[:60]}' is no dense tensor with data.")
         size = value.numel() * value.element_size()
         total += size
-        if size > value.untyped_storage().nbytes() or total > most:
+        if size > value.untyped_storage().nbytes() or total > limit:
             raise WeightsProblem(
                 f"checkpoint {path}: entry '{key[:60]}' has shape {_sides(value.shape)}, more than is stored for it. "
                 "Where it was written, save contiguous copies of the tensors."
@@ -234,7 +227,7 @@ def _sides(shape: Sequence[int]) -> str:
 
 
 def _unprefixed(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Drop prefixes that every key has; one that only some have is part of their names."""
+    """Remove prefixes that all keys have; a prefix of only some keys is part of their names."""
     for _ in PREFIXES:
         for prefix in PREFIXES:
             if state and all(key.startswith(prefix) for key in state):
@@ -250,7 +243,7 @@ def _damaged(path: Path, problem: BaseException) -> WeightsProblem:
 
 
 def _named(problem: BaseException) -> str:
-    """Name what a refused pickle wanted to call, if torch says; its advice to switch the check off is not passed on."""
+    """Return what a refused pickle would call, if torch names it; torch's advice to disable the check is left out."""
     match = re.search(r"(?:GLOBAL|global|class|type|function)\s+`?([\w.]{1,80})", str(problem))
     return f" (it wants to call {match[1]})" if match and "." in match[1] else ""
 

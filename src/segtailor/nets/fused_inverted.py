@@ -11,7 +11,7 @@ from torch.nn import functional
 from segtailor.nets.fused import EAGER, FamilyLayers, Kernels, Layers, added, as_conv, as_norm
 from segtailor.nets.mixed import Terms, scaled
 from segtailor.nets.phases import depthwise
-from segtailor.ops.modules.inverted_residual import InvertedResidualBlock
+from segtailor.ops.modules.blocks import InvertedResidualBlock
 
 CONVS = ("expand", "depth", "project")
 

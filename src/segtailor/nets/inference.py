@@ -1,4 +1,7 @@
-"""From uint8 pixels to predictions: the one place that normalises pictures and runs networks on them."""
+"""From uint8 pixels to predictions: normalise images, run networks on them, and turn outputs into predictions.
+
+A graph of fixed size gets an image by `letterbox`: resized with its aspect ratio kept, and padded.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,46 @@ from torch import Tensor, nn
 from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.tasks import kind_of
-from segtailor.tasks.enlarging import enlarge as enlarge
+from segtailor.tasks.enlarging import enlarge
+
+Size = tuple[int, int]  # height, width
+
+
+def predict_picture(
+    network: nn.Module,
+    image: NDArray[np.uint8],
+    *,
+    task: Task,
+    preprocessing: Preprocessing,
+    device: torch.device,
+) -> NDArray[Any]:
+    """Return the prediction for one image (height, width, 3) at its own size, e.g. labels (height, width)."""
+    kind = kind_of(task)
+    view, to_image = kind.view(image, task)
+    with inference(network):
+        predictions = predict(network, normalise(view[None], preprocessing, device), task)
+    return to_image(predictions[0].to(kind.dtype).cpu().numpy())
+
+
+def predict(network: nn.Module, images: Tensor, task: Task) -> Tensor:
+    """Return predictions for normalised images at their size, from the main output, resized as the plan says."""
+    return kind_of(task).predict(network, images, task=task, align_corners=aligns_corners(network))
+
+
+@contextmanager
+def inference(network: nn.Module) -> Iterator[None]:
+    """Switch to evaluation mode without gradients, and back at the end."""
+    training = network.training
+    network.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        network.train(training)
 
 
 def pixels_of(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the RGB pixels (height, width, 3) of a PIL image, turned upright, or of an array that holds just that."""
+    """Return the RGB pixels (height, width, 3) of a PIL image, turned upright, or of an array of this form."""
     if isinstance(image, Image.Image):
         return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     array = np.asarray(image)
@@ -40,46 +78,55 @@ def normalise(images: NDArray[np.uint8], preprocessing: Preprocessing, device: t
     return (pixels / 255 - mean) / std
 
 
-def decoded(logits: Tensor, size: tuple[int, int], *, task: Task, align_corners: bool) -> NDArray[Any]:
-    """Return what one image's logits (1, outputs, h, w) say about a picture of a size (height, width)."""
-    kind = kind_of(task)
-    found = kind.decode(logits, size, task=task, align_corners=align_corners)
-    return found[0].to(kind.dtype).cpu().numpy()
-
-
-def aligned(network: nn.Module) -> bool:
-    """Return the flag of the resize from the main output to the image."""
+def aligns_corners(network: nn.Module) -> bool:
+    """Tell whether the main output is resized to the image with aligned corners."""
     return bool(getattr(getattr(network, "plan", None), "align_corners", False))
 
 
-def predict(network: nn.Module, images: Tensor, task: Task) -> Tensor:
-    """Return predictions for normalised images at their size, from the main output enlarged as the plan says."""
-    return kind_of(task).predict(network, images, task=task, align_corners=aligned(network))
-
-
-def predict_picture(
-    network: nn.Module,
-    image: NDArray[np.uint8],
-    *,
-    task: Task,
-    preprocessing: Preprocessing,
-    device: torch.device,
-) -> NDArray[Any]:
-    """Return the prediction for one image (height, width, 3) at its own size, e.g. labels (height, width)."""
+def decode_logits(logits: Tensor, size: tuple[int, int], *, task: Task, align_corners: bool) -> NDArray[Any]:
+    """Return the prediction at a size (height, width) from the logits (1, outputs, h, w) of one image."""
     kind = kind_of(task)
-    seen, back = kind.view(image, task)
-    with inference(network):
-        found = predict(network, normalise(seen[None], preprocessing, device), task)
-    return back(found[0].to(kind.dtype).cpu().numpy())
+    predictions = kind.decode(logits, size, task=task, align_corners=align_corners)
+    return predictions[0].to(kind.dtype).cpu().numpy()
 
 
-@contextmanager
-def inference(network: nn.Module) -> Iterator[None]:
-    """Switch to evaluation without gradients, and back."""
-    training = network.training
-    network.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        network.train(training)
+def letterbox(pixels: NDArray[np.uint8], size: Size, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """Return an image (height, width, 3) at a size: as large as it fits, in the upper left corner.
+
+    The rest has the mean colour, which normalising turns into about 0.
+    """
+    if pixels.shape[:2] == size:
+        return pixels
+    height, width = fit_within((pixels.shape[0], pixels.shape[1]), size)
+    canvas = np.empty((*size, 3), np.uint8)
+    canvas[:] = np.clip(np.round(255 * np.asarray(preprocessing.mean)), 0, 255)
+    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
+    canvas[:height, :width] = np.asarray(resized)
+    return canvas
+
+
+def undo_letterbox(
+    output: NDArray[Any], frame: Size, image: Size, *, task: Task, finished: bool, align_corners: bool
+) -> NDArray[Any]:
+    """Return the prediction at the size of an image from a graph's output for its letterboxed form of size `frame`.
+
+    The output is logits, or a `finished` prediction. Logits are resized directly to the image; the kind of task resizes
+    a finished prediction.
+    """
+    kind, inner = kind_of(task), fit_within(image, frame)
+    if finished and inner == frame:
+        return kind.finish(output[0], image, task=task)
+    if finished:
+        return kind.resized(kind.corner(kind.finish(output[0], frame, task=task), inner), inner, image)
+    logits = torch.from_numpy(output.astype(np.float32, copy=False))
+    if inner == frame:
+        return decode_logits(logits, image, task=task, align_corners=align_corners)
+    part = enlarge(logits, frame, align_corners=align_corners)[..., : inner[0], : inner[1]]
+    return decode_logits(part, image, task=task, align_corners=False)  # as `letterbox` resizes
+
+
+def fit_within(size: Size, within: Size) -> Size:
+    """Return the largest size of the same aspect ratio that fits."""
+    scale = min(most / side for side, most in zip(size, within, strict=True))
+    height, width = (min(most, max(1, round(side * scale))) for side, most in zip(size, within, strict=True))
+    return height, width

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from segtailor.core.errors import UserError, unknown
 from segtailor.core.shipped import bundle_place, shipped
-
 from segtailor.nets.bundle import Model, load_bundle
-from segtailor.nets.onnx_model import OnnxModel, open_onnx_model
+from segtailor.nets.onnx.model import OnnxModel, open_onnx_model
 
 
 def load(model: str | Path) -> Model | OnnxModel:

@@ -1,31 +1,53 @@
-"""One interpreter for any plan. The graph is data; the module only executes it, node by node."""
+"""Networks from plans: one interpreter runs any plan, whole or in part. The graph is data, the module executes it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from segtailor.core.plan import IMAGE, MAIN, Plan
-from segtailor.core.space import Architecture
+from segtailor.core.codec import short
+from segtailor.core.errors import InvalidArchitecture, Unsupported
+from segtailor.core.plan import IMAGE, MAIN, Plan, Shape
+from segtailor.core.space import Architecture, plan_of
+
+MAX_PARAMETERS = 1_000_000_000  # of a network: an architecture from outside must not make us allocate more
 
 
-class Instruction(NamedTuple):
-    """Run `module` on the values in slots `sources`, store into `slot`, then forget the slots in `last_use`."""
+def build(arch: Architecture, classes: int, *, outputs: Any) -> Network:
+    """Build a network that computes `outputs` ("all", or names); one that is too large is refused before allocating."""
+    full = plan_of(arch, Shape(3, 512, 1024), classes)  # any image size: parameters do not depend on it
+    plan = full.select(_output_names(full, outputs))
+    if plan.train_params() > MAX_PARAMETERS:
+        raise InvalidArchitecture(
+            f"the network would have {plan.train_params():,} parameters; at most {MAX_PARAMETERS:,} are built. "
+            "Shrink it."
+        )
+    return Network(plan, architecture=arch)
 
-    module: nn.Module
-    sources: tuple[int, ...]
-    slot: int
-    last_use: tuple[int, ...]
+
+def initialise(network: nn.Module, seed: int) -> None:
+    """Draw new weights: He-normal kernels by fan-in (which is right for grouped kernels, too), identity norms."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            fan_in = module.weight[0].numel()
+            with torch.no_grad():
+                draw = torch.randn(module.weight.shape, generator=generator) * (2 / fan_in) ** 0.5
+                module.weight.copy_(draw)
+                if module.bias is not None:
+                    module.bias.zero_()
+        elif isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()
 
 
 class Network(nn.Module):
-    """Executes a plan; accepts any image size, whatever size the plan was counted at.
+    """Executes a plan; accepts any image size, not only the one that the plan was counted at.
 
-    `forward` gives the main logits at the network's own stride; `forward_all` every output that was built.
-    Dormant nodes are built, frozen and computed (they are part of the published network), never read.
+    `forward` gives the main logits at the network's own stride, `forward_all` every output that was built.
+    Dormant nodes are part of the published network: they are built, frozen and computed, but no node uses them.
     """
 
     def __init__(self, plan: Plan, *, architecture: Architecture | None = None) -> None:
@@ -40,7 +62,7 @@ class Network(nn.Module):
         self._link()
 
     def _link(self) -> None:
-        """Turn names into slots once, so that running a node costs no look-up by name."""
+        """Turn names into slots once, so that running a node needs no look-up by name."""
         self._main = self._program(self.plan.select((MAIN,)))
         self._all = self._program(self.plan)
         slots = self._slots()
@@ -56,11 +78,11 @@ class Network(nn.Module):
         return {name: values[slot] for name, slot in self._outputs.items()}
 
     def replace(self, name: str, module: nn.Module) -> None:
-        """Put another module in a node's place, e.g. its folded form."""
+        """Replace the module of a node, e.g. by its folded form."""
         self.replace_all({name: module})
 
     def replace_all(self, modules: Mapping[str, nn.Module]) -> None:
-        """Put other modules in the places of the named nodes."""
+        """Replace the modules of the named nodes."""
         self.nodes.update(modules)
         self._link()
 
@@ -77,29 +99,72 @@ class Network(nn.Module):
 
     def _program(self, plan: Plan) -> list[Instruction]:
         slots = self._slots()
-        readers: dict[int, int] = {}
+        last_readers: dict[int, int] = {}
         for index, node in enumerate(plan.nodes):
-            readers.update({slots[name]: index for name in node.inputs})
-            readers.setdefault(slots[node.name], index)
-        kept = {slots[name] for name in plan.outputs.values()}
+            last_readers.update({slots[name]: index for name in node.inputs})
+            last_readers.setdefault(slots[node.name], index)
+        outputs = {slots[name] for name in plan.outputs.values()}
         program = []
         for index, node in enumerate(plan.nodes):
             sources = tuple(slots[name] for name in node.inputs)
-            last_use = tuple(slot for slot, reader in readers.items() if reader == index and slot not in kept)
+            last_use = tuple(
+                slot for slot, reader in last_readers.items() if reader == index and slot not in outputs
+            )
             program.append(Instruction(self.nodes[node.name], sources, slots[node.name], last_use))
         return program
 
 
-def initialise(network: nn.Module, seed: int) -> None:
-    """Draw fresh weights: He-normal kernels (fan in, so that grouped ones are right), identity norms."""
-    generator = torch.Generator().manual_seed(seed)
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            fan_in = module.weight[0].numel()
-            with torch.no_grad():
-                draw = torch.randn(module.weight.shape, generator=generator) * (2 / fan_in) ** 0.5
-                module.weight.copy_(draw)
-                if module.bias is not None:
-                    module.bias.zero_()
-        elif isinstance(module, nn.BatchNorm2d):
-            module.reset_parameters()
+class Instruction(NamedTuple):
+    """Run `module` on the values in slots `sources`, store the result in `slot`, then free the slots in `last_use`."""
+
+    module: nn.Module
+    sources: tuple[int, ...]
+    slot: int
+    last_use: tuple[int, ...]
+
+
+class PartialNetwork(nn.Module):
+    """Part of a network, e.g. a decoder without its encoder: computes `outputs` from the values of the nodes `inputs`.
+
+    `image` stands for the image. Modules are shared with the network. An output that needs a value which is not given
+    raises `Unsupported`.
+    """
+
+    def __init__(self, network: Network, *, inputs: Sequence[str], outputs: Mapping[str, str]) -> None:
+        super().__init__()
+        plan = network.plan
+        needed: set[str] = set()
+        stack = [name for name in outputs.values() if name not in inputs]
+        while stack:
+            name = stack.pop()
+            if name == IMAGE:
+                raise Unsupported(
+                    f"the part behind {', '.join(inputs)} also reads the image: it cannot be trained on "
+                    "pre-computed maps. Choose an encoder whose taps are all that the decoder reads."
+                )
+            if name not in needed:
+                needed.add(name)
+                stack += [source for source in plan.by_name[name].inputs if source not in inputs]
+        self.outputs = dict(outputs)
+        self.order = [node for node in plan.nodes if node.name in needed]
+        self.nodes = nn.ModuleDict({node.name: network.nodes[node.name] for node in self.order})
+
+    def forward(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the outputs by name."""
+        known = dict(values)
+        for node in self.order:
+            known[node.name] = self.nodes[node.name](*[known[source] for source in node.inputs])
+        return {name: known[node] for name, node in self.outputs.items()}
+
+
+def _output_names(full: Plan, outputs: Any) -> tuple[str, ...]:
+    """Return the names of the outputs to build, the main one among them."""
+    if outputs == "all":
+        return tuple(full.outputs)
+    names = [outputs] if isinstance(outputs, str) else outputs
+    allowed = tuple(full.outputs)
+    if not isinstance(names, Sequence) or MAIN not in names or any(name not in allowed for name in names):
+        raise InvalidArchitecture(
+            f"outputs: {short(outputs)}; allowed: 'all', or '{MAIN}' and any of {', '.join(allowed)}."
+        )
+    return tuple(dict.fromkeys(names))

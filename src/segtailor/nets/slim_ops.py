@@ -12,7 +12,7 @@ from torch.nn import functional
 from segtailor.core.errors import Unsupported
 from segtailor.nets.mixed import scaled
 from segtailor.nets.slim import SlimConv, SlimNorm, Width
-from segtailor.ops.modules.merge import resized
+from segtailor.ops.modules.combining import resized
 
 SLIM_OPTIONS = ("skip", "conv", "zoomed_conv", "conv_2x", "zoomed_conv_2x")  # order of the weights
 

@@ -1,10 +1,10 @@
-"""Teachers to learn from: any bundle, any ONNX file, any torch module that gives logits of the same classes."""
+"""Teachers for distillation: bundles, ONNX files and torch modules that give logits of the same classes."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported, UserError
-from segtailor.core.shipped import bundle_place
+from segtailor.core.shipped import DESCRIPTION, bundle_place
 from segtailor.core.task import Preprocessing
 from segtailor.core.trust import refuse_reach
-from segtailor.nets.bundle import WEIGHTS, load_bundle
-from segtailor.nets.inference import enlarge
-from segtailor.nets.onnx_confined import foreign_session
+from segtailor.nets.bundle import WEIGHTS, Model, load_bundle
+from segtailor.nets.inference import aligns_corners
+from segtailor.nets.onnx.confined import foreign_session
+from segtailor.tasks.enlarging import enlarge
 
-PROBE = 64  # side of the noise that a teacher is tried on
+PROBE_SIDE_PIXELS = 64  # of the blank image on which a teacher is tried
+MAX_MEMBERS = 16  # of an ensemble
 FORMS = (
     "a bundle folder, the name of shipped weights, a file ending in .onnx, or package.module:function that returns a "
     "torch module"
@@ -30,22 +32,22 @@ FORMS = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Teacher:
-    """Logits from normalised images. `fingerprint` changes with the weights; `preprocessing` is what it expects."""
+    """Logits from normalised images; `preprocessing` is the normalisation that it expects."""
 
     logits: Callable[[Tensor], Tensor]
     fingerprint: str
     preprocessing: Preprocessing
 
     def __call__(self, images: Tensor, given: Preprocessing) -> Tensor:
-        """Return logits (n, classes, h, w) of images that were normalised as `given`."""
+        """Return logits (n, classes, h, w) of images that were normalised by `given`."""
         with torch.inference_mode():
             return self.logits(renormalised(images, given, self.preprocessing))
 
 
 def open_teacher(name: str, classes: int, *, device: torch.device, trusted: bool = True) -> Teacher:
-    """Find a teacher by name and try it; one with other classes, or labels instead of logits, is refused.
+    """Open a teacher by name and try it; other classes, or labels instead of logits, are refused.
 
-    A function is imported and called only where the name is `trusted`: typed by a user, not read from a file.
+    A function is imported and called only if the name is `trusted`: typed by a user, not read from a file.
     """
     path = bundle_place(name)
     if path.suffix == ".onnx":
@@ -56,7 +58,7 @@ def open_teacher(name: str, classes: int, *, device: torch.device, trusted: bool
         teacher = teacher_of(model.network, model.preprocessing, device=device, fingerprint=weights)
     elif ":" in name:
         refuse_reach(f"import and call the teacher '{name}'", trusted=trusted)
-        teacher = teacher_of(_built(name), Preprocessing(), device=device)
+        teacher = teacher_of(_call_function(name), Preprocessing(), device=device)
     else:
         raise UserError(f"teacher '{name}': no such file or folder; give {FORMS}.")
     check_teacher(teacher, classes, name, device=device)
@@ -74,16 +76,17 @@ def teacher_of(
 
 
 def check_teacher(teacher: Teacher, classes: int, name: str, *, device: torch.device) -> None:
-    """Try a teacher on noise and refuse it unless it gives floating-point logits of `classes` classes."""
-    found = teacher(torch.zeros(1, 3, PROBE, PROBE, device=device), Preprocessing())
-    if not isinstance(found, Tensor) or found.ndim != 4 or not found.is_floating_point():
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    """Try a teacher on a blank image; raise unless it gives floating-point logits of `classes` classes."""
+    image = torch.zeros(1, 3, PROBE_SIDE_PIXELS, PROBE_SIDE_PIXELS, device=device)
+    logits = teacher(image, Preprocessing())
+    if not isinstance(logits, Tensor) or logits.ndim != 4 or not logits.is_floating_point():
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise UserError(
             f"teacher '{name}' gives {shape}, not logits (images, classes, height, width); export it without arg max."
         )
-    if found.shape[1] != classes:
+    if logits.shape[1] != classes:
         raise UserError(
-            f"the teacher {name} knows {found.shape[1]} classes, the data has {classes}; "
+            f"the teacher {name} knows {logits.shape[1]} classes, the data has {classes}; "
             "distil from a network trained on the same classes."
         )
 
@@ -107,19 +110,52 @@ def weights_fingerprint(module: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def _built(name: str) -> nn.Module:
+class Ensemble(nn.Module):
+    """Several networks as one teacher: the mean of their outputs, at the largest output size among them."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return the mean output, (n, channels, h, w)."""
+        outputs = [member(image) for member in self.members]
+        size = (max(output.shape[2] for output in outputs), max(output.shape[3] for output in outputs))
+        sized = [
+            enlarge(output.float(), size, align_corners=aligns_corners(member))
+            for output, member in zip(outputs, self.members, strict=True)
+        ]
+        return torch.stack(sized).mean(0)
+
+
+def load_members(path: Path) -> dict[Path, Model]:
+    """Load a bundle, or the bundles in a folder (`NAME` or `NAME/weights` below it, at most MAX_MEMBERS), by folder.
+
+    `path` may also be the name of shipped weights.
+    """
+    path = bundle_place(path)
+    folders = [path]
+    if path.is_dir() and not (path / DESCRIPTION).exists():
+        entries = sorted(entry for entry in path.iterdir() if entry.is_dir())
+        candidates = [entry if (entry / DESCRIPTION).exists() else entry / "weights" for entry in entries]
+        folders = [folder for folder in candidates if (folder / DESCRIPTION).exists()][:MAX_MEMBERS] or [path]
+    return {folder: load_bundle(folder) for folder in folders}
+
+
+def _call_function(name: str) -> nn.Module:
+    """Import and call `module:function`."""
     module, _, function = name.partition(":")
     try:
-        found: Any = getattr(importlib.import_module(module), function)()
+        network: Any = getattr(importlib.import_module(module), function)()
     except (ImportError, AttributeError) as problem:
         raise UserError(f"teacher '{name}' cannot be imported ({problem}); give {FORMS}.") from problem
-    if not isinstance(found, nn.Module):
-        raise UserError(f"teacher '{name}' returns a {type(found).__name__}, not a torch module.")
-    return found
+    if not isinstance(network, nn.Module):
+        raise UserError(f"teacher '{name}' returns a {type(network).__name__}, not a torch module.")
+    return network
 
 
 def _from_onnx(path: Path) -> Teacher:
-    """Read a graph that takes one normalised float image (or a batch), of a fixed or an open size."""
+    """Open a graph that takes one normalised float image (or a batch), of fixed or dynamic size."""
     session = foreign_session(path)
     (source, *others) = session.get_inputs()
     if others or source.type != "tensor(float)" or len(source.shape) != 4:
@@ -131,10 +167,10 @@ def _from_onnx(path: Path) -> Teacher:
 
     def logits(images: Tensor) -> Tensor:
         size = (height or int(images.shape[2]), width or int(images.shape[3]))
-        fitting = enlarge(images, size, align_corners=False).cpu().numpy()
-        parts = [fitting[at : at + count] for at in range(0, len(fitting), count)] if count else [fitting]
-        found = [session.run(None, {source.name: part})[0] for part in parts]
-        return torch.from_numpy(np.concatenate(found)).to(images.device)
+        resized = enlarge(images, size, align_corners=False).cpu().numpy()
+        batches = [resized[at : at + count] for at in range(0, len(resized), count)] if count else [resized]
+        outputs = [session.run(None, {source.name: batch})[0] for batch in batches]
+        return torch.from_numpy(np.concatenate(outputs)).to(images.device)
 
     return Teacher(
         logits=logits,

@@ -1,4 +1,4 @@
-"""Load weights under foreign names: strict, and explicit about the first key that does not fit."""
+"""Load weights that have other names than ours: strictly, with an error that names the first key that does not fit."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import Tensor, nn
 
 from segtailor.core.errors import UserError
 
-COUNTER = "num_batches_tracked"
+COUNTER = "num_batches_tracked"  # end of the keys of batch counters
 
 
 class WeightsProblem(UserError):
-    """A state dictionary that does not fit the network; the message names the first key that is wrong."""
+    """A state dictionary that cannot be read or does not fit the network; the message names the first wrong key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NameMap:
     """How a published checkpoint names a network's weights.
 
-    `names` maps our key to the published ones (several where one tensor has several names: the last wins).
-    `droppable` tells published keys that belong to parts this network does not have (train-only heads).
-    `convert`, when given, rewrites the published dictionary first (e.g. from an inference form).
+    `names` maps our key to the published ones (several where one tensor has several names: the last is used).
+    `droppable` tells which published keys belong to parts that this network does not have (train-only heads).
+    `convert`, if given, changes the published dictionary first (e.g. from an inference form).
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -36,11 +36,11 @@ def load_named(network: nn.Module, state: Mapping[str, Tensor], names: NameMap) 
     check_state(state)
     if names.convert is not None:
         state = names.convert(state)
-    own = network.state_dict()
-    _check_mapping(own, names)
-    _check_keys(own, state, names)
+    expected = network.state_dict()
+    _check_mapping(expected, names)
+    _check_keys(expected, state, names)
     with torch.no_grad():
-        for key, target in own.items():
+        for key, target in expected.items():
             for published in names.names.get(key, ()):
                 if published in state:
                     target.copy_(state[published])
@@ -72,22 +72,22 @@ def check_entry(state: Mapping[str, Tensor], key: str, target: Tensor) -> None:
             f"missing key '{key}' (shape {tuple(target.shape)}); the file holds {len(state)} keys. "
             "Is it a checkpoint of this very network and number of classes?"
         )
-    found = state[key]
-    if tuple(found.shape) != tuple(target.shape):
+    value = state[key]
+    if tuple(value.shape) != tuple(target.shape):
         raise WeightsProblem(
-            f"key '{key}' has shape {tuple(found.shape)}, the network needs "
+            f"key '{key}' has shape {tuple(value.shape)}, the network needs "
             f"{tuple(target.shape)}. Check the architecture name and the number of classes."
         )
-    if target.is_floating_point() and not found.is_floating_point():
+    if target.is_floating_point() and not value.is_floating_point():
         raise WeightsProblem(
-            f"key '{key}' holds {str(found.dtype).removeprefix('torch.')}, the network needs floating point."
+            f"key '{key}' holds {str(value.dtype).removeprefix('torch.')}, the network needs floating point."
         )
 
 
 def key_pairs(
     prefix: str, published: str, layers: Iterable[tuple[str, str]], own: Mapping[str, object]
 ) -> dict[str, tuple[str, ...]]:
-    """Map `prefix.ours.*` to `published.theirs.*` for each (ours, theirs) in `layers`, following our own keys."""
+    """Map `prefix.ours.*` to `published.theirs.*` for each (ours, theirs) in `layers`, for all our keys in `own`."""
     pairs: dict[str, tuple[str, ...]] = {}
     for ours, theirs in layers:
         start = f"{prefix}.{ours}." if ours else f"{prefix}."
@@ -96,21 +96,21 @@ def key_pairs(
     return pairs
 
 
-def _check_mapping(own: Mapping[str, Tensor], names: NameMap) -> None:
-    unmapped = [key for key in own if key not in names.names]
+def _check_mapping(expected: Mapping[str, Tensor], names: NameMap) -> None:
+    unmapped = [key for key in expected if key not in names.names]
     if unmapped:
         raise WeightsProblem(
             f"the name map has no published name for our '{unmapped[0]}': this is a bug, report it."
         )
 
 
-def _check_keys(own: Mapping[str, Tensor], state: Mapping[str, Tensor], names: NameMap) -> None:
+def _check_keys(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], names: NameMap) -> None:
     known: set[str] = set()
-    for key, target in own.items():
+    for key, target in expected.items():
         for published in names.names[key]:
             known.add(published)
             if published not in state and published.endswith(COUNTER):
-                continue  # old checkpoints have no counters, and nothing reads them in inference
+                continue  # old checkpoints have no counters, and inference does not need them
             check_entry(state, published, target)
     for key in state:
         if key not in known and not names.droppable(key):

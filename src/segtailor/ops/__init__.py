@@ -1,31 +1,57 @@
-"""One definition per operator: shape, multiply-accumulates, parameters and module side by side.
+"""Operators: each has its output shape, multiply-accumulates, parameters and module in one definition.
 
-Importing this package registers every operator and does not import torch: modules are built lazily from
-`segtailor.ops.modules`.
+Importing this package registers every operator and does not import torch. The torch modules are in
+`segtailor.ops.modules`, which an operator imports when its module is built.
 """
 
-from segtailor.ops.conv import Activation, Conv
-from segtailor.ops.inverted_residual import InvertedResidual
-from segtailor.ops.merge import Concat, Identity, Sum, Zero
-from segtailor.ops.pooling import MaxPool, PooledConv
-from segtailor.ops.reduction import FactorisedReduction
-from segtailor.ops.rep_conv import RepConv
-from segtailor.ops.resize import Resize, ScaleImage
-from segtailor.ops.separable import Separable
+from segtailor.ops.attention import Blend, Gate, Likeness, SqueezeExcite, UnreadAttention
+from segtailor.ops.blocks import Bottleneck, Ghost, InvertedBottleneck, RepConv, Residual, Shuffle
+from segtailor.ops.combining import Concat, Identity, Resize, ScaleImage, Sum, Zero
+from segtailor.ops.convolutions import (
+    Activate,
+    Activation,
+    Conv,
+    FactorisedReduction,
+    HiddenClassifier,
+    Norm,
+    Separable,
+    ZoomedConv,
+)
+from segtailor.ops.pooling import AveragePool, BinPool, GlobalMean, MaxPool, PooledConv, WindowPool
+from segtailor.ops.timm_encoder import TimmFeatures, TimmTap
 
 __all__ = [
+    "Activate",
     "Activation",
+    "AveragePool",
+    "BinPool",
+    "Blend",
+    "Bottleneck",
     "Concat",
     "Conv",
     "FactorisedReduction",
+    "Gate",
+    "Ghost",
+    "GlobalMean",
+    "HiddenClassifier",
     "Identity",
-    "InvertedResidual",
+    "InvertedBottleneck",
+    "Likeness",
     "MaxPool",
+    "Norm",
     "PooledConv",
     "RepConv",
+    "Residual",
     "Resize",
     "ScaleImage",
     "Separable",
+    "Shuffle",
+    "SqueezeExcite",
     "Sum",
+    "TimmFeatures",
+    "TimmTap",
+    "UnreadAttention",
+    "WindowPool",
     "Zero",
+    "ZoomedConv",
 ]

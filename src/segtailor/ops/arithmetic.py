@@ -1,10 +1,10 @@
-"""Closed-form counts that operators share."""
+"""Counts that operators share: weights and multiply-accumulates of a convolution, extent of a kernel."""
 
 from __future__ import annotations
 
 from segtailor.core.plan import Shape
 
-NORM = 2  # learnable values per channel of a batch norm: weight and bias
+NORM_PARAMS = 2  # learnable values per channel of a batch norm: weight and bias
 
 
 def kernel_weights(inputs: int, outputs: int, *, kernel: int, groups: int = 1) -> int:

@@ -1,4 +1,4 @@
-"""Well-known residual and light blocks (LPS-Net's Table 2; ResNet encoders). Norm after every convolution."""
+"""Blocks of several convolutions: residual and light blocks of well-known networks, and LPS-Net's `RepConv`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.core.plan import OPERATORS, OpCall, Shape
-from segtailor.ops.arithmetic import NORM, conv_macs, kernel_weights
+from segtailor.core.plan import OpCall, Shape
+from segtailor.core.registry import OPERATORS
+from segtailor.ops.arithmetic import NORM_PARAMS, conv_macs, extent, kernel_weights
+from segtailor.ops.convolutions import Activation
 
 if TYPE_CHECKING:
     from torch import nn
 
 
 class ConvSpec(NamedTuple):
-    """One convolution with norm inside a block; `stride` divides the block's input size for its output."""
+    """One convolution with norm inside a block; `stride` is that of its output relative to the block's input."""
 
     inputs: int
     outputs: int
@@ -24,7 +26,7 @@ class ConvSpec(NamedTuple):
 
 
 class _Block:
-    """Counts that follow from the list of convolutions."""
+    """Base of blocks whose counts follow from their list of convolutions."""
 
     def convs(self, call: OpCall) -> list[ConvSpec]:
         """List the convolutions, each followed by a norm."""
@@ -32,7 +34,7 @@ class _Block:
 
     def output(self, call: OpCall) -> Shape:
         """Return the output shape."""
-        self.convs(call)  # refuses widths that do not divide
+        self.convs(call)  # raises for widths that do not divide
         return call.source.halved(call.channels, call.stride)
 
     def macs(self, call: OpCall) -> int:
@@ -51,7 +53,7 @@ class _Block:
         """Count learnable values."""
         return sum(
             kernel_weights(conv.inputs, conv.outputs, kernel=conv.kernel, groups=conv.groups)
-            + NORM * conv.outputs
+            + NORM_PARAMS * conv.outputs
             for conv in self.convs(call)
         )
 
@@ -81,13 +83,13 @@ class Residual(_Block):
         """Build the module."""
         from segtailor.ops.modules.blocks import ResidualBlock
 
-        return ResidualBlock(self.convs(call), bare=2)
+        return ResidualBlock(self.convs(call), body_length=2)
 
 
 @OPERATORS.register("bottleneck")
 @dataclass(frozen=True, kw_only=True)
 class Bottleneck(_Block):
-    """1x1, 3x3 (with the stride), 1x1 convolution and a shortcut; the middle is a quarter as wide."""
+    """1x1, 3x3 (with the stride), 1x1 convolution and a shortcut; the middle has 1/`reduction` of the channels."""
 
     reduction: int = 4
 
@@ -109,13 +111,13 @@ class Bottleneck(_Block):
         """Build the module."""
         from segtailor.ops.modules.blocks import ResidualBlock
 
-        return ResidualBlock(self.convs(call), bare=3)
+        return ResidualBlock(self.convs(call), body_length=3)
 
 
 @OPERATORS.register("ghost")
 @dataclass(frozen=True, kw_only=True)
 class Ghost(_Block):
-    """Half of the channels by a 3x3 convolution, the rest from them by a depthwise one (Han et al. 2020)."""
+    """Half of the channels by a 3x3 convolution, the others from these by a depthwise one (Han et al. 2020)."""
 
     def convs(self, call: OpCall) -> list[ConvSpec]:
         """List the convolutions: primary, then cheap."""
@@ -139,10 +141,13 @@ class Ghost(_Block):
 @OPERATORS.register("shuffle")
 @dataclass(frozen=True, kw_only=True)
 class Shuffle(_Block):
-    """ShuffleNet-v2 unit (Ma et al. 2018): two halves, one passed on where shapes agree; then shuffled."""
+    """ShuffleNet-v2 unit (Ma et al. 2018): two branches of half the channels, concatenated and shuffled.
+
+    Where input and output have the same shape, one branch is half of the input unchanged.
+    """
 
     def splits(self, call: OpCall) -> bool:
-        """Tell whether half of the input is passed on untouched."""
+        """Tell whether one branch is half of the input unchanged."""
         return call.stride == 1 and call.source.channels == call.channels
 
     def convs(self, call: OpCall) -> list[ConvSpec]:
@@ -166,6 +171,127 @@ class Shuffle(_Block):
         from segtailor.ops.modules.blocks import ShuffleBlock
 
         return ShuffleBlock(self.convs(call))
+
+
+@OPERATORS.register("inverted_residual")
+@dataclass(frozen=True, kw_only=True)
+class InvertedBottleneck:
+    """1x1 expansion, depthwise, linear 1x1 projection; `groups` applies to both 1x1 convolutions.
+
+    The input is added when stride is 1 and channels agree. `expand` False leaves the expansion out
+    (MobileNet-v2's first block in most implementations). `same` pads as TensorFlow does.
+    """
+
+    kernel: int = 3
+    dilation: int = 1
+    expansion: int = 6
+    groups: int = 1
+    expand: bool = True
+    activation: Activation = "relu"
+    same: bool = False
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if not self.expand and self.expansion != 1:
+            raise InvalidArchitecture("inverted_residual: expand can only be left out where expansion is 1.")
+
+    def hidden(self, call: OpCall) -> int:
+        """Return the width of the depthwise convolution."""
+        return self.expansion * call.source.channels
+
+    def residual(self, call: OpCall) -> bool:
+        """Tell whether the input is added to the output."""
+        return call.stride == 1 and call.source.channels == call.channels
+
+    def output(self, call: OpCall) -> Shape:
+        """Return the output shape."""
+        for width in (call.source.channels, call.channels):
+            if width % self.groups:
+                raise InvalidArchitecture(f"channels: {width} do not divide into {self.groups} groups.")
+        return call.source.halved(call.channels, call.stride)
+
+    def macs(self, call: OpCall) -> int:
+        """Count multiply-accumulates."""
+        output, hidden, inputs = self.output(call), self.hidden(call), call.source.channels
+        before = call.source._replace(channels=hidden)
+        after = output._replace(channels=hidden)
+        expansion = conv_macs(inputs, before, kernel=1, groups=self.groups) if self.expand else 0
+        return (
+            expansion
+            + conv_macs(hidden, after, kernel=self.kernel, groups=hidden)
+            + conv_macs(hidden, output, kernel=1, groups=self.groups)
+        )
+
+    def params(self, call: OpCall) -> int:
+        """Count learnable values."""
+        hidden, inputs = self.hidden(call), call.source.channels
+        expansion = kernel_weights(inputs, hidden, kernel=1, groups=self.groups) + NORM_PARAMS * hidden
+        return (
+            expansion * self.expand
+            + (self.kernel**2 + NORM_PARAMS) * hidden
+            + kernel_weights(hidden, call.channels, kernel=1, groups=self.groups)
+            + NORM_PARAMS * call.channels
+        )
+
+    def field(self, call: OpCall) -> float:  # noqa: ARG002 - one signature for all operators
+        """Return the extent in input pixels."""
+        return extent(self.kernel, self.dilation)
+
+    def module(self, call: OpCall) -> nn.Module:
+        """Build the module."""
+        from segtailor.ops.modules.blocks import InvertedResidualBlock
+
+        return InvertedResidualBlock(self, call)
+
+
+@OPERATORS.register("rep_conv")
+@dataclass(frozen=True, kw_only=True)
+class RepConv:
+    """LPS-Net's block: 3x3 convolution, norm, ReLU in training; folds exactly into a convolution with bias, and ReLU.
+
+    `branches` adds a 1x1 branch and, where shapes agree, an identity branch, each with its own norm
+    (re-parameterised training, LPS-Net section 4.2); the inference form is the same.
+    """
+
+    kernel: int = 3
+    branches: bool = False
+
+    def output(self, call: OpCall) -> Shape:
+        """Return the output shape."""
+        return call.source.halved(call.channels, call.stride)
+
+    def macs(self, call: OpCall) -> int:
+        """Count multiply-accumulates of the inference form."""
+        return conv_macs(call.source.channels, self.output(call), kernel=self.kernel)
+
+    def params(self, call: OpCall) -> int:
+        """Count learnable values of the inference form: one kernel and its bias."""
+        return self._weights(call, self.kernel) + call.channels
+
+    def train_params(self, call: OpCall) -> int:
+        """Count learnable values of the training form: every branch with its norm."""
+        plain = self._weights(call, self.kernel) + NORM_PARAMS * call.channels
+        if not self.branches:
+            return plain
+        norms = NORM_PARAMS * call.channels * (2 if self.has_identity(call) else 1)
+        return plain + self._weights(call, 1) + norms
+
+    def field(self, call: OpCall) -> float:  # noqa: ARG002 - one signature for all operators
+        """Return the extent in input pixels."""
+        return extent(self.kernel)
+
+    def module(self, call: OpCall) -> nn.Module:
+        """Build the training form."""
+        from segtailor.ops.modules.blocks import RepConvBlock
+
+        return RepConvBlock(self, call)
+
+    def has_identity(self, call: OpCall) -> bool:
+        """Tell whether the training form has an identity branch at this call."""
+        return self.branches and call.stride == 1 and call.source.channels == call.channels
+
+    def _weights(self, call: OpCall, kernel: int) -> int:
+        return kernel_weights(call.source.channels, call.channels, kernel=kernel)
 
 
 def _half(channels: int) -> int:

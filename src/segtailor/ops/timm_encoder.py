@@ -1,4 +1,4 @@
-"""A timm encoder as one operator, and its taps. timm is optional: nothing is imported until one is used.
+"""A timm encoder as one operator, and its feature maps. timm is optional and imported only when one is used.
 
 Shapes and counts come from running the model on torch's `meta` device, where no value is computed.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from segtailor.core.plan import OPERATORS, OpCall, Shape
-from segtailor.ops.merge import Free
+from segtailor.core.plan import OpCall, Shape
+from segtailor.core.registry import OPERATORS
+from segtailor.ops.combining import Weightless
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from segtailor.ops.modules.timm_encoder import Facts
+    from segtailor.ops.modules.timm_encoder import TimmCounts
 
 TIMM_STRIDES = (4, 8, 16, 32)
 
@@ -22,13 +23,13 @@ TIMM_STRIDES = (4, 8, 16, 32)
 @OPERATORS.register("timm_features")
 @dataclass(frozen=True, kw_only=True)
 class TimmFeatures:
-    """All four maps of timm's `features_only` form of `model`, read through `TimmTap`; the shape is the last one's."""
+    """All four maps of timm's `features_only` form of `model`, read by `TimmTap`; `output` is the last map's shape."""
 
     model: str
 
     def taps(self, image: Shape) -> tuple[Shape, ...]:
         """Return the shapes of the four maps."""
-        return self._facts(image).taps
+        return self._counts(image).taps
 
     def output(self, call: OpCall) -> Shape:
         """Return the shape of the last map."""
@@ -36,11 +37,11 @@ class TimmFeatures:
 
     def macs(self, call: OpCall) -> int:
         """Count multiply-accumulates."""
-        return self._facts(call.source).macs
+        return self._counts(call.source).macs
 
     def params(self, call: OpCall) -> int:
         """Count learnable values."""
-        return self._facts(call.source).params
+        return self._counts(call.source).params
 
     def module(self, call: OpCall) -> nn.Module:  # noqa: ARG002 - one signature for all operators
         """Build the module."""
@@ -48,16 +49,16 @@ class TimmFeatures:
 
         return TimmFeaturesModule(self.model)
 
-    def _facts(self, image: Shape) -> Facts:
-        from segtailor.ops.modules.timm_encoder import facts
+    def _counts(self, image: Shape) -> TimmCounts:
+        from segtailor.ops.modules.timm_encoder import count_timm
 
-        return facts(self.model, image)
+        return count_timm(self.model, image)
 
 
 @OPERATORS.register("timm_tap")
 @dataclass(frozen=True, kw_only=True)
-class TimmTap(Free):
-    """Map number `level` of the second input, a `TimmFeatures`; the first is the image, for its size alone."""
+class TimmTap(Weightless):
+    """Map number `level` of the second input, a `TimmFeatures`; the first is the image, needed only for its size."""
 
     model: str
     level: int

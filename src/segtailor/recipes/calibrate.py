@@ -59,9 +59,7 @@ class CalibrateRecipe:
             for arch in map(published, architectures() + baselines())
             if family_of(arch) == self.space_name
         ]
-        return Calibrating(
-            calibration=Calibration(self.space, settings, examples=examples), context=context
-        )
+        return Calibrating(calibration=Calibration(self.space, settings, examples=examples), context=context)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -24,8 +24,7 @@ from segtailor.core.task import Task
 from segtailor.data.arrays import check_space
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
-from segtailor.nets.build import build
-from segtailor.nets.network import initialise
+from segtailor.nets.network import build, initialise
 from segtailor.nets.teacher import Teacher, open_teacher, weights_fingerprint
 from segtailor.runs import Context
 from segtailor.runs.environment import environment

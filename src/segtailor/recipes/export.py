@@ -33,7 +33,7 @@ from segtailor.deploy.owned import QUANTISED, VERIFY, exported
 from segtailor.deploy.verify import LIMITS, Answers, Drifted, Limits, verify_file
 from segtailor.nets.bundle import Model
 from segtailor.nets.models import load, model_place
-from segtailor.nets.onnx_metadata import Gives
+from segtailor.nets.onnx.metadata import OutputKind
 from segtailor.targets.engine_file import EngineFile
 from segtailor.tasks import Targets, kind_of
 from segtailor.tasks.segmentation.targets import Labels
@@ -71,7 +71,7 @@ class ExportOptions(TypedDict, total=False):
     image: tuple[int, int] | None
     dynamic: bool
     precision: Precision
-    output: Gives
+    output: OutputKind
     preprocess: bool
     data: str | None
     out: str | Path | None

@@ -22,11 +22,10 @@ from segtailor.data.batches import batches_of
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
 from segtailor.data.splits import parts_of
-from segtailor.nets.build import build
 from segtailor.nets.bundle import Model, load_bundle, save_bundle
-from segtailor.nets.committee import Committee, load_members
-from segtailor.nets.network import Network, initialise
+from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.reparam import plain_form, with_branches
+from segtailor.nets.teacher import Ensemble, load_members
 from segtailor.runs import Context, Layout
 from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder
 from segtailor.spaces.networks import resolve
@@ -34,8 +33,13 @@ from segtailor.training.device import pick_device
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings
 
-DATA_FILE, STAGE_FILE = "data.json", "stage.json"  # inside a checkpoint: what it was trained on, and how far it came
-CROP_MULTIPLE = 32  # crops are a multiple of this where the images allow it: the deepest stride of the families
+DATA_FILE, STAGE_FILE = (
+    "data.json",
+    "stage.json",
+)  # inside a checkpoint: what it was trained on, and how far it came
+CROP_MULTIPLE = (
+    32  # crops are a multiple of this where the images allow it: the deepest stride of the families
+)
 MAX_CROP = (768, 1536)  # height and width in pixels
 COLOUR_JITTER: Mapping[str, float] = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.03}
 GEOMETRY: Mapping[Kind, Mapping[str, Any]] = {
@@ -121,7 +125,9 @@ class TrainRecipe:
             preprocessing=self.preprocessing,
             teacher=self._teacher(dataset.task),
         )
-        return Training(fit=fit, network=network, recipe=self, context=context, data=_facts(pixels, validation))
+        return Training(
+            fit=fit, network=network, recipe=self, context=context, data=_facts(pixels, validation)
+        )
 
     def _network(self, task: Task, *, trusted: bool = True) -> Network:
         network = build(self.architecture, task.outputs, outputs="all" if self.auxiliary else (MAIN,))
@@ -162,7 +168,7 @@ class TrainRecipe:
                     f"the teacher {folder} was trained with another normalisation; train one with the same."
                 )
         networks = [model.network for model in members.values()]
-        return networks[0] if len(networks) == 1 else Committee(networks)
+        return networks[0] if len(networks) == 1 else Ensemble(networks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +279,9 @@ class StagedTraining:
     def save(self, folder: Path) -> None:
         """Write the stage and its training state."""
         self.training.save(folder)
-        write_json(folder / STAGE_FILE, {"stage": self.stage, "before": self.before}, what="stage of the training")
+        write_json(
+            folder / STAGE_FILE, {"stage": self.stage, "before": self.before}, what="stage of the training"
+        )
 
     def load(self, folder: Path) -> None:
         """Restore the stage and its training state."""

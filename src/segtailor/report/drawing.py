@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from segtailor.core.plan import IMAGE, OPERATORS, Node, Plan, count
+from segtailor.core.plan import IMAGE, Node, Plan, count
+from segtailor.core.registry import OPERATORS
 from segtailor.core.text import escaped
 from segtailor.report.layout import Place, arrange, lanes_per_band
 from segtailor.report.numbers import amount

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from segtailor.core.plan import OPERATORS, OpCall, Plan
+from segtailor.core.plan import OpCall, Plan
+from segtailor.core.registry import OPERATORS
 from segtailor.report.document import LayerTime, LayerTimes
 
 

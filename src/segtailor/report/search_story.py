@@ -6,7 +6,7 @@ from typing import Any
 
 from segtailor.core.codec import from_json
 from segtailor.core.errors import UserError
-from segtailor.core.space import SPACES
+from segtailor.core.registry import SPACES
 from segtailor.report.document import Chart, DecisionStory, Expansion, SearchStory, Series
 from segtailor.report.fields import at, number, rows, table, text, whole
 from segtailor.report.folder import RunFolder, present

@@ -2,12 +2,13 @@
 
 import sys
 
+from segtailor.core.registry import EXECUTORS
 from segtailor.search.ablation import Ablation, Variant
 from segtailor.search.calling import CallablePackage
 from segtailor.search.contest import Contender, Contest
 from segtailor.search.controller import Controller
 from segtailor.search.evolution import Evolution
-from segtailor.search.executors import EXECUTORS, Processes, Ray, Serial
+from segtailor.search.executors import Processes, Ray, Serial
 from segtailor.search.expansion import Expansion
 from segtailor.search.halving import Halving
 from segtailor.search.random import RandomSearch

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from segtailor.core.codec import Json
 from segtailor.core.job import Job
-from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
+from segtailor.core.registry import STRATEGIES
+from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem
 from segtailor.core.trust import refuse_reach
 from segtailor.search.draws import Draws
 from segtailor.search.halving import Halving

@@ -11,5 +11,5 @@ class CallablePackage(ModuleType):
     """A package that is also the function of the public interface that has its name."""
 
     def __call__(self, *args: Any, **choices: Any) -> Any:
-        """Search, as `segtailor.api.searching.search` does (found by name: packages know nothing above them)."""
-        return import_module("segtailor.api.searching").search(*args, **choices)
+        """Search, as `segtailor.verbs.search.search` does (found by name: packages know nothing above them)."""
+        return import_module("segtailor.verbs.search").search(*args, **choices)

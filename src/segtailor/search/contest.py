@@ -8,7 +8,8 @@ from typing import Any
 
 from segtailor.core.codec import Json, from_json
 from segtailor.core.job import Job
-from segtailor.core.strategy import STRATEGIES, AskTell, Candidate, Judged, Problem, SearchProblem
+from segtailor.core.registry import STRATEGIES
+from segtailor.core.strategy import AskTell, Candidate, Judged, Problem, SearchProblem
 from segtailor.search.halving import Halving
 from segtailor.search.prices import Prices
 from segtailor.search.trial_strategy import TrialStrategy, check_trials

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from segtailor.core.codec import Json
 from segtailor.core.job import Job
+from segtailor.core.registry import STRATEGIES
 from segtailor.core.space import Picks
-from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
+from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem
 from segtailor.search.draws import Draws
 from segtailor.search.halving import Halving
 from segtailor.search.prices import Prices

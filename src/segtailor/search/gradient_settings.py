@@ -9,8 +9,9 @@ from typing import Literal
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.job import Job
+from segtailor.core.registry import STRATEGIES
 from segtailor.core.space import Group
-from segtailor.core.strategy import STRATEGIES, Problem, SearchProblem
+from segtailor.core.strategy import Problem, SearchProblem
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import Augment
 from segtailor.nets.relax import Mode, geometric, linear

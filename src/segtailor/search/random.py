@@ -8,7 +8,8 @@ from random import Random
 
 from segtailor.core.codec import Json
 from segtailor.core.job import Job
-from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem
+from segtailor.core.registry import STRATEGIES
+from segtailor.core.strategy import Candidate, Judged, Problem
 from segtailor.search.draws import Draws
 from segtailor.search.halving import Halving
 from segtailor.search.prices import Prices

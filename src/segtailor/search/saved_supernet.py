@@ -16,7 +16,8 @@ from segtailor.core.atomic import new_folder, write_json
 from segtailor.core.codec import fingerprint, from_json, read_json, to_json
 from segtailor.core.errors import RunProblem, Unsupported
 from segtailor.core.plan import Shape
-from segtailor.core.space import SPACES, SearchSpace
+from segtailor.core.registry import SPACES
+from segtailor.core.space import SearchSpace
 from segtailor.core.strategy import Halves, Problem
 from segtailor.core.task import Task
 from segtailor.nets.supernet import Supernet, keep_only

@@ -126,8 +126,7 @@ def create(
 
     `outputs` names what it computes; "all" adds every train-only output. Use `forward_all` to get them.
     """
-    from segtailor.nets.build import build
-    from segtailor.nets.network import initialise
+    from segtailor.nets.network import build, initialise
 
     network = build(resolve(source), classes, outputs=outputs)
     initialise(network, seed)

@@ -8,7 +8,8 @@ from typing import Any
 
 from segtailor.core.codec import read_json
 from segtailor.core.errors import InvalidArchitecture, unknown
-from segtailor.core.space import FIXED, SPACES, Architecture, families, parse_architecture
+from segtailor.core.registry import FIXED, SPACES
+from segtailor.core.space import Architecture, families, parse_architecture
 
 
 def architectures() -> tuple[str, ...]:

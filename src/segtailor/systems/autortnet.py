@@ -108,9 +108,7 @@ SMALL = replace(
         context=MultiScale(branch=32, output=32, rates=(2, 4, 6)),
     ),
     strategy=SMALL_STRATEGY,
-    evaluator=TrainEvaluator(
-        augment=Augment(crop=SMALL_IMAGE, scale=(0.75, 1.5)), fit=SMALL_STRATEGY.fit
-    ),
+    evaluator=TrainEvaluator(augment=Augment(crop=SMALL_IMAGE, scale=(0.75, 1.5)), fit=SMALL_STRATEGY.fit),
 )
 
 SYSTEM = System(

@@ -46,9 +46,7 @@ SMALL = replace(
     strategy=Expansion(steps=6),
     evaluator=TrainEvaluator(
         augment=Augment(crop=SMALL_IMAGE, scale=(0.75, 1.5), **COLOUR_JITTER),
-        fit=FitSettings(
-            steps=40, batch=8, optimiser="adamw", lr=0.01, weight_decay=0.01, validate_batch=32
-        ),
+        fit=FitSettings(steps=40, batch=8, optimiser="adamw", lr=0.01, weight_decay=0.01, validate_batch=32),
         reparameterise=True,
     ),
 )

@@ -95,9 +95,7 @@ SMALL = replace(
     data=SMALL_DATA,
     image=SMALL_IMAGE,
     strategy=SMALL_STRATEGY,
-    evaluator=TrainEvaluator(
-        augment=Augment(crop=SMALL_IMAGE, scale=(0.75, 1.5)), fit=SMALL_STRATEGY.fit
-    ),
+    evaluator=TrainEvaluator(augment=Augment(crop=SMALL_IMAGE, scale=(0.75, 1.5)), fit=SMALL_STRATEGY.fit),
 )
 
 SYSTEM = System(

@@ -40,9 +40,7 @@ class System:
         if scale == "paper" and not self.fit_paper:
             return replace(self.paper, data=data)
         base = self.paper if scale == "paper" else self.small
-        fitted = with_crops(
-            replace(base, data=data, image=size), lambda largest: self._fitted(largest, crop)
-        )
+        fitted = with_crops(replace(base, data=data, image=size), lambda largest: self._fitted(largest, crop))
         return fitted if self.adapt is None or scale == "paper" else self.adapt(fitted)
 
     def _fitted(self, largest: Size, crop: Size) -> Size:

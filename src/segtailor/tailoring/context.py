@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from segtailor.api.timing import bench
-from segtailor.api.training import Surroundings, resume, run
 from segtailor.core.errors import RunProblem
 from segtailor.core.target import Includes
 from segtailor.data.locate import locate
-from segtailor.recipes.recipe import Recipe
-from segtailor.runs import Layout
+from segtailor.recipes.recipe import Recipe, carry_out
+from segtailor.runs import Context, Layout
 from segtailor.tailoring.pacing import before_training, stage_seconds
 from segtailor.tailoring.settings import TailorRecipe
 from segtailor.targets.timing import Measurement, TimingSettings
+from segtailor.verbs.bench import bench
+from segtailor.verbs.resume import resume
 
 OWN = "searched"  # the name of the network that was found, among ready ones
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # no part of it leads elsewhere
@@ -39,7 +39,7 @@ class Context:
 
     recipe: TailorRecipe
     folder: Path
-    around: Surroundings
+    around: Context
     pace: float = 1.0
     left: float | None = None
     began: float = field(default_factory=time.monotonic)
@@ -140,4 +140,4 @@ class Context:
         if self.begun(name):
             return resume(folder, surroundings=self.around)
         # What a stage is asked follows from files of the run, which may be somebody else's.
-        return run(recipe, folder, surroundings=self.around, trusted=self.around.trust_code)
+        return carry_out(recipe, folder, surroundings=self.around, trusted=self.around.trust_code)

@@ -11,10 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from segtailor.api.exporting import export as export_bundle
-from segtailor.api.networks import plan
-from segtailor.api.quantising import Int8Settings, quantise
-from segtailor.api.timing import bench
 from segtailor.core.codec import to_json
 from segtailor.core.errors import Unsupported
 from segtailor.core.target import parse_target
@@ -23,10 +19,14 @@ from segtailor.data.cache import open_pixels
 from segtailor.data.dataset import Pair
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
+from segtailor.recipes.export import export as export_bundle
+from segtailor.recipes.quantise import Int8Settings, quantise
+from segtailor.spaces.networks import expand
 from segtailor.tailoring.context import OWN, Context
 from segtailor.targets.contract import check_contract
 from segtailor.targets.timing import Measurement
 from segtailor.training.evaluate import Pictures, score_predictions
+from segtailor.verbs.bench import bench
 
 TRIES = 6  # measurements of the final network, if there is time: a busy moment is no reason to miss a budget,
 PAUSE = 1.0  # and as such moments may last, each waits so many seconds longer than the one before it
@@ -207,7 +207,7 @@ def layers(context: Context) -> dict[str, Any]:
     """Time the layers of the recommended network (of many, the largest) one by one, and the network alone."""
     folder = context.outcomes["recommend"]["model"]
     model = load_bundle(Path(folder))
-    whole = plan(model.architecture, image=context.recipe.image, classes=model.task.outputs).deployed()
+    whole = expand(model.architecture, image=context.recipe.image, classes=model.task.outputs).deployed()
     by_node = {node.name: whole.call(node.name) for node in whole.nodes}
     calls = sorted(dict.fromkeys(by_node.values()), key=lambda call: -call.macs())[:MOST_LAYERS]
     timer, entries = timer_for(parse_target(context.recipe.request.target)), []

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from segtailor.api.training import CHECKED
 from segtailor.core.errors import DataProblem
 from segtailor.core.figures import needs_classes
 from segtailor.data.cache import Pixels, open_pixels
@@ -15,6 +14,7 @@ from segtailor.data.doctor import Diagnosis, check
 from segtailor.data.locate import locate, with_option
 from segtailor.data.pairs import FileDataset
 from segtailor.training.device import pick_device
+from segtailor.verbs.train import MAX_CHECKED
 
 MOST_SET_ASIDE = 0.2  # of the samples; more means that the data is wrong, not a few files of it
 
@@ -44,14 +44,14 @@ def usable(data: str) -> Usable:
     """Examine a dataset; files that alone are at fault are left out by name, anything else at fault raises."""
     dataset = locate(data)
     needs_classes(dataset.task, "tailor")
-    diagnosis = check(dataset, limit=CHECKED)
+    diagnosis = check(dataset, limit=MAX_CHECKED)
     names = _faulty(dataset, diagnosis)
     if not names:
         diagnosis.raise_for_errors()
         return Usable(data=data, diagnosis=diagnosis)
     before = dataset.skip if isinstance(dataset, FileDataset) else ()
     mended = with_option(data, "skip", ",".join([*before, *names]))
-    check(locate(mended), limit=CHECKED).raise_for_errors()
+    check(locate(mended), limit=MAX_CHECKED).raise_for_errors()
     return Usable(data=mended, diagnosis=diagnosis, set_aside=names)
 
 

@@ -11,14 +11,12 @@ from random import Random
 from statistics import mean
 from typing import Any
 
-from segtailor.api.calibration import pack_name
-from segtailor.api.networks import architectures, count, resolve
-from segtailor.api.training import CHECKED
 from segtailor.core.atomic import write_json
 from segtailor.core.errors import UserError
 from segtailor.core.plan import Shape
+from segtailor.core.registry import SPACES
 from segtailor.core.sampling import sample
-from segtailor.core.space import SPACES, Architecture, architecture_document, family_of, fingerprint_of
+from segtailor.core.space import Architecture, architecture_document, family_of, fingerprint_of
 from segtailor.core.target import parse_target
 from segtailor.costs import LatencyTable, Macs
 from segtailor.costs.pack import Use, read_pack
@@ -26,13 +24,17 @@ from segtailor.costs.trust import Seen, recheck, scaled
 from segtailor.costs.whole import different, time_networks
 from segtailor.data.doctor import examine
 from segtailor.data.locate import locate
-from segtailor.recipes.calibrating import CalibrateRecipe
-from segtailor.recipes.candidates import ready_networks
+from segtailor.recipes.calibrate import CalibrateRecipe
 from segtailor.runs import Layout
 from segtailor.spaces import baselines as handmade
+from segtailor.spaces.networks import count, resolve
+from segtailor.spaces.published import architectures
 from segtailor.tailoring.context import OWN, Context
 from segtailor.tailoring.pacing import PACK_MAKINGS, PACK_OF_REST, READY_SHARE
+from segtailor.tailoring.ready import ready_networks
 from segtailor.tailoring.searches import search_recipe
+from segtailor.verbs.calibrate import pack_name
+from segtailor.verbs.train import MAX_CHECKED
 
 FASTEST = 4  # networks measured to know what the target can do at all
 MEASURED = 8  # candidates of a search that are measured whole before one is chosen
@@ -52,7 +54,7 @@ KIN, OTHERS = (
 
 def data(context: Context) -> dict[str, Any]:
     """Examine the data as it was given."""
-    found = examine(lambda: locate(context.recipe.request.data), limit=CHECKED)
+    found = examine(lambda: locate(context.recipe.request.data), limit=MAX_CHECKED)
     return {**found.document(), "used": context.recipe.data}
 
 

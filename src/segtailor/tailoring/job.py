@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from segtailor.api.training import Surroundings
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import Interrupted, RunProblem
 from segtailor.core.job import Step
 from segtailor.core.text import command, path_argument
-from segtailor.recipes.recipe import Place
-from segtailor.runs import Layout
+from segtailor.runs import Context, Layout
 from segtailor.tailoring import delivering, finding, reporting, training
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.pacing import pace
@@ -52,8 +50,8 @@ class Tailoring:
     """Carries out the stages; what is done is never done again."""
 
     recipe: TailorRecipe
-    place: Place
-    around: Surroundings = field(default_factory=Surroundings)
+    place: Context
+    around: Context = field(default_factory=Context)
     stages: Sequence[tuple[str, StageWork]] = STAGES
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
 

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 
-from segtailor.api import searching
-from segtailor.api.networks import count
-from segtailor.api.timing import bench
-from segtailor.api.training import Surroundings
+from segtailor.core.registry import SPACES
 from segtailor.core.sampling import sample
-from segtailor.core.space import SPACES, Architecture
+from segtailor.core.space import Architecture
 from segtailor.data.locate import locate
-from segtailor.recipes.searching import SearchRecipe
+from segtailor.recipes.search import SearchRecipe
+from segtailor.runs import Context
+from segtailor.spaces.networks import count
 from segtailor.tailoring.choosing import Sizes, usual_system
 from segtailor.tailoring.context import timing
 from segtailor.tailoring.facts import on_accelerator
 from segtailor.tailoring.searches import by_gradients
 from segtailor.tailoring.settings import LABELS, Request, Speed
 from segtailor.tailoring.speed import measure_speed, supernet_seconds
+from segtailor.verbs import search
+from segtailor.verbs.bench import bench
 
 SMALLEST, USUAL, LARGEST = (
     "lpsnet-step0",
@@ -36,7 +37,7 @@ class MeasuredMachine:
 
     request: Request
     data: str
-    around: Surroundings
+    around: Context
 
     @property
     def accelerator(self) -> bool:
@@ -95,7 +96,7 @@ class MeasuredMachine:
 
     @cached_property
     def _search(self) -> SearchRecipe:
-        return searching.search_recipe(usual_system(self.request), self.data, surroundings=self.around)
+        return search.search_recipe(usual_system(self.request), self.data, surroundings=self.around)
 
     @cached_property
     def _examples(self) -> tuple[str | Architecture, str | Architecture, str | Architecture]:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from segtailor.api.networks import count, plan
-from segtailor.api.reporting import report
 from segtailor.core.codec import Json
 from segtailor.core.text import command
 from segtailor.costs import LatencyTable
@@ -21,8 +19,10 @@ from segtailor.report.inspecting import inspect
 from segtailor.report.layers import layer_times
 from segtailor.report.parts import save_parts
 from segtailor.spaces import baselines as handmade
+from segtailor.spaces.networks import count, expand
 from segtailor.tailoring.context import OWN, Context
 from segtailor.tailoring.settings import TailorRecipe
+from segtailor.verbs.report import report
 
 NONE_KEPT = "no ready network that was tried kept the budget"
 
@@ -201,7 +201,7 @@ def _layers(context: Context) -> page.LayerTimes:
     pack = context.outcomes["pack"]["pack"]
     priced = pack and chosen["worth"]  # a ready network may have layers of another space
     return layer_times(
-        plan(model.architecture, image=context.recipe.image, classes=model.task.outputs),
+        expand(model.architecture, image=context.recipe.image, classes=model.task.outputs),
         price=LatencyTable(pack=read_pack(Path(pack))).price if priced else None,
         measured=timed["layers"],
         measured_ms=timed["whole_ms"],

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import segtailor.spaces  # noqa: F401 - registers the families
-from segtailor.api.reporting import report
-from segtailor.api.training import Surroundings
 from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import RunProblem, UserError
 from segtailor.core.job import Step
 from segtailor.core.target import parse_budget_ms, parse_target
-from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
-from segtailor.runs import Display, Layout, Quiet, check_place, execute, read_recipe
+from segtailor.recipes.recipe import parse_recipe, recipe_document
+from segtailor.runs import Context, Display, Layout, Quiet, check_place, execute, read_recipe
 from segtailor.tailoring.choosing import choose
 from segtailor.tailoring.facts import data_facts, usable
 from segtailor.tailoring.job import Tailoring
@@ -25,6 +23,7 @@ from segtailor.tailoring.machine import MeasuredMachine
 from segtailor.tailoring.pacing import expected_seconds
 from segtailor.tailoring.settings import Request, TailorRecipe
 from segtailor.targets.runtime import runtime_for
+from segtailor.verbs.report import report
 
 DATA = "synthetic:size=128x256,train=240,val=40,seed=0"  # what there is without any argument
 TARGET, BUDGET, SECONDS = "cpu/onnxruntime/fp32", "5ms", 270.0
@@ -41,14 +40,14 @@ def tailor(  # noqa: PLR0913 - the one function that everybody calls: its argume
     time: str | float | None = None,
     image: tuple[int, int] | None = None,
     seed: int = 0,
-    surroundings: Surroundings | None = None,
+    surroundings: Context | None = None,
 ) -> dict[str, Json]:
     """Make a network for a dataset, a target and a budget (milliseconds or e.g. "60fps"), in the run directory `out`.
 
     Without data the embedded street scenes are used. `time` (seconds or e.g. "2h") is how long it may take. The same
     call in the same folder goes on where it stopped.
     """
-    around = surroundings or Surroundings()
+    around = surroundings or Context()
     request = requested(data, target, budget, recipe=recipe, time=time, image=image, seed=seed)
     return carry_out(planned(request, Path(out), around), Path(out), around)
 
@@ -85,7 +84,7 @@ def requested(
     )
 
 
-def planned(request: Request, folder: Path, around: Surroundings) -> TailorRecipe:
+def planned(request: Request, folder: Path, around: Context) -> TailorRecipe:
     """Return the recipe that is in the folder, if it is for this request; otherwise look, measure and choose."""
     if Layout(folder).recipe.exists():
         kept = stored(folder)
@@ -107,9 +106,9 @@ def planned(request: Request, folder: Path, around: Surroundings) -> TailorRecip
     return replace(recipe, planning_seconds=round(clock.monotonic() - begin, 1))
 
 
-def carry_out(recipe: TailorRecipe, folder: Path, around: Surroundings) -> dict[str, Json]:
+def carry_out(recipe: TailorRecipe, folder: Path, around: Context) -> dict[str, Json]:
     """Do the stages that are not done yet; a finished tailoring just returns its result."""
-    place = Place(folder=folder, cache=around.cache, device=around.device)
+    place = Context(folder=folder, cache=around.cache, device=around.device)
     result = execute(
         lambda: Tailoring(recipe=recipe, place=place, around=around),
         folder,
@@ -121,7 +120,7 @@ def carry_out(recipe: TailorRecipe, folder: Path, around: Surroundings) -> dict[
     return result
 
 
-def go_on(folder: Path, around: Surroundings) -> dict[str, Json]:
+def go_on(folder: Path, around: Context) -> dict[str, Json]:
     """Carry out the tailoring that a folder holds."""
     return carry_out(stored(folder), folder, around)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from segtailor.api import searching
-from segtailor.recipes.choices import SearchChoices
-from segtailor.recipes.searching import SearchRecipe
+from segtailor.recipes.search import SearchRecipe
 from segtailor.tailoring.choosing import DIRECTIONS, expands
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.pacing import CHOOSE_SHARE, READY_SHARE
+from segtailor.verbs import search
+from segtailor.verbs.search import SearchChoices
 
 STEPS_PER_CHOICE = 10  # of a supernet, for each network that is drawn from it in the end and judged
 LEAST_SECONDS = 20.0  # of a search, however late it is
@@ -21,7 +21,7 @@ LAST_STAGE = 4  # steps of the first of two stages (the decoder alone) for one o
 def search_recipe(context: Context, *, pack: Path | None, priced: bool = False) -> SearchRecipe:
     """Describe the search; without a price on networks it is only asked for its space."""
     recipe, around = context.recipe, context.around
-    base = searching.search_recipe(recipe.system, recipe.data, surroundings=around)
+    base = search.search_recipe(recipe.system, recipe.data, surroundings=around)
     if by_gradients(base):
         choices, changes = SearchChoices(seed=recipe.request.seed), _supernet(context, base)
     else:
@@ -37,7 +37,7 @@ def search_recipe(context: Context, *, pack: Path | None, priced: bool = False) 
         changes += _deadlines(context, base)
     if priced and pack is not None:
         choices = replace(choices, pack=pack, target=recipe.request.target)
-    return searching.search_recipe(
+    return search.search_recipe(
         recipe.system, recipe.data, choices, image=recipe.image, changes=changes, surroundings=around
     )
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from segtailor.core.errors import UserError
 from segtailor.core.ranges import check_seed
+from segtailor.core.registry import RECIPES
 from segtailor.core.target import Includes
-from segtailor.recipes.recipe import RECIPES, Place
 from segtailor.report.document import Choice
+from segtailor.runs import Context
 
 if TYPE_CHECKING:
     from segtailor.tailoring.job import Tailoring
@@ -111,7 +112,7 @@ class TailorRecipe:
     includes: Includes = LABELS
     choices: tuple[Choice, ...] = field(default_factory=tuple)
 
-    def job(self, place: Place) -> Tailoring:
+    def job(self, place: Context) -> Tailoring:
         """Return the work, ready to begin or to go on."""
         from segtailor.tailoring.job import Tailoring
 

@@ -9,14 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from segtailor.api.networks import count
-from segtailor.api.training import Surroundings, train_recipe
 from segtailor.core.job import Step
 from segtailor.core.space import Architecture
-from segtailor.recipes.overrides import overridden
-from segtailor.recipes.recipe import Place, Recipe, parse_recipe, recipe_document
-from segtailor.recipes.searching import SearchRecipe
-from segtailor.recipes.training import TrainRecipe
+from segtailor.recipes.recipe import Recipe, parse_recipe, recipe_document, set_fields
+from segtailor.recipes.search import SearchRecipe
+from segtailor.recipes.train import TrainRecipe, train_recipe
+from segtailor.runs import Context
+from segtailor.spaces.networks import count
 from segtailor.tailoring.settings import GIGA, Speed
 
 WARM = 3  # steps before a probe counts
@@ -33,7 +32,7 @@ def measure_speed(
     crop: tuple[int, int],
     batch: int,
     precision: str,
-    around: Surroundings,
+    around: Context,
 ) -> Speed:
     """Train two networks, the smaller first, for a few steps each."""
     points = []
@@ -53,7 +52,7 @@ def measure_speed(
     return Speed(base=max(quick - slope * small, 1e-4), per_gmac=GIGA * slope)
 
 
-def step_seconds(recipe: TrainRecipe, around: Surroundings) -> float:
+def step_seconds(recipe: TrainRecipe, around: Context) -> float:
     """Return how long a step of a training takes; nothing is written but the cache of decoded images.
 
     A training tells its progress about twice a second, and only when its device has done what it tells of. The middle
@@ -73,7 +72,7 @@ def _long_enough(first: tuple[int, float], last: tuple[int, float]) -> bool:
     return last[0] >= first[0] + TIMED and last[1] >= first[1] + TIMED_SECONDS
 
 
-def supernet_seconds(recipe: SearchRecipe, around: Surroundings) -> float:
+def supernet_seconds(recipe: SearchRecipe, around: Context) -> float:
     """Return how long a step of a search by gradients takes, with its share of the training ahead of it."""
     settings = recipe.strategy.settings
     changes = ["strategy.settings.fit.steps=2"]
@@ -81,7 +80,7 @@ def supernet_seconds(recipe: SearchRecipe, around: Surroundings) -> float:
     if settings["pretraining"] is not None:
         share = settings["pretraining"]["fit"]["steps"] / settings["fit"]["steps"]
         changes.append("strategy.settings.pretraining.fit.steps=1")
-    short = parse_recipe(overridden(recipe_document(recipe), changes), what="recipe")
+    short = parse_recipe(set_fields(recipe_document(recipe), changes), what="recipe")
     begin = 0.0
     for step in _steps(short, around):
         if step.phase == "search" and step.done == step.total:
@@ -90,6 +89,6 @@ def supernet_seconds(recipe: SearchRecipe, around: Surroundings) -> float:
     return (1 + AHEAD * share) * (time.perf_counter() - begin)
 
 
-def _steps(recipe: Recipe, around: Surroundings) -> Iterator[Step]:
-    job = recipe.job(Place(folder=Path(), cache=around.cache, device=around.device))
+def _steps(recipe: Recipe, around: Context) -> Iterator[Step]:
+    job = recipe.job(Context(folder=Path(), cache=around.cache, device=around.device))
     return iter(job.steps())

@@ -11,14 +11,15 @@ from random import Random
 from statistics import mean
 from typing import Any
 
-from segtailor.api.networks import architectures, count, resolve
-from segtailor.api.training import evaluate, train_recipe
+from segtailor.core.registry import SPACES
 from segtailor.core.sampling import sample
-from segtailor.core.space import SPACES, Architecture, family_of
+from segtailor.core.space import Architecture, family_of
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
-from segtailor.recipes.training import TrainRecipe
+from segtailor.recipes.train import TrainRecipe, train_recipe
+from segtailor.spaces.networks import count, resolve
+from segtailor.spaces.published import architectures
 from segtailor.tailoring.context import OWN, Context
 from segtailor.tailoring.pacing import (
     FEWEST,
@@ -34,6 +35,7 @@ from segtailor.tailoring.pacing import (
 )
 from segtailor.tailoring.searches import search_recipe
 from segtailor.tailoring.speed import step_seconds
+from segtailor.verbs.eval import evaluate
 
 LARGER, LARGEST = 1.5, 12.0  # multiply-accumulates of a teacher, in those of its student
 WANTED = 4.0

@@ -1,8 +1,8 @@
 """Where networks run: runtimes, the timing protocol, benchmarks and latency contracts."""
 
+from segtailor.core.registry import RUNTIMES
 from segtailor.targets import eager, graph, onnx, openvino, tensorrt
 from segtailor.targets.runtime import (
-    RUNTIMES,
     Compiled,
     Runtime,
     compile_network,

@@ -91,7 +91,7 @@ def entered(subject: Subject | OnnxSubject, target: Target, stack: ExitStack) ->
 
 def read_onnx(file: Path, *, image: tuple[int, int] | None = None, includes: str = "network") -> OnnxSubject:
     """Read an ONNX file; stages and size (unless that is open) are its own, and asking for others is refused."""
-    from segtailor.nets.onnx_confined import check_repeatable, read_onnx_bytes
+    from segtailor.nets.onnx.confined import check_repeatable, read_onnx_bytes
 
     what = f"ONNX file {file}"
     data = _fixed(read_onnx_bytes(file), image, what=what)
@@ -115,8 +115,8 @@ def read_onnx(file: Path, *, image: tuple[int, int] | None = None, includes: str
 
 def _fixed(data: bytes, image: tuple[int, int] | None, *, what: str) -> bytes:
     """Return a model of one size: its own, or the one asked for where its size is open."""
-    from segtailor.nets.onnx_bounds import parse_graph, stated_sizes
-    from segtailor.nets.onnx_graph import at_size
+    from segtailor.nets.onnx.bounds import parse_graph, stated_sizes
+    from segtailor.nets.onnx.graph import at_size
 
     shapes = stated_sizes(parse_graph(data, what=what))
     if len(shapes) != 1 or len(shapes[0]) != 4 or all(shapes[0]):

@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 
 from segtailor.core.plan import Shape
+from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import Target
-from segtailor.targets.runtime import (
-    RUNTIMES,
-    Compiled,
-    example_inputs,
-    flag,
-    split_device,
-    torch_threads,
-)
+from segtailor.targets.runtime import Compiled, example_inputs, flag, split_device, torch_threads
 
 if TYPE_CHECKING:
     import torch

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 
 from segtailor.core.plan import Shape
+from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import Target
 from segtailor.targets.eager import TorchCompiled, cuda_settings, place, to_host, torch_device_problem
-from segtailor.targets.runtime import RUNTIMES, Compiled, flag
+from segtailor.targets.runtime import Compiled, flag
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from segtailor.core.errors import Unsupported
 from segtailor.core.memory import check_memory
 from segtailor.core.plan import Shape
+from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import Target
-from segtailor.targets.runtime import RUNTIMES, Compiled, example_inputs, flag, split_device
+from segtailor.targets.runtime import Compiled, example_inputs, flag, split_device
 
 if TYPE_CHECKING:
     from torch import nn
@@ -111,7 +112,7 @@ class OnnxRuntime:
 
     def compile_onnx(self, data: bytes, target: Target, arrays: Sequence[NDArray[Any]]) -> Compiled:
         """Open a session on a serialised model, with `arrays` as its resident inputs."""
-        from segtailor.nets.onnx_graph import onnx_session
+        from segtailor.nets.onnx.graph import onnx_session
 
         data, notes = in_precision(data, target, arrays)
         name, spin = _provider(target), flag(target, "spin", default=True)
@@ -133,7 +134,7 @@ def graph_of(network: nn.Module, target: Target, inputs: Sequence[Shape], *, pix
     """Return the ONNX graph of a network in the precision that the target's runtime reads."""
     import torch
 
-    from segtailor.nets.onnx_graph import onnx_bytes
+    from segtailor.nets.onnx.graph import onnx_bytes
 
     dtype = torch.float16 if target.precision == "fp16" and target.runtime != "openvino" else torch.float32
     module = copy.deepcopy(network).eval().requires_grad_(False).cpu().to(dtype)
@@ -151,7 +152,7 @@ def in_precision(
     of a network does not depend on values, but its labels do. A quantised model on another target would be timed
     under a wrong name, so it is refused.
     """
-    from segtailor.nets.onnx_int8 import int8_onnx, is_quantised, read_model
+    from segtailor.nets.onnx.int8 import int8_onnx, is_quantised, read_model
 
     quantised = is_quantised(read_model(data))
     if target.precision == "int8" and not quantised:
@@ -164,14 +165,14 @@ def in_precision(
 
 def output_shape(data: bytes) -> tuple[int, ...]:
     """Return the size of a serialised model's first output."""
-    from segtailor.nets.onnx_graph import onnx_session
+    from segtailor.nets.onnx.graph import onnx_session
 
     return tuple(onnx_session(data).get_outputs()[0].shape)
 
 
 def input_arrays(data: bytes, *, what: str = "the ONNX model") -> tuple[NDArray[Any], ...]:
     """Return noise of the sizes that a serialised model states; one with open sizes is refused."""
-    from segtailor.nets.onnx_graph import onnx_session
+    from segtailor.nets.onnx.graph import onnx_session
 
     return tuple(noise_for(onnx_session(data, what=what), what=what).values())
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Shape
+from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import Target
 from segtailor.targets.onnx import graph_of, in_precision, named
-from segtailor.targets.runtime import RUNTIMES, Compiled, example_inputs
+from segtailor.targets.runtime import Compiled, example_inputs
 
 if TYPE_CHECKING:
     from torch import nn

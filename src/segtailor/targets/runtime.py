@@ -74,7 +74,6 @@ class Runtime(Protocol):
         """
 
 
-
 def runtime_for(target: Target) -> Runtime:
     """Return the runtime of a target that can be used here, or raise saying what is wrong and what to do."""
     runtime = RUNTIMES.get(target.runtime)()

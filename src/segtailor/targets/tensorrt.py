@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Shape
+from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import Target
 from segtailor.targets.eager import TorchCompiled, to_host, torch_device_problem
 from segtailor.targets.onnx import graph_of
-from segtailor.targets.runtime import RUNTIMES, Compiled, example_inputs, split_device
+from segtailor.targets.runtime import Compiled, example_inputs, split_device
 from segtailor.targets.trtexec import TrtexecCompiled, trtexec_path
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """The kinds of dense tasks: each owns targets, loss, figures, pictures and what an exported file gives."""
 
+from segtailor.core.registry import TASK_KINDS
 from segtailor.tasks.depth.kind import Depth
-from segtailor.tasks.kind import TASK_KINDS, Criterion, Head, Meter, Scores, TaskKind, kind_of
+from segtailor.tasks.kind import Criterion, Head, Meter, Scores, TaskKind, kind_of
 from segtailor.tasks.looks import Form, Look
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.pose.kind import Pose

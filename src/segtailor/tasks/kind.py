@@ -155,7 +155,6 @@ class TaskKind(Protocol):
         """Say in a few numbers what was predicted."""
 
 
-
 def kind_of(task: Task) -> TaskKind:
     """Return the behaviour of a task."""
     return TASK_KINDS.get(task.kind)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from segtailor.core.errors import UserError
-from segtailor.nets.inference import enlarge
+from segtailor.tasks.enlarging import enlarge
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from segtailor.core.memory import check_memory
 from segtailor.core.plan import Plan
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.batches import BATCH_PIXEL_BYTES, Batch
-from segtailor.nets.inference import aligned
+from segtailor.nets.inference import aligns_corners
 from segtailor.tasks import Scores, kind_of
 from segtailor.training import device as devices
 from segtailor.training.distributed import from_first, with_shared_norms, world
@@ -100,7 +100,7 @@ class Fit:
             settings.loss,
             task=self.task,
             device=self.device,
-            align_corners=aligned(self.network),
+            align_corners=aligns_corners(self.network),
             seen=lambda: self.source.labels,
         )
         self.engine = Engine(self.network, criterion, settings, device=self.device, teacher=self.teacher)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from segtailor.verbs.options import Classes, Json, Seconds, Size, Words
-from segtailor.verbs.output import Printer, emit, note
 from segtailor.core.plan import MAIN, Shape
 from segtailor.core.shipped import is_shipped
 from segtailor.core.space import Architecture, family_of
 from segtailor.core.target import Includes, Target, parse_budget_ms, parse_target
+from segtailor.verbs.options import Classes, Json, Seconds, Size, Words
+from segtailor.verbs.output import Printer, emit, note
 
 if TYPE_CHECKING:
     from segtailor.nets.network import Network

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from segtailor.verbs.options import Classes, DryRun, Force, Json, Networks, Positive, Seed, Set, Size
-from segtailor.verbs.output import emit, note
 from segtailor.core.atomic import write_text, writing
 from segtailor.core.codec import Json as JsonValue
 from segtailor.core.errors import UserError
@@ -21,6 +19,8 @@ from segtailor.core.ownership import holds, is_drawing, marked_svg, spare
 from segtailor.core.space import family
 from segtailor.core.target import parse_target
 from segtailor.runs import Context, Display, Layout, execute
+from segtailor.verbs.options import Classes, DryRun, Force, Json, Networks, Positive, Seed, Set, Size
+from segtailor.verbs.output import emit, note
 
 if TYPE_CHECKING:
     from segtailor.costs.pack import Pack
@@ -161,9 +161,7 @@ def write_board_bundle(
     from segtailor.costs.bundle import Selection, is_bundle, write_bundle
 
     spare([(file, is_bundle)], force=force)
-    subject = Subject(
-        space=recipe.space, image=recipe.image, classes=recipe.classes, target=recipe.target
-    )
+    subject = Subject(space=recipe.space, image=recipe.image, classes=recipe.classes, target=recipe.target)
     limit = None if recipe.minutes is None else max(1, int(60 * recipe.minutes / recipe.seconds_per_entry))
     selection = Selection(
         operators=limit,

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from segtailor.verbs.options import Count, Json
-from segtailor.verbs.output import Printer, emit, with_display
 from segtailor.core.codec import Json as JsonValue
 from segtailor.core.errors import DataProblem
 from segtailor.core.figures import KIND_FACTS
 from segtailor.core.shipped import ANYWHERE
 from segtailor.core.task import Task
 from segtailor.runs import Context
+from segtailor.verbs.options import Count, Json
+from segtailor.verbs.output import Printer, emit, with_display
 
 if TYPE_CHECKING:
     from segtailor.nets.bundle import Model
-    from segtailor.nets.onnx_model import OnnxModel
+    from segtailor.nets.onnx.model import OnnxModel
 
 COLUMNS = {"iou": "IoU"}  # how figures per class are called for people, where not by their own names
 
@@ -67,7 +67,7 @@ def evaluate(
     from segtailor.data.cache import open_pixels
     from segtailor.data.locate import locate
     from segtailor.nets.models import load
-    from segtailor.nets.onnx_model import OnnxModel
+    from segtailor.nets.onnx.model import OnnxModel
     from segtailor.training.device import pick_device
     from segtailor.training.evaluate import evaluate as score
     from segtailor.training.evaluate import score_predictions

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from segtailor.verbs.options import DryRun, Force, Json, Size
-from segtailor.verbs.output import Printer, emit, note
 from segtailor.core.errors import UserError
 from segtailor.core.figures import KIND_FACTS, Figure
 from segtailor.core.text import command, path_argument
+from segtailor.verbs.options import DryRun, Force, Json, Size
+from segtailor.verbs.output import Printer, emit, note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +97,8 @@ def _check_int8(to: str, flags: ExportFlags) -> None:
 
 
 def _int8(bundle: str, flags: ExportFlags) -> dict[str, Any]:
-    from segtailor.recipes.quantise import quantise
     from segtailor.core.codec import to_json
+    from segtailor.recipes.quantise import quantise
 
     return dict(to_json(quantise(bundle, data=str(flags.data), target=flags.target, force=flags.force)))
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from segtailor.verbs.options import Classes, DryRun, Json
-from segtailor.verbs.output import emit
 from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.core.text import command, path_argument
 from segtailor.spaces.networks import published_classes, resolve
+from segtailor.verbs.options import Classes, DryRun, Json
+from segtailor.verbs.output import emit
 
 if TYPE_CHECKING:
     from segtailor.nets.bundle import Model

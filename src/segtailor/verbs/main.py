@@ -12,9 +12,9 @@ from io import TextIOWrapper
 from cyclopts import App, CycloptsError
 
 import segtailor
-from segtailor.verbs.output import note
 from segtailor.core.errors import Interrupted, UserError
 from segtailor.core.text import visible
+from segtailor.verbs.output import note
 
 VERBS: tuple[tuple[str, str], ...] = (
     ("tailor", "Make a network for your data, your device and your budget: the whole way."),

@@ -20,7 +20,7 @@ from segtailor.verbs.output import Printer, emit
 
 if TYPE_CHECKING:
     from segtailor.nets.bundle import Model
-    from segtailor.nets.onnx_model import OnnxModel
+    from segtailor.nets.onnx.model import OnnxModel
     from segtailor.predicting.batch import Failure, Progress, Result, Settings
     from segtailor.predicting.inputs import Input
 

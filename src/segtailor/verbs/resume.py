@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from segtailor.core.codec import Json as JsonValue
-from segtailor.runs import Context, read_recipe, read_result
+from segtailor.runs import Context, read_recipe
 from segtailor.verbs.options import Json
 from segtailor.verbs.output import emit, with_display
 

@@ -177,7 +177,9 @@ def search_recipe(
     return with_settings(for_workers(recipe, chosen.workers or 1), map(_present_field, changes))
 
 
-def system_recipe(name: str, data: str, *, scale: Literal["small", "paper"], context: Context) -> SearchRecipe:
+def system_recipe(
+    name: str, data: str, *, scale: Literal["small", "paper"], context: Context
+) -> SearchRecipe:
     """Return the recipe of a published system, fitted to a dataset."""
     from segtailor.data.cache import open_pixels
     from segtailor.data.locate import locate
@@ -274,7 +276,9 @@ def _cost(chosen: SearchChoices, cost: RecipeCost) -> RecipeCost:
 
 def _strategy(chosen: SearchChoices, strategy: Strategy) -> Strategy:
     if chosen.strategy is not None:
-        known = [name for name in STRATEGIES.names() if name != "gradient"]  # which only a recipe can describe
+        known = [
+            name for name in STRATEGIES.names() if name != "gradient"
+        ]  # which only a recipe can describe
         if chosen.strategy not in known:
             raise unknown("strategy", chosen.strategy, known)
         if chosen.strategy != STRATEGIES.name_of(type(strategy)):
@@ -285,7 +289,9 @@ def _strategy(chosen: SearchChoices, strategy: Strategy) -> Strategy:
             continue
         if not hasattr(strategy, name):
             other = {"trials": "steps", "steps": "trials"}[name]
-            remedy = f"it counts {other}: give --{other}" if hasattr(strategy, other) else "its number is fixed"
+            remedy = (
+                f"it counts {other}: give --{other}" if hasattr(strategy, other) else "its number is fixed"
+            )
             kind = STRATEGIES.name_of(type(strategy))
             raise UserError(f"--{name}: strategy '{kind}' has no such setting; {remedy}.")
         strategy = replace(strategy, **{name: value})  # type: ignore[type-var]

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from segtailor.verbs.options import Classes, Force, Json, Size
-from segtailor.verbs.output import Printer, emit, note
 from segtailor.core.atomic import write_text
 from segtailor.core.ownership import is_drawing, marked_svg, spare
 from segtailor.core.plan import Plan
 from segtailor.core.registry import OPERATORS
 from segtailor.core.space import Architecture, family_of
 from segtailor.spaces.networks import COUNTING_SIZE, describe, expand, published_classes
+from segtailor.verbs.options import Classes, Force, Json, Size
+from segtailor.verbs.output import Printer, emit, note
 
 
 def show_(

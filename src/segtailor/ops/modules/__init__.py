@@ -1,1 +1,1 @@
-"""The torch side of the operators: imported only when a network is built."""
+"""The torch modules of the operators, in files of the same names; imported only when a network is built."""

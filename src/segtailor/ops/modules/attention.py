@@ -1,4 +1,4 @@
-"""Modules of attention over channels and pixels."""
+"""Modules that compute attention, or apply it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from segtailor.ops.modules.conv import activation, conv2d
-from segtailor.ops.modules.merge import resized
+from segtailor.ops.modules.combining import resized
+from segtailor.ops.modules.convolutions import activation, conv2d
 
 if TYPE_CHECKING:
     from segtailor.core.plan import OpCall
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ChannelGate(nn.Module):
-    """A map times weights that are made from its mean."""
+    """A map times channel weights that are computed from its mean."""
 
     def __init__(self, op: SqueezeExcite, call: OpCall) -> None:
         super().__init__()
@@ -50,3 +50,42 @@ class PixelLikeness(nn.Module):
         """Compare."""
         sized = resized(other, image.shape[2:], align_corners=self.align_corners)
         return (image * sized).sum(1, keepdim=True).sigmoid()
+
+
+class Gated(nn.Module):
+    """A map times an attention map."""
+
+    def __init__(self, *, align_corners: bool) -> None:
+        super().__init__()
+        self.align_corners = align_corners
+
+    def forward(self, image: Tensor, attention: Tensor) -> Tensor:
+        """Multiply."""
+        return image * resized(attention, image.shape[2:], align_corners=self.align_corners)
+
+
+class Blended(nn.Module):
+    """One map weighted by 1 - attention, plus another."""
+
+    def __init__(self, *, align_corners: bool) -> None:
+        super().__init__()
+        self.align_corners = align_corners
+
+    def forward(self, image: Tensor, other: Tensor, attention: Tensor) -> Tensor:
+        """Blend."""
+        size = image.shape[2:]
+        keep = 1 - resized(attention, size, align_corners=self.align_corners)
+        return image * keep + resized(other, size, align_corners=self.align_corners)
+
+
+class UnreadKernels(nn.Module):
+    """Identity with two unused 1x1 kernels; frozen, since they get no gradient."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv1 = conv2d(width, width, 1).requires_grad_(False)
+        self.conv2 = conv2d(width, width, 1).requires_grad_(False)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return the input unchanged."""
+        return image

@@ -1,4 +1,4 @@
-"""Pooling modules."""
+"""Pooling modules. Sizes come from the input at run time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
+from torch.nn import functional
 
-from segtailor.ops.modules.conv import activation, conv2d
+from segtailor.ops.modules.convolutions import activation, conv2d
+from segtailor.ops.pooling import bin_window
 
 if TYPE_CHECKING:
     from segtailor.core.plan import OpCall
@@ -21,6 +23,44 @@ def max_pool(op: MaxPool, call: OpCall) -> nn.Sequential:
     if op.norm:
         layers["norm"] = nn.BatchNorm2d(call.source.channels)
     return nn.Sequential(layers)
+
+
+class ClampedWindow(nn.Module):
+    """Average pooling whose window never exceeds the map."""
+
+    def __init__(self, window: int, steps: tuple[int, int]) -> None:
+        super().__init__()
+        self.window = window
+        self.steps = steps
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Pool."""
+        height, width = image.shape[2:]
+        window = (min(self.window, height), min(self.window, width))
+        return functional.avg_pool2d(image, window, self.steps)
+
+
+class Bins(nn.Module):
+    """Average pooling into a fixed number of windows per side."""
+
+    def __init__(self, bins: int) -> None:
+        super().__init__()
+        self.bins = bins
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Pool."""
+        if self.bins == 1:
+            return image.mean((2, 3), keepdim=True)
+        (high, down), (wide, right) = (bin_window(side, self.bins) for side in image.shape[2:])
+        return functional.avg_pool2d(image, (high, wide), (down, right))
+
+
+class BroadcastMean(nn.Module):
+    """The mean of each channel, repeated to the size of the map."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return a view that repeats one pixel."""
+        return image.mean((2, 3), keepdim=True).expand_as(image)
 
 
 class PooledConvUnit(nn.Module):

@@ -1,4 +1,4 @@
-"""Modules around a timm encoder, and what there is to know about one without computing it."""
+"""Modules of a timm encoder, and its shapes and counts without running it on values."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from segtailor.core.plan import Shape
 from segtailor.ops.timm_encoder import TIMM_STRIDES
 
 
-class Facts(NamedTuple):
-    """Shapes of the four maps, and the size of the model."""
+class TimmCounts(NamedTuple):
+    """Shapes of the four maps, multiply-accumulates and parameters of the model."""
 
     taps: tuple[Shape, ...]
     macs: int
@@ -35,19 +35,19 @@ class TimmFeaturesModule(nn.Module):
 
 
 class PickLevel(nn.Module):
-    """One map of the encoder's list."""
+    """One map out of the encoder's list."""
 
     def __init__(self, level: int) -> None:
         super().__init__()
         self.level = level
 
     def forward(self, image: Tensor, features: list[Tensor] | Tensor) -> Tensor:  # noqa: ARG002 - shape only
-        """Pick; a lone tensor (an operator timed by itself) passes."""
+        """Return map number `level`; a single tensor (an operator timed alone) is returned as it is."""
         return features if isinstance(features, Tensor) else features[self.level]
 
 
 def features_only(name: str, *, pretrained: bool = False) -> nn.Module:
-    """Build the encoder with exactly the maps at strides 4, 8, 16 and 32; its weights are fresh unless asked for."""
+    """Build the encoder with exactly the maps at strides 4, 8, 16 and 32; random weights unless `pretrained`."""
     timm = _timm()
     if not timm.is_model(name):
         raise Unsupported(
@@ -65,21 +65,22 @@ def features_only(name: str, *, pretrained: bool = False) -> nn.Module:
             f"encoder 'timm:{name}': no map at stride {missing[0]}, it has {list(reductions)}. "
             f"The decoder needs strides {list(TIMM_STRIDES)}; choose another model."
         )
-    last = [max(at for at, value in enumerate(reductions) if value == stride) for stride in TIMM_STRIDES]
-    levels = tuple(last)
+    levels = tuple(  # of several maps at one stride the last
+        max(at for at, value in enumerate(reductions) if value == stride) for stride in TIMM_STRIDES
+    )
     try:
         model: nn.Module = timm.create_model(
             name, features_only=True, pretrained=pretrained, out_indices=levels
         )
     except (RuntimeError, OSError) as problem:
         raise Unsupported(
-            f"encoder 'timm:{name}': its pre-trained weights cannot be had ({problem}); give a state dictionary."
+            f"encoder 'timm:{name}': its pre-trained weights cannot be loaded ({problem}); give a state dictionary."
         ) from problem
     return model
 
 
 @cache
-def facts(name: str, image: Shape) -> Facts:
+def count_timm(name: str, image: Shape) -> TimmCounts:
     """Count a model and its maps at an image size, on the `meta` device."""
     with torch.device("meta"):
         model = features_only(name).eval()
@@ -87,7 +88,7 @@ def facts(name: str, image: Shape) -> Facts:
             maps = model(torch.empty(1, *image))
     taps = tuple(Shape(*level.shape[1:]) for level in maps)
     params = sum(parameter.numel() for parameter in model.parameters())
-    return Facts(taps, counter.get_total_flops() // 2, params)
+    return TimmCounts(taps, counter.get_total_flops() // 2, params)
 
 
 def _timm() -> Any:

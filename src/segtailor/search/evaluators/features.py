@@ -21,11 +21,11 @@ from segtailor.data.arrays import Spec, Store
 from segtailor.data.augment import Augment
 from segtailor.data.batches import batches_of
 from segtailor.data.cache import Pixels
-from segtailor.nets.inference import enlarge, normalise
-from segtailor.nets.network import Network
-from segtailor.nets.parts import Part
+from segtailor.nets.inference import normalise
+from segtailor.nets.network import Network, PartialNetwork
 from segtailor.nets.teacher import Teacher
 from segtailor.tasks import Targets
+from segtailor.tasks.enlarging import enlarge
 
 AT_ONCE = 16  # images through the encoder at a time
 
@@ -44,10 +44,10 @@ class FixedEncoder:
     preprocessing: Preprocessing
 
     @property
-    def part(self) -> Part:
+    def part(self) -> PartialNetwork:
         """The encoder alone: from the image to its taps."""
         names = self.taps(self.network.plan)
-        return Part(self.network, inputs=(IMAGE,), outputs={name: name for name in names})
+        return PartialNetwork(self.network, inputs=(IMAGE,), outputs={name: name for name in names})
 
     def fill(self, network: Network) -> None:
         """Give a network fresh copies of the encoder's weights."""

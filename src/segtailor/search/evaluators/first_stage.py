@@ -21,8 +21,7 @@ from segtailor.core.strategy import Trial
 from segtailor.core.task import Task
 from segtailor.data.batches import free_memory
 from segtailor.nets.inference import inference
-from segtailor.nets.network import Network
-from segtailor.nets.parts import Part
+from segtailor.nets.network import Network, PartialNetwork
 from segtailor.search.evaluators.features import FixedEncoder
 from segtailor.tasks import Meter, Scores, kind_of
 from segtailor.training import device as devices
@@ -81,7 +80,7 @@ class FirstStage:
         self.device = device
         self.task = task
         self.taps = encoder.taps(network.plan)
-        self.decoder = Part(network, inputs=self.taps, outputs=network.plan.outputs)
+        self.decoder = PartialNetwork(network, inputs=self.taps, outputs=network.plan.outputs)
         devices.place(self.decoder, device, channels_last=settings.stage1.channels_last_on(device))
         self.criterion = kind_of(task).criterion(settings.stage1.loss, task=task, device=device)
 

@@ -19,9 +19,8 @@ from segtailor.core.strategy import Trial, TrialResult
 from segtailor.core.task import Task
 from segtailor.data.augment import Augment
 from segtailor.data.batches import batches_of
-from segtailor.nets.build import build
 from segtailor.nets.inference import inference, normalise
-from segtailor.nets.network import Network, initialise
+from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.teacher import Teacher
 from segtailor.search.evaluators.early_stop import EarlyStop
 from segtailor.search.evaluators.features import (

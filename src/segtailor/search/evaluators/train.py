@@ -15,8 +15,7 @@ from segtailor.core.task import Preprocessing, Task
 from segtailor.data.augment import Augment
 from segtailor.data.batches import batches_of
 from segtailor.data.cache import Pixels
-from segtailor.nets.build import build
-from segtailor.nets.network import Network, initialise
+from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.reparam import with_branches
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.space import SPACES, Decision, Picks, check_picks
+from segtailor.core.registry import SPACES
+from segtailor.core.space import Decision, Picks, check_picks
 from segtailor.spaces.decoder_cell.architecture import (
     BLOCKS,
     BRANCHES,

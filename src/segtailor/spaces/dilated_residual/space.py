@@ -15,9 +15,10 @@ from typing import ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.space import SPACES, Decision, Group, Picks, check_picks, picked
+from segtailor.core.registry import SPACES
+from segtailor.core.space import Decision, Group, Picks, check_picks, picked
 from segtailor.ops import Conv, Sum
-from segtailor.ops.pointwise import Activate
+from segtailor.ops.convolutions import Activate
 from segtailor.spaces.dilated_residual.architecture import DilatedResidualArchitecture
 
 CONV = Conv()

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from segtailor.core.plan import IMAGE, PlanBuilder
 from segtailor.ops import Conv, MaxPool, Resize, Sum
-from segtailor.ops.average import AveragePool, BinPool
-from segtailor.ops.gate import Gate
-from segtailor.ops.pointwise import Activate, Norm
+from segtailor.ops.attention import Gate
+from segtailor.ops.convolutions import Activate, Norm
+from segtailor.ops.pooling import AveragePool, BinPool
 from segtailor.spaces.handmade.parts import BARE, BARE_POINT, CONV, DEPTHWISE, POINT, concat, head
 
 DETAIL = ((64, 2), (64, 3), (128, 3))  # width and number of convolutions per stage, the first of each strided

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from segtailor.core.plan import IMAGE, PlanBuilder
-from segtailor.ops import Conv, InvertedResidual, Resize, Separable, Sum
-from segtailor.ops.average import BinPool
-from segtailor.ops.pointwise import Activate
+from segtailor.ops import Conv, InvertedBottleneck, Resize, Separable, Sum
+from segtailor.ops.convolutions import Activate
+from segtailor.ops.pooling import BinPool
 from segtailor.spaces.handmade.parts import BARE_POINT, CONV, POINT, SCORES, concat, head
 
 BOTTLENECKS = ((64, 2), (96, 2), (128, 1))  # width and stride of three groups of three, expansion 6
@@ -22,7 +22,7 @@ def fast_scnn(build: PlanBuilder, classes: int) -> dict[str, str]:
         for index in range(1, 4):
             name = f"bottleneck{group}_{index}"
             source = build.add(
-                name, InvertedResidual(), source, channels=channels, stride=stride if index == 1 else 1
+                name, InvertedBottleneck(), source, channels=channels, stride=stride if index == 1 else 1
             )
     context = _pyramid(build, source)
     fused = _fuse(build, detail, context)

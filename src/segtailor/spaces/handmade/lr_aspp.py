@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from segtailor.core.plan import IMAGE, PlanBuilder
 from segtailor.ops import Conv, Resize, Sum
-from segtailor.ops.attention import SqueezeExcite
-from segtailor.ops.conv import Activation
-from segtailor.ops.gate import Gate
-from segtailor.ops.lr_aspp import WindowPool
+from segtailor.ops.attention import Gate, SqueezeExcite
+from segtailor.ops.convolutions import Activation
+from segtailor.ops.pooling import WindowPool
 from segtailor.spaces.handmade.parts import POINT, SCORES
 
 EPS = 1e-3  # of the backbone's norms

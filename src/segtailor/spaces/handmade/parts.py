@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from segtailor.core.plan import PlanBuilder
 from segtailor.ops import Concat, Conv, Sum
-from segtailor.ops.average import AveragePool, BinPool
-from segtailor.ops.pointwise import Activate, Norm
+from segtailor.ops.convolutions import Activate, Norm
+from segtailor.ops.pooling import AveragePool, BinPool
 
 CONV = Conv()
 POINT = Conv(kernel=1)

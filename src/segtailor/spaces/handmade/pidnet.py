@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from segtailor.core.plan import IMAGE, PlanBuilder
 from segtailor.ops import Resize, Sum
-from segtailor.ops.attention import Likeness
-from segtailor.ops.gate import Blend, Gate
-from segtailor.ops.pointwise import Activate
+from segtailor.ops.attention import Blend, Gate, Likeness
+from segtailor.ops.convolutions import Activate
 from segtailor.spaces.handmade.parts import (
     BARE,
     BARE_POINT,

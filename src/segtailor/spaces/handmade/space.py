@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from segtailor.core.plan import OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.space import FIXED, Decision, Picks
+from segtailor.core.registry import FIXED
+from segtailor.core.space import Decision, Picks
 from segtailor.spaces.handmade.architecture import NAMES, HandmadeArchitecture, HandmadeName
 from segtailor.spaces.handmade.bisenet_v2 import bisenet_v2
 from segtailor.spaces.handmade.ddrnet import ddrnet_23_slim

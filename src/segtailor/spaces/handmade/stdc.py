@@ -7,7 +7,7 @@ from __future__ import annotations
 from segtailor.core.plan import IMAGE, PlanBuilder
 from segtailor.ops import Conv, PooledConv, Resize, Sum
 from segtailor.ops.attention import SqueezeExcite
-from segtailor.ops.average import AveragePool
+from segtailor.ops.pooling import AveragePool
 from segtailor.spaces.handmade.parts import CONV, DEPTHWISE, POINT, concat, head
 
 STAGES = (256, 512, 1024)  # widths; two modules each, the first strided

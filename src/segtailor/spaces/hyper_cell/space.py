@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.space import SPACES, Decision, Picks, check_picks, picked
+from segtailor.core.registry import SPACES
+from segtailor.core.space import Decision, Picks, check_picks, picked
 from segtailor.spaces.hyper_cell.aggregation import OWN_PATHS, Aggregation, Wiring
 from segtailor.spaces.hyper_cell.architecture import (
     EDGES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, get_args
 
 from segtailor.core.plan import Operator
-from segtailor.ops import Conv, FactorisedReduction, Identity, InvertedResidual
+from segtailor.ops import Conv, FactorisedReduction, Identity, InvertedBottleneck
 from segtailor.spaces.inverted_residual.frames import BlockFrame
 
 Candidate: TypeAlias = Literal[
@@ -22,7 +22,7 @@ def operator(candidate: Candidate, block: BlockFrame) -> Operator:
     if candidate == "skip":
         return _skip(block)
     kernel, dilation, expansion, groups = (int(part[1:]) for part in candidate.split("_"))
-    return InvertedResidual(kernel=kernel, dilation=dilation, expansion=expansion, groups=groups)
+    return InvertedBottleneck(kernel=kernel, dilation=dilation, expansion=expansion, groups=groups)
 
 
 def _skip(block: BlockFrame) -> Operator:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from segtailor.core.plan import PlanBuilder
 from segtailor.ops import Concat, Conv, Resize, Sum
-from segtailor.ops.gate import Gate
-from segtailor.ops.lr_aspp import GlobalMean, WindowPool
+from segtailor.ops.attention import Gate
+from segtailor.ops.pooling import GlobalMean, WindowPool
 
 POINT = Conv(kernel=1)
 LINEAR = Conv(kernel=1, norm=False, bias=True, activation="none")

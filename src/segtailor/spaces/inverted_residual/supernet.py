@@ -25,7 +25,7 @@ from segtailor.nets.supernet import (
     transfer_nodes,
 )
 from segtailor.ops import Identity
-from segtailor.ops.modules.inverted_residual import InvertedResidualBlock
+from segtailor.ops.modules.blocks import InvertedResidualBlock
 from segtailor.spaces.inverted_residual.architecture import InvertedResidualArchitecture
 from segtailor.spaces.inverted_residual.candidates import CANDIDATES, operator
 from segtailor.spaces.inverted_residual.frames import FRAMES, BlockFrame

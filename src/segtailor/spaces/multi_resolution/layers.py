@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from segtailor.core.plan import IMAGE, MAIN, Operator, Plan, PlanBuilder, Shape
 from segtailor.ops import Concat, Conv
-from segtailor.ops.classifier import HiddenClassifier, UnreadAttention
-from segtailor.ops.zoomed import ZoomedConv
+from segtailor.ops.attention import UnreadAttention
+from segtailor.ops.convolutions import HiddenClassifier, ZoomedConv
 from segtailor.spaces.multi_resolution.architecture import (
     FIRST_RATE,
     CellOperator,

@@ -26,7 +26,7 @@ from segtailor.nets.slim_fused import Application, FusedPass, Layout
 from segtailor.nets.slim_kernels import compiled_relu_sum, relu_sum
 from segtailor.nets.slim_ops import CellWidths, SlimCell, SlimFrame, SlimMixed
 from segtailor.nets.supernet import Outputs, SupernetSettings, checked
-from segtailor.ops.modules.zoomed import Zoomed
+from segtailor.ops.modules.convolutions import Zoomed
 from segtailor.spaces.multi_resolution.architecture import MultiResolutionArchitecture
 from segtailor.spaces.multi_resolution.grid import FRAME, OPTIONS, Grid, Place, Slot
 from segtailor.spaces.multi_resolution.layers import network_plan

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from segtailor.core.plan import OpCall, Operator, Shape
 from segtailor.nets.supernet import Outputs
 from segtailor.ops import Conv
-from segtailor.ops.classifier import HiddenClassifier
-from segtailor.ops.modules.merge import resized
+from segtailor.ops.convolutions import HiddenClassifier
+from segtailor.ops.modules.combining import resized
 from segtailor.spaces.multi_resolution.grid import Grid, output_name
 from segtailor.spaces.multi_resolution.paths import RATES
 

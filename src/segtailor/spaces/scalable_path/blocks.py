@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from segtailor.core.plan import Operator
-from segtailor.ops import InvertedResidual, RepConv, Separable
+from segtailor.ops import InvertedBottleneck, RepConv, Separable
 from segtailor.ops.blocks import Bottleneck, Ghost, Residual, Shuffle
 from segtailor.spaces.scalable_path.architecture import Block
 
@@ -12,7 +12,7 @@ BLOCK_OPERATORS: dict[Block, Operator] = {
     "residual": Residual(),
     "bottleneck": Bottleneck(),
     "separable": Separable(),
-    "inverted_residual": InvertedResidual(activation="relu6"),
+    "inverted_residual": InvertedBottleneck(activation="relu6"),
     "ghost": Ghost(),
     "shuffle": Shuffle(),
 }

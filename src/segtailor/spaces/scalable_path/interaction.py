@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from segtailor.core.plan import PlanBuilder
 from segtailor.ops import Concat, Conv, Sum
-from segtailor.ops.gate import Blend, Gate
+from segtailor.ops.attention import Blend, Gate
 from segtailor.spaces.scalable_path.architecture import Interaction
 
 F = Conv()

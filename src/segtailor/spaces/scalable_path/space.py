@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.growth import Growth
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.space import SPACES, Decision, Picks, check_picks, picked
+from segtailor.core.registry import SPACES
+from segtailor.core.space import Decision, Picks, check_picks, picked
 from segtailor.ops import Concat, Conv, ScaleImage
 from segtailor.spaces.scalable_path.architecture import STAGES, Block, Interaction, ScalablePathArchitecture
 from segtailor.spaces.scalable_path.blocks import BLOCK_OPERATORS

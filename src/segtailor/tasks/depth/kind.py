@@ -12,13 +12,14 @@ from PIL import Image
 from torch import Tensor
 
 from segtailor.core.errors import UserError
+from segtailor.core.registry import TASK_KINDS
 from segtailor.core.task import Colour, Task
 from segtailor.tasks.depth.colours import GAP, colourise, shown_span, table, with_scale
 from segtailor.tasks.depth.loss import InverseHuber
 from segtailor.tasks.depth.metrics import DepthMeter, DepthScores
 from segtailor.tasks.depth.targets import DepthMaps
 from segtailor.tasks.enlarging import enlarge
-from segtailor.tasks.kind import TASK_KINDS, Forward, Head, View
+from segtailor.tasks.kind import Forward, Head, View
 from segtailor.tasks.looks import Look, marked
 from segtailor.tasks.loss_settings import LossSettings
 

@@ -12,8 +12,9 @@ from PIL import Image
 from torch import Tensor
 
 from segtailor.core.errors import DataProblem, UserError
+from segtailor.core.registry import TASK_KINDS
 from segtailor.core.task import Colour, Task
-from segtailor.tasks.kind import TASK_KINDS, Forward, Head, View
+from segtailor.tasks.kind import Forward, Head, View
 from segtailor.tasks.looks import Look, pale
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.pose.crops import crop_of

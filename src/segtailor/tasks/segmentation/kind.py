@@ -13,9 +13,10 @@ from PIL import Image
 from torch import Tensor
 
 from segtailor.core.errors import UserError
+from segtailor.core.registry import TASK_KINDS
 from segtailor.core.task import Colour, Task
 from segtailor.tasks.enlarging import enlarge
-from segtailor.tasks.kind import TASK_KINDS, Forward, View
+from segtailor.tasks.kind import Forward, View
 from segtailor.tasks.looks import Look, marked
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.segmentation.colour import UNLABELLED, overlay

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from segtailor.core.plan import IMAGE, PlanBuilder
 from segtailor.core.task import Preprocessing
-from segtailor.ops import Conv, InvertedResidual
+from segtailor.ops import Conv, InvertedBottleneck
 from segtailor.spaces.decoder_cell.encoders.encoder import Encoder, KeyNames, LayerNames, Tap
 
 
@@ -52,7 +52,7 @@ def write(build: PlanBuilder) -> tuple[Tap, ...]:
     source = build.add("encoder_stem", stem, IMAGE, channels=32, stride=2)
     taps = []
     for number, (stage, stride) in enumerate(_blocks()):
-        op = InvertedResidual(
+        op = InvertedBottleneck(
             kernel=stage.kernel, expansion=stage.expansion, expand=stage.expansion > 1,
             activation="relu6", same=True, eps=EPS,
         )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from segtailor.core.plan import IMAGE, PlanBuilder
-from segtailor.ops import Conv, InvertedResidual
+from segtailor.ops import Conv, InvertedBottleneck
 from segtailor.spaces.decoder_cell.encoders.encoder import Encoder, KeyNames, LayerNames, Tap
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def write(build: PlanBuilder) -> tuple[Tap, ...]:
     taps = []
     for stage, node, block in _blocks():
         # The first block keeps an expansion of 32 to 32 channels that most implementations drop.
-        op = InvertedResidual(expansion=stage.expansion, activation="relu6")
+        op = InvertedBottleneck(expansion=stage.expansion, activation="relu6")
         stride = stage.stride if block == 0 else 1
         source = build.add(node, op, source, channels=stage.channels, stride=stride)
         if stage.number in TAPPED and block == stage.repeats - 1:

@@ -1,6 +1,6 @@
-"""What an ONNX file says about itself: one JSON entry among its metadata, so that the file alone can be used.
+"""Metadata of an ONNX file: one JSON entry with task and preprocessing, so that the file can be used alone.
 
-Files come from anywhere: what is read is bounded and validated.
+Files are untrusted: what is read is limited in size and validated.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from segtailor.core.task import Preprocessing, Task
 
 FORMAT = 1
 KEY = "segtailor"  # of the entry in the file's metadata_props
-LIMIT = 2**20  # characters of the entry
-Reads: TypeAlias = Literal["image", "pixels"]
-Gives: TypeAlias = Literal["logits", "labels", "depth", "heatmaps"]
+MAX_METADATA_CHARACTERS = 2**20  # of the entry
+InputKind: TypeAlias = Literal["image", "pixels"]
+OutputKind: TypeAlias = Literal["logits", "labels", "depth", "heatmaps"]
 
 
 class OnnxProblem(UserError):
-    """An ONNX file that is damaged, or that does not do what it says."""
+    """An ONNX file that is damaged, or that does not fit its own metadata."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxMetadata:
-    """What a file reads and gives.
+    """Inputs and outputs of a file, and the network that it was made from.
 
     `input` is `image` (normalised floats, NCHW) or `pixels` (uint8, NHWC); `output` is `logits` at the network's own
-    stride or what is finished: `labels`, `depth` or `heatmaps`; `align_corners` is the flag of the resize from the
+    stride or a finished prediction: `labels`, `depth` or `heatmaps`; `align_corners` is the flag of the resize from the
     logits to the image. `architecture` is the document of an architecture file.
     """
 
     task: Task
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
-    input: Reads = "image"
-    output: Gives = "logits"
+    input: InputKind = "image"
+    output: OutputKind = "logits"
     align_corners: bool = False
     architecture: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
@@ -58,24 +58,27 @@ def with_metadata(model: bytes, metadata: OnnxMetadata) -> bytes:
     import onnx
 
     text = canonical(to_json(metadata))
-    if len(text) > LIMIT:
+    if len(text) > MAX_METADATA_CHARACTERS:
         raise OnnxProblem(
-            f"the metadata has {len(text)} characters, at most {LIMIT} fit. Shorten the provenance."
+            f"the metadata has {len(text)} characters, at most {MAX_METADATA_CHARACTERS} fit. "
+            "Shorten the provenance."
         )
     proto = onnx.load_model_from_string(model)
-    kept = {entry.key: entry.value for entry in proto.metadata_props if entry.key != KEY}
-    onnx.helper.set_model_props(proto, {**kept, KEY: text})
+    others = {entry.key: entry.value for entry in proto.metadata_props if entry.key != KEY}
+    onnx.helper.set_model_props(proto, {**others, KEY: text})
     data: bytes = proto.SerializeToString()
     return data
 
 
 def parse_metadata(entries: Mapping[str, str], *, what: str) -> OnnxMetadata | None:
-    """Read the entry of a file's metadata, or None where it has none; `what` names the file in errors."""
+    """Read the entry of a file's metadata, None if there is none; `what` names the file in errors."""
     text = entries.get(KEY)
     if text is None:
         return None
-    if len(text) > LIMIT:
-        raise OnnxProblem(f"{what}: its metadata has {len(text)} characters, at most {LIMIT} are read.")
+    if len(text) > MAX_METADATA_CHARACTERS:
+        raise OnnxProblem(
+            f"{what}: its metadata has {len(text)} characters, at most {MAX_METADATA_CHARACTERS} are read."
+        )
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -89,5 +92,5 @@ def parse_metadata(entries: Mapping[str, str], *, what: str) -> OnnxMetadata | N
         return from_json(OnnxMetadata, document, what=f"{what}, metadata", error=OnnxProblem)
     except OnnxProblem:
         raise
-    except UserError as problem:  # a task that contradicts itself
+    except UserError as problem:  # an invalid task
         raise OnnxProblem(f"{what}, metadata: {problem}") from None

@@ -1,4 +1,4 @@
-"""A module as an ONNX graph, and a session to run one: shared by exported files and by runtimes."""
+"""Write a torch module as an ONNX graph, and open sessions that run graphs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def onnx_bytes(
 ) -> bytes:
     """Return the serialised ONNX model of a module at the sizes and types of `inputs`, weights included.
 
-    `dynamic` says for each input which sides are open; none by default.
+    `dynamic` says for each input which sides are dynamic; none by default.
     """
     _need_exporter()
     with _quiet(), torch.no_grad():
@@ -75,7 +75,7 @@ def onnx_session(
 
 
 def at_size(model: bytes, image: tuple[int, int]) -> bytes:
-    """Return a serialised model of open size fixed to one image of (height, width); what is fixed already stays."""
+    """Return a serialised model whose dynamic sides are fixed to one image of (height, width)."""
     import onnx
 
     proto = onnx.load_model_from_string(model)
@@ -93,14 +93,14 @@ def at_size(model: bytes, image: tuple[int, int]) -> bytes:
 
 
 def onnx_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of ONNX Runtime, which share no base class."""
+    """Return the errors of ONNX Runtime, which have no common base class."""
     names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NotImplemented")
     state = _onnxruntime().capi.onnxruntime_pybind11_state
     return tuple(getattr(state, name) for name in (*names, "NoSuchFile", "RuntimeException"))
 
 
 def first_line(problem: Exception) -> str:
-    """Return the first line of an error, at most 200 characters of it."""
+    """Return the first line of an error, cut to 200 characters."""
     return str(problem).strip().split("\n")[0][:200]
 
 
@@ -127,9 +127,9 @@ def _need_exporter() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop the exporter's notes on packages that we do not use, and its deprecation warnings about itself."""
+    """Hide the exporter's notes on packages that we do not use, and its deprecation warnings about itself."""
     logger = logging.getLogger("torch.onnx")
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
@@ -137,4 +137,4 @@ def _quiet() -> Iterator[None]:
             warnings.simplefilter("ignore", DeprecationWarning)
             yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)

@@ -1,6 +1,7 @@
-"""From an fp32 ONNX graph to an int8 one (QDQ form) that ONNX Runtime and OpenVINO run; ranges come from given inputs.
+"""Quantise an fp32 ONNX graph to int8 (QDQ form, for ONNX Runtime and OpenVINO); ranges are measured on given inputs.
 
-The quantiser is ONNX Runtime's. The last convolution and what follows it stay in fp32: rounding logits turns labels.
+The quantiser is ONNX Runtime's. The last convolution and all nodes after it stay in fp32, since rounded logits would
+change labels.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from numpy.typing import NDArray
 
 from segtailor.core.errors import Unsupported, UserError
 
-Feed = Mapping[str, NDArray[Any]]
+Feed = Mapping[str, NDArray[Any]]  # values of all inputs by name, for one run
 
-QUANTISED = ("Conv", "Relu", "Clip", "Add", "Concat", "MaxPool", "AveragePool")
+QUANTISED_OPERATORS = ("Conv", "Relu", "Clip", "Add", "Concat", "MaxPool", "AveragePool")
 
 
 def int8_onnx(data: bytes, feeds: Iterable[Feed], *, what: str = "the ONNX model") -> bytes:
-    """Return the int8 form of a serialised fp32 model of fixed size, its ranges being those seen on `feeds`.
+    """Return the int8 form of a serialised fp32 model of fixed size, with activation ranges measured on `feeds`.
 
     Weights are signed and symmetric per channel, activations unsigned, which x86 kernels multiply fastest. A range goes
-    from the mean of the least to the mean of the largest values of each feed: one odd picture hardly widens it, and
-    memory does not grow with the number of feeds.
+    from the mean of the smallest to the mean of the largest values of each feed: one unusual image hardly widens it,
+    and memory does not grow with the number of feeds.
     """
     _need_quantiser()
     from onnxruntime import quantization
@@ -35,24 +36,24 @@ def int8_onnx(data: bytes, feeds: Iterable[Feed], *, what: str = "the ONNX model
     source = read_fp32(data, what=what)
     with TemporaryDirectory(prefix="segtailor-int8-") as folder, _quiet():
         given, ready, done = (Path(folder) / name for name in ("fp32.onnx", "ready.onnx", "int8.onnx"))
-        given.write_bytes(data)  # a parsed model would be changed: its weights moved to another file
+        given.write_bytes(data)  # the quantiser would change a parsed model: move its weights to another file
         quant_pre_process(given, ready, skip_symbolic_shape=True)
         quantization.quantize_static(
             ready,
             done,
             _Reader(feeds, what=what),
-            op_types_to_quantize=list(QUANTISED),
+            op_types_to_quantize=list(QUANTISED_OPERATORS),
             nodes_to_exclude=last_nodes(read_model(ready.read_bytes(), what=what)),
             per_channel=True,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
             extra_options={"CalibMovingAverage": True},
         )
-        return with_metadata(read_model(done.read_bytes()), source)
+        return with_metadata_of(read_model(done.read_bytes()), source)
 
 
 def read_model(data: bytes, *, what: str = "the ONNX model") -> Any:
-    """Parse a serialised model; bytes that are none raise `UserError`."""
+    """Parse a serialised model; other bytes raise `UserError`."""
     _need_quantiser()
     import onnx
     from google.protobuf.message import DecodeError
@@ -74,8 +75,8 @@ def read_fp32(data: bytes, *, what: str = "the ONNX model") -> Any:
     return model
 
 
-def with_metadata(model: Any, source: Any) -> bytes:
-    """Serialise a model made from `source` with what that says about itself (classes, preprocessing)."""
+def with_metadata_of(model: Any, source: Any) -> bytes:
+    """Serialise a model with the metadata (classes, preprocessing) of the model that it was made from."""
     del model.metadata_props[:]
     model.metadata_props.extend(source.metadata_props)
     data: bytes = model.SerializeToString()
@@ -83,7 +84,7 @@ def with_metadata(model: Any, source: Any) -> bytes:
 
 
 def is_quantised(model: Any) -> bool:
-    """Tell whether a parsed model already holds quantised tensors."""
+    """Tell whether a parsed model has quantised tensors already."""
     return any(
         node.op_type in ("QuantizeLinear", "DequantizeLinear", "QLinearConv") for node in model.graph.node
     )
@@ -93,31 +94,31 @@ def last_nodes(model: Any) -> list[str]:
     """Return the names of the last convolutions (those that give the logits) and of all nodes after them."""
     makers = {output: node for node in model.graph.node for output in node.output}
     waiting = [output.name for output in model.graph.output]
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}  # as an ordered set
     while waiting:
         node = makers.get(waiting.pop())
-        if node is None or node.name in found:
+        if node is None or node.name in names:
             continue
-        found[node.name] = None
+        names[node.name] = None
         if node.op_type != "Conv":
             waiting.extend(node.input)
-    return list(found)
+    return list(names)
 
 
 class _Reader:
-    """Hands feeds out one by one, in the form that the quantiser asks for."""
+    """Gives feeds one by one, with the interface that the quantiser needs."""
 
     def __init__(self, feeds: Iterable[Feed], *, what: str) -> None:
         self._rest = iter(feeds)
-        self._any = False
+        self._started = False
         self._what = what
 
     def get_next(self) -> dict[str, NDArray[Any]] | None:
         """Return the next feed, or None after the last."""
         feed = next(self._rest, None)
-        if feed is None and not self._any:
+        if feed is None and not self._started:
             raise UserError(f"{self._what}: there is nothing to measure ranges on; give at least one image.")
-        self._any = True
+        self._started = True
         return None if feed is None else dict(feed)
 
 
@@ -134,11 +135,11 @@ def _need_quantiser() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop the quantiser's advice, which it gives through the root logger."""
+    """Hide the quantiser's advice, which it writes to the root logger."""
     logger = logging.getLogger()
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)

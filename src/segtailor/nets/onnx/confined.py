@@ -1,7 +1,7 @@
-"""A session on a foreign ONNX file: in this process where its cost is known, else in a child with limits.
+"""A session on an untrusted ONNX file: in this process where its cost is known, else in a child process with limits.
 
 An endless loop in a graph cannot be interrupted from Python, and a small graph can ask for all memory. A child process
-can be ended, and the system keeps its memory within bounds.
+can be ended, and the system limits its memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Late
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,33 +23,36 @@ from numpy.typing import NDArray
 
 from segtailor.core.errors import UserError
 from segtailor.core.memory import free_memory
-from segtailor.nets import onnx_child
-from segtailor.nets.onnx_bounds import has_branches, is_random, parse_graph, why_unbounded
-from segtailor.nets.onnx_child import Failed, heard, received, say, send
-from segtailor.nets.onnx_graph import onnx_session
-from segtailor.nets.onnx_metadata import OnnxProblem
+from segtailor.nets.onnx.bounds import has_branches, is_random, parse_graph, why_unbounded
+from segtailor.nets.onnx.child import ChildFailed, receive_arrays, receive_line, send_arrays, send_line
+from segtailor.nets.onnx.graph import onnx_session
+from segtailor.nets.onnx.metadata import OnnxProblem
 
-FILE_LIMIT = 2**31  # bytes: the most that one serialised model can hold
-SECONDS = 60.0  # that opening a file or computing one image may take in a child
-MEMORY_SHARE, MEMORY_MOST = 0.5, 8 * 2**30  # of the free memory, and bytes, that a child may take
+CHILD_PROGRAM = Path(__file__).with_name("child.py")
+MAX_FILE_BYTES = 2**31  # the most that one serialised model can hold
+CHILD_SECONDS = 60.0  # for opening a file, and for each image
+CHILD_SHARE_OF_MEMORY = 0.5  # of the free memory
+CHILD_MAX_MEMORY_BYTES = 8 * 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a child may take: seconds for opening and for each run, and bytes of memory."""
+class ChildLimits:
+    """Limits of a child process: seconds for opening and for each run, and bytes of memory."""
 
-    seconds: float = SECONDS
-    memory: int = field(default_factory=lambda: min(MEMORY_MOST, int(MEMORY_SHARE * free_memory())))
+    seconds: float = CHILD_SECONDS
+    memory: int = field(
+        default_factory=lambda: min(CHILD_MAX_MEMORY_BYTES, int(CHILD_SHARE_OF_MEMORY * free_memory()))
+    )
 
 
-def foreign_session(file: Path, *, threads: int = 1, limits: Limits | None = None) -> Any:
-    """Open a file that may come from anywhere; it answers as a session of ONNX Runtime does."""
+def foreign_session(file: Path, *, threads: int = 1, limits: ChildLimits | None = None) -> Any:
+    """Open an untrusted file; the result has the methods of a session of ONNX Runtime that are used here."""
     what = f"ONNX file {file}"
     model = parse_graph(read_onnx_bytes(file), what=what)
     reason = why_unbounded(model)
     if reason is None:
         return onnx_session(file, threads=threads)
-    return ConfinedSession(file, threads=threads, limits=limits or Limits(), reason=reason)
+    return ConfinedSession(file, threads=threads, limits=limits or ChildLimits(), reason=reason)
 
 
 def check_repeatable(
@@ -57,11 +60,11 @@ def check_repeatable(
     feeds: Callable[[Any], Mapping[str, NDArray[Any]]],
     *,
     what: str,
-    limits: Limits | None = None,
+    limits: ChildLimits | None = None,
 ) -> None:
-    """Refuse a graph that may not end or fit when this process runs it again and again on the same input.
+    """Refuse a graph that may not end or not fit into memory when this process runs it many times on the same input.
 
-    One whose cost is not known from its layers is tried once in a child, on what `feeds` makes for a session.
+    If the cost does not follow from the layers, the graph is tried once in a child, on the inputs that `feeds` gives.
     """
     model = parse_graph(data, what=what)
     reason = why_unbounded(model)
@@ -76,16 +79,16 @@ def check_repeatable(
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "model.onnx"
         copy.write_bytes(data)
-        with ConfinedSession(copy, limits=limits or Limits(), reason=reason, what=what) as session:
+        with ConfinedSession(copy, limits=limits or ChildLimits(), reason=reason, what=what) as session:
             session.run(None, feeds(session))
 
 
 def read_onnx_bytes(file: Path) -> bytes:
-    """Read an ONNX file whole; one that is missing, no file or too large is refused."""
+    """Read the bytes of an ONNX file; one that is missing, not a file or too large is refused."""
     if not file.is_file():
         raise UserError(f"ONNX file {file} does not exist or is no file; check the path.")
-    if file.stat().st_size > FILE_LIMIT:
-        raise UserError(f"ONNX file {file} is larger than {FILE_LIMIT:,} bytes. Is it the right file?")
+    if file.stat().st_size > MAX_FILE_BYTES:
+        raise UserError(f"ONNX file {file} is larger than {MAX_FILE_BYTES:,} bytes. Is it the right file?")
     try:
         return file.read_bytes()
     except OSError as problem:
@@ -93,13 +96,13 @@ def read_onnx_bytes(file: Path) -> bytes:
 
 
 class ConfinedSession:
-    """A child process that runs one file, with the methods of a session that are used here.
+    """A child process that runs one file; it has the methods of a session that are used here.
 
-    After a failure the child is gone; the next run starts another one.
+    A failure ends the child; the next run starts a new one.
     """
 
     def __init__(
-        self, file: Path, *, threads: int = 1, limits: Limits, reason: str, what: str | None = None
+        self, file: Path, *, threads: int = 1, limits: ChildLimits, reason: str, what: str | None = None
     ) -> None:
         self._file, self._threads, self._limits = file, threads, limits
         self._about = f"{what or f'ONNX file {file}'} {reason}"
@@ -125,7 +128,7 @@ class ConfinedSession:
         return _values(self._facts["outputs"])
 
     def get_modelmeta(self) -> Any:
-        """Return the file's own words about itself."""
+        """Return the metadata of the file."""
         return SimpleNamespace(custom_metadata_map=self._facts["metadata"])
 
     def run(self, names: None, feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
@@ -134,10 +137,10 @@ class ConfinedSession:
         with self._lock:
             if self._child is None:
                 self._start()
-            found: list[NDArray[Any]] = self._bounded(
+            outputs: list[NDArray[Any]] = self._bounded(
                 lambda child: _exchange(child, feeds), f"an input of {_shapes(feeds)}"
             )
-            return found
+            return outputs
 
     def close(self) -> None:
         """End the child."""
@@ -146,13 +149,13 @@ class ConfinedSession:
         self._child = None
 
     def _start(self) -> dict[str, Any]:
-        command = [sys.executable, "-P", onnx_child.__file__]
+        command = [sys.executable, "-P", str(CHILD_PROGRAM)]
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for this process, which ends the child
+            start_new_session=True,  # Ctrl-C reaches this process only, which then ends the child
         )
         self._end = weakref.finalize(self, _ended, self._child)
         settings = {
@@ -165,19 +168,19 @@ class ConfinedSession:
         return facts
 
     def _bounded(self, work: Any, what: str) -> Any:
-        """Wait for an answer of the child as long as its limit allows; whatever goes wrong ends the child."""
+        """Wait for an answer of the child within its time limit; any failure ends the child."""
         try:
             return self._waiter.submit(work, self._child).result(timeout=self._limits.seconds)
-        except Late:
+        except FutureTimeout:
             self.close()
             raise self._stopped(what, f"took more than {self._limits.seconds:g} s") from None
-        except Failed as problem:
+        except ChildFailed as problem:
             self.close()
             reason = (
                 f"took more than {self._limits.memory / 2**30:.1f} GiB" if problem.memory else str(problem)
             )
             raise self._stopped(what, reason) from None
-        except (OSError, EOFError, ValueError):  # the pipe broke: the child crashed or was ended
+        except (OSError, EOFError, ValueError):  # a broken pipe: the child crashed or was ended
             self.close()
             size = f"{self._limits.memory / 2**30:.1f} GiB"
             raise self._stopped(what, f"crashed, or took more than {size} of memory") from None
@@ -193,15 +196,15 @@ class ConfinedSession:
 
 
 def _opened(child: subprocess.Popen[bytes], settings: Mapping[str, Any]) -> Any:
-    there, back = _pipes(child)
-    say(there, **settings)
-    return heard(back)["facts"]
+    to_child, from_child = _pipes(child)
+    send_line(to_child, **settings)
+    return receive_line(from_child)["facts"]
 
 
 def _exchange(child: subprocess.Popen[bytes], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-    there, back = _pipes(child)
-    send(there, feeds)
-    return list(received(back).values())
+    to_child, from_child = _pipes(child)
+    send_arrays(to_child, feeds)
+    return list(receive_arrays(from_child).values())
 
 
 def _pipes(child: subprocess.Popen[bytes]) -> tuple[Any, Any]:

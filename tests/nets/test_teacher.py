@@ -1,4 +1,4 @@
-"""Parts of networks, and teachers of every kind."""
+"""Teachers of every kind."""
 
 from __future__ import annotations
 
@@ -10,41 +10,14 @@ import torch
 from torch import Tensor, nn
 
 import segtailor
-from segtailor.core.errors import Unsupported, UserError
-from segtailor.core.plan import IMAGE
+from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.bundle import Model, save_bundle
-from segtailor.nets.onnx_graph import onnx_bytes
-from segtailor.nets.parts import Part
+from segtailor.nets.onnx.graph import onnx_bytes
 from segtailor.nets.teacher import open_teacher, renormalised, teacher_of
-from segtailor.spaces.decoder_cell import decode
-from segtailor.spaces.decoder_cell.encoder_weights import taps
 
 CPU = torch.device("cpu")
-ARCH = decode(
-    [[[3, 3], [3, 2], [3, 0]], [8, [0, 0, 5, 2], [0, 2, 8, 8], [0, 5, 1, 4]]], channels=4, repeats=1
-)
 HALF = Preprocessing(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
-
-
-def test_encoder_and_decoder_together_are_the_network() -> None:
-    network = segtailor.create(ARCH, classes=3, outputs="all")
-    names = taps(network.plan)
-    encoder = Part(network, inputs=(IMAGE,), outputs={name: name for name in names})
-    decoder = Part(network, inputs=names, outputs=network.plan.outputs)
-    image = torch.randn(2, 3, 33, 64)
-    with torch.no_grad():
-        found, wanted = decoder(encoder.eval()({IMAGE: image})), network.forward_all(image)
-    assert set(found) == {"main", "aux0", "aux1", "aux2"}
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    owned = {id(parameter) for parameter in decoder.parameters()}
-    assert not owned & {id(parameter) for parameter in encoder.parameters()}
-
-
-def test_a_part_that_needs_what_is_not_given_is_refused() -> None:
-    network = segtailor.create(ARCH, classes=3)
-    with pytest.raises(Unsupported, match="also reads the image"):
-        Part(network, inputs=taps(network.plan)[1:], outputs=network.plan.outputs)
 
 
 class Logits(nn.Module):
@@ -75,7 +48,7 @@ def nothing() -> Any:
     return 3
 
 
-HERE = "tests.nets.test_parts"
+HERE = "tests.nets.test_teacher"
 
 
 def test_a_module_teaches_by_its_name() -> None:

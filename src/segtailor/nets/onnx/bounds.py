@@ -1,7 +1,7 @@
-"""What a foreign ONNX graph would cost, read off the graph before anything runs.
+"""Memory and work of an untrusted ONNX graph, estimated before anything runs.
 
-A graph is `bounded` if it consists of ordinary layers only, has no loops or branches, and all its sizes follow from the
-size of its input. Then memory and time of one run are known. Others run in a child process (`onnx_confined.py`).
+A graph is bounded if it consists of ordinary layers only, has no loops or branches, and all its sizes follow from the
+size of its input. Then memory and time of one run are known. Other graphs run in a child process (`confined.py`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.memory import free_memory
-from segtailor.nets.onnx_metadata import OnnxProblem
+from segtailor.nets.onnx.metadata import OnnxProblem
 
-MACS_LIMIT = 2e12  # of one run: about ten times the largest network of segtailor at 1024x2048
-MEMORY_SHARE = 0.5  # of the free memory, for all feature maps of a graph together
-OPEN_SIZES = ((256, 512), (512, 1024))  # sizes at which a graph of open size is estimated
-LINEAR = 1.1  # a graph of open size may grow this much faster than its pixels
+MAX_MACS = 2e12  # of one run: about ten times the largest network of segtailor at 1024x2048
+MAPS_SHARE_OF_MEMORY = 0.5  # of the free memory, for all feature maps of a graph together
+TRIAL_SIZES = ((256, 512), (512, 1024))  # height and width at which a graph of dynamic size is estimated
+MAX_GROWTH = 1.1  # factor by which the cost of a graph of dynamic size may grow faster than its pixels
 
-# Layers whose work follows from the sizes of their inputs and outputs. What is not here runs in a child process.
+# Layers whose work follows from the sizes of their inputs and outputs. Graphs with others run in a child process.
 LAYERS = frozenset({
     "Abs", "Add", "And", "ArgMax", "ArgMin", "AveragePool", "BatchNormalization", "Cast", "CastLike",
     "Ceil", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv", "ConvTranspose", "DepthToSpace",
@@ -40,10 +40,10 @@ LAYERS = frozenset({
 RANDOM = frozenset(
     ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
 )
-NUMBER_BYTES = 8  # of the largest type; what a type needs exactly does not matter here
-
-FEW_NUMBERS = 64  # that a value may have to count as arithmetic on sizes
-FOLDINGS = 20  # rounds of it: sizes of maps that depend on sizes of other maps
+BYTES_PER_NUMBER = 8  # of the largest type: an upper bound for all types
+MAX_SIZE_NUMBERS = 64  # of a value that counts as arithmetic on sizes
+MAX_FOLDING_ROUNDS = 20  # of arithmetic on sizes: sizes of maps that depend on sizes of other maps
+INT32, INT64 = 6, 7  # numbers of the types in ONNX files
 
 Sizes = dict[str, tuple[int, ...]]
 ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -58,14 +58,14 @@ ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Bytes of all feature maps of one run, and multiplications."""
+    """Bytes of all feature maps of one run, and multiply-accumulates."""
 
     nbytes: int
     macs: float
 
 
 def parse_graph(data: bytes, *, what: str) -> Any:
-    """Parse a serialised model; weights in other files must lie beside it."""
+    """Parse a serialised model; weights in other files must be in its folder or below."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -85,28 +85,28 @@ def parse_graph(data: bytes, *, what: str) -> Any:
 
 
 def why_unbounded(model: Any, *, free: int | None = None) -> str | None:
-    """Return why the cost of a graph is not known beforehand, or nothing where it is and fits."""
-    reason = has_branches(model) or _strange(model)
+    """Return why a graph may not run in this process (its cost is unknown or too large), or None where it may."""
+    reason = has_branches(model) or _unusual_operator(model)
     if reason is not None:
         return reason
-    wanted = [_input_size(model, size) for size in OPEN_SIZES]
-    found = [_estimate(model, size) for size in dict.fromkeys(wanted)]
-    known = [one for one in found if one is not None]
-    if len(known) < len(found):
+    input_sizes = [_input_size(model, size) for size in TRIAL_SIZES]
+    estimates = [_estimate(model, size) for size in dict.fromkeys(input_sizes)]
+    known = [estimate for estimate in estimates if estimate is not None]
+    if len(known) < len(estimates):
         return "has sizes that are not known beforehand"
     small, large = known[0], known[-1]
-    growth = math.prod(OPEN_SIZES[1]) / math.prod(OPEN_SIZES[0]) * LINEAR
+    growth = math.prod(TRIAL_SIZES[1]) / math.prod(TRIAL_SIZES[0]) * MAX_GROWTH
     if large.nbytes > small.nbytes * growth or large.macs > small.macs * growth:
         return "grows faster than its image"
-    if large.nbytes > MEMORY_SHARE * (free_memory() if free is None else free):
+    if large.nbytes > MAPS_SHARE_OF_MEMORY * (free_memory() if free is None else free):
         return f"makes {large.nbytes / 2**30:.1f} GiB of feature maps"
-    if large.macs > MACS_LIMIT:
+    if large.macs > MAX_MACS:
         return f"computes {large.macs:.1e} products for an image"
     return None
 
 
 def has_branches(model: Any) -> str | None:
-    """Return what kind of loop or branch a graph has; its time cannot be known."""
+    """Return which loop or branch a graph has, or None; with one its time cannot be known."""
     for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             return f"has {node.op_type} (a graph inside the graph)"
@@ -114,12 +114,12 @@ def has_branches(model: Any) -> str | None:
 
 
 def is_random(model: Any) -> bool:
-    """Tell whether a graph draws numbers, so that two runs may differ."""
+    """Tell whether a graph draws random numbers, so that two runs may differ."""
     nodes = (*model.graph.node, *(node for function in model.functions for node in function.node))
     return any(node.op_type in RANDOM for node in nodes)
 
 
-def _strange(model: Any) -> str | None:
+def _unusual_operator(model: Any) -> str | None:
     if model.functions:
         return "has functions of its own"
     for node in model.graph.node:
@@ -129,7 +129,7 @@ def _strange(model: Any) -> str | None:
 
 
 def stated_sizes(model: Any) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of the inputs as the file states them; an open side is 0."""
+    """Return the sizes of the inputs as the file states them; a dynamic side is 0."""
     weights = {tensor.name for tensor in model.graph.initializer}
     return tuple(
         tuple(max(0, dim.dim_value) for dim in value.type.tensor_type.shape.dim)
@@ -139,24 +139,24 @@ def stated_sizes(model: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _input_size(model: Any, size: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of all inputs; an open side of the image gets that of `size`, other open sides are 1."""
-    found = []
+    """Return the sizes of all inputs; dynamic height and width become those of `size`, other dynamic sides 1."""
+    input_sizes = []
     for sides in stated_sizes(model):
         first = 1 if sides and sides[-1] == 3 else 2
-        open_sides = {first: size[0], first + 1: size[1]}
-        found.append(tuple(side or open_sides.get(axis, 1) for axis, side in enumerate(sides)))
-    return tuple(found)
+        image_sides = {first: size[0], first + 1: size[1]}
+        input_sizes.append(tuple(side or image_sides.get(axis, 1) for axis, side in enumerate(sides)))
+    return tuple(input_sizes)
 
 
 def _estimate(model: Any, inputs: Sequence[tuple[int, ...]]) -> Estimate | None:
-    """Add up all layers at given sizes of the inputs; none where a size is not known."""
+    """Add up all layers at given sizes of the inputs; None where a size is not known."""
     graph, sizes = _sized(model, inputs)
     nbytes, macs = 0, 0.0
     for node in graph.node:
         if not all(name in sizes for name in (*node.output, *node.input) if name):
             return None
         produced = sum(math.prod(sizes[name]) for name in node.output if name)
-        nbytes += NUMBER_BYTES * produced
+        nbytes += BYTES_PER_NUMBER * produced
         macs += _work(node, sizes, produced)
     return Estimate(nbytes=nbytes, macs=macs)
 
@@ -164,8 +164,8 @@ def _estimate(model: Any, inputs: Sequence[tuple[int, ...]]) -> Estimate | None:
 def _sized(model: Any, inputs: Sequence[tuple[int, ...]]) -> tuple[Any, Sizes]:
     """Return the graph at given sizes of its inputs, and the size of every value that can be inferred.
 
-    What the file itself says about sizes inside is not believed. Arithmetic on sizes, which a graph of open size does
-    with small whole numbers, is done here and replaced by its results: the inference of `onnx` knows little of it.
+    What the file states about sizes inside is not trusted. A graph of dynamic size computes sizes with small integers.
+    This arithmetic is done here and replaced by its results: the shape inference of `onnx` supports little of it.
     """
     copy = type(model)()
     copy.CopyFrom(model)
@@ -179,7 +179,7 @@ def _sized(model: Any, inputs: Sequence[tuple[int, ...]]) -> tuple[Any, Sizes]:
             dim.Clear()
             dim.dim_value = side
     sizes = _inferred(copy)
-    for _ in range(FOLDINGS):
+    for _ in range(MAX_FOLDING_ROUNDS):
         if not sizes or not _fold(copy.graph, sizes):
             break
         sizes = _inferred(copy)
@@ -193,12 +193,12 @@ def _inferred(model: Any) -> Sizes:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True, strict_mode=True).graph
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return {}
-    found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    sizes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
         if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            found[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
-    return found
+            sizes[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return sizes
 
 
 def _fold(graph: Any, sizes: Sizes) -> bool:
@@ -208,7 +208,9 @@ def _fold(graph: Any, sizes: Sizes) -> bool:
     known: dict[str, NDArray[Any]] = {
         tensor.name: onnx.numpy_helper.to_array(tensor)
         for tensor in graph.initializer
-        if math.prod(tensor.dims) <= FEW_NUMBERS and tensor.data_type in (6, 7) and not tensor.external_data
+        if math.prod(tensor.dims) <= MAX_SIZE_NUMBERS
+        and tensor.data_type in (INT32, INT64)
+        and not tensor.external_data
     }
     left = []
     for node in graph.node:
@@ -220,14 +222,14 @@ def _fold(graph: Any, sizes: Sizes) -> bool:
         graph.initializer.append(onnx.numpy_helper.from_array(value, node.output[0]))
     replaced = len(left) < len(graph.node)
     if replaced:
-        kept = [type(node).FromString(node.SerializeToString()) for node in left]
+        copies = [type(node).FromString(node.SerializeToString()) for node in left]
         del graph.node[:]
-        graph.node.extend(kept)
+        graph.node.extend(copies)
     return replaced
 
 
 def _value(node: Any, known: Mapping[str, NDArray[Any]], sizes: Sizes) -> NDArray[Any] | None:
-    """Return the result of a node that computes few whole numbers from known ones; none for all others."""
+    """Return the result of a node that computes a few integers from known ones; None for all other nodes."""
     if len(node.output) != 1:
         return None
     options = {entry.name: entry for entry in node.attribute}
@@ -248,14 +250,15 @@ def _value(node: Any, known: Mapping[str, NDArray[Any]], sizes: Sizes) -> NDArra
         if node.op_type in ("Squeeze", "Reshape", "Unsqueeze") and first.size == 1:
             ranks = {"Squeeze": 0, "Unsqueeze": first.ndim + 1, "Reshape": others[0].size if others else 0}
             return first.reshape((1,) * ranks[node.op_type])
-        if node.op_type == "Cast" and options["to"].i in (6, 7):
-            return first.astype(np.int32 if options["to"].i == 6 else np.int64)
+        if node.op_type == "Cast" and options["to"].i in (INT32, INT64):
+            return first.astype(np.int32 if options["to"].i == INT32 else np.int64)
     except (ArithmeticError, LookupError, TypeError, ValueError):
-        return None  # not to be told: then the graph is one whose cost is not known
+        return None  # cannot be computed: the cost of the graph stays unknown
     return None
 
 
 def _work(node: Any, sizes: Mapping[str, tuple[int, ...]], produced: int) -> float:
+    """Return the multiply-accumulates of a node that writes `produced` numbers, or at least how many it reads."""
     read = [sizes[name] for name in node.input if name]
     if node.op_type == "Conv" and len(read) > 1 and read[1]:
         return produced * math.prod(read[1]) / max(1, read[1][0])
@@ -282,5 +285,6 @@ def _tensors(graph: Any) -> Iterator[Any]:
 
 
 def _is_beside(location: str) -> bool:
+    """Tell whether a relative path stays in the folder of the model."""
     pure = PurePosixPath(location.replace("\\", "/"))
     return not pure.is_absolute() and not PureWindowsPath(location).drive and ".." not in pure.parts

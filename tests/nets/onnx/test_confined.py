@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from segtailor.core.errors import UserError
-from segtailor.nets.onnx_bounds import parse_graph, why_unbounded
-from segtailor.nets.onnx_confined import ConfinedSession, Limits, check_repeatable, foreign_session
-from segtailor.nets.onnx_model import open_onnx_model
+from segtailor.nets.onnx.bounds import parse_graph, why_unbounded
+from segtailor.nets.onnx.confined import ChildLimits, ConfinedSession, check_repeatable, foreign_session
+from segtailor.nets.onnx.model import open_onnx_model
 from segtailor.targets.benchmark import read_onnx
 
 pytest.importorskip("onnxruntime")
@@ -106,7 +106,7 @@ def test_a_picture_is_predicted_by_a_file_with_a_loop(tmp_path: Path) -> None:
 
 
 def test_an_endless_loop_is_ended_after_its_time(tmp_path: Path) -> None:
-    limits = Limits(seconds=2.0)
+    limits = ChildLimits(seconds=2.0)
     session = foreign_session(looping(tmp_path / "model.onnx", rounds=2**62), limits=limits)
     start = time.monotonic()
     with pytest.raises(UserError, match=r"has Loop.*an input of 1x3x8x8 took more than 2 s") as told:
@@ -126,7 +126,7 @@ def test_after_a_child_was_ended_the_next_run_starts_another(tmp_path: Path) -> 
 
 
 def test_a_graph_that_asks_for_too_much_memory_is_refused(tmp_path: Path) -> None:
-    limits = Limits(seconds=20, memory=2**30)
+    limits = ChildLimits(seconds=20, memory=2**30)
     with pytest.raises(UserError, match="GiB of feature maps, so it runs in a process with limits"):
         foreign_session(huge(tmp_path / "model.onnx"), limits=limits).run(None, FEEDS)
 
@@ -192,7 +192,7 @@ def test_bench_refuses_loops_before_it_runs_them(tmp_path: Path) -> None:
 
 
 def test_bench_tries_unknown_operators_once_in_a_child(tmp_path: Path) -> None:
-    limits = Limits(seconds=20, memory=2**30)
+    limits = ChildLimits(seconds=20, memory=2**30)
     file = written(tmp_path / "a.onnx", [helper.make_node("Hardmax", ["image"], ["output"])], [])
     assert read_onnx(file).inputs == ((3, 8, 8),)
     with pytest.raises(UserError, match="process with limits"):

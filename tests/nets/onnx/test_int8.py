@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from segtailor.core.errors import UserError
-from segtailor.nets.onnx_graph import onnx_session
-from segtailor.nets.onnx_int8 import int8_onnx, is_quantised, last_nodes, read_model
+from segtailor.nets.onnx.graph import onnx_session
+from segtailor.nets.onnx.int8 import int8_onnx, is_quantised, last_nodes, read_model
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")

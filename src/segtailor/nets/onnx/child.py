@@ -1,7 +1,7 @@
-"""Run one ONNX file in a process of its own, with limits; started by `onnx_confined.py`, needs numpy and onnxruntime.
+"""The program of the child process of `confined.py`: runs one ONNX file with limits, needs numpy and onnxruntime only.
 
-Reads settings from the first line of its input, answers with a line about the file, then for every array that follows
-with a line and the outputs. Nothing else of segtailor is imported, so that it starts quickly.
+It reads settings from the first line of its input and answers with a line about the file. Then it answers each set of
+arrays with a line and the output. No other module of segtailor is imported, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ else:
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     source, answer = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever else prints does not get into the answers
+    os.dup2(2, 1)  # other prints must not get into the answers
     settings = json.loads(source.readline())
-    import onnxruntime  # before the limit: the package itself is not what is bounded
+    import onnxruntime  # before the limit, which is for the file and not for the package
 
     del onnxruntime
     limit_memory(settings["memory"])
     try:
         limit_time(settings["seconds"], settings["threads"])
-        session = opened(settings)
-        say(answer, facts=facts_of(session))
+        session = open_session(settings)
+        send_line(answer, facts=facts_of(session))
         while source.peek(1):  # type: ignore[union-attr]
-            feeds = received(source)
+            feeds = receive_arrays(source)
             limit_time(settings["seconds"], settings["threads"])
             (output, *_) = session.run(None, feeds)
-            send(answer, {"output": output})
-    except Exception as problem:  # noqa: BLE001 - errors of ONNX Runtime share no base; the parent tells the user
+            send_arrays(answer, {"output": output})
+    except Exception as problem:  # noqa: BLE001 - errors of ONNX Runtime have no common base; the parent reports it
         line = (str(problem).strip().split("\n") or [""])[0][:200]
-        say(answer, failed=line or type(problem).__name__, memory=isinstance(problem, MemoryError))
+        send_line(answer, failed=line or type(problem).__name__, memory=isinstance(problem, MemoryError))
 
 
-def opened(settings: dict[str, Any]) -> Any:
+def open_session(settings: dict[str, Any]) -> Any:
     """Open the session."""
     import onnxruntime
 
@@ -62,7 +62,7 @@ def opened(settings: dict[str, Any]) -> Any:
 
 
 def facts_of(session: Any) -> dict[str, Any]:
-    """Return what the parent wants to know about the file."""
+    """Return inputs, outputs and metadata of the file."""
     return {
         "inputs": [[value.name, value.type, value.shape] for value in session.get_inputs()],
         "outputs": [[value.name, value.type, value.shape] for value in session.get_outputs()],
@@ -70,72 +70,72 @@ def facts_of(session: Any) -> dict[str, Any]:
     }
 
 
-def send(pipe: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
+def send_arrays(pipe: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write a line with names, types and shapes, then the bytes of the arrays."""
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    say(pipe, arrays=[[name, array.dtype.str, array.shape] for name, array in whole.items()])
-    for array in whole.values():
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    send_line(pipe, arrays=[[name, array.dtype.str, array.shape] for name, array in contiguous.items()])
+    for array in contiguous.values():
         pipe.write(array.reshape(-1).view(np.uint8).data)
     pipe.flush()
 
 
-def received(pipe: BinaryIO) -> dict[str, NDArray[Any]]:
-    """Read what `send` wrote; a line about a failure raises `Failed`, an ended pipe `EOFError`."""
-    line = heard(pipe)
+def receive_arrays(pipe: BinaryIO) -> dict[str, NDArray[Any]]:
+    """Read what `send_arrays` wrote; a line about a failure raises `ChildFailed`, a closed pipe `EOFError`."""
+    line = receive_line(pipe)
     arrays = {}
     for name, kind, shape in line["arrays"]:
         array = np.empty(shape, dtype=kind)
-        place = memoryview(array.reshape(-1).view(np.uint8).data)
-        while place:
-            count = pipe.readinto(place)  # type: ignore[attr-defined]
+        rest = memoryview(array.reshape(-1).view(np.uint8).data)
+        while rest:
+            count = pipe.readinto(rest)  # type: ignore[attr-defined]
             if not count:
                 raise EOFError
-            place = place[count:]
+            rest = rest[count:]
         arrays[name] = array
     return arrays
 
 
-def heard(pipe: BinaryIO) -> dict[str, Any]:
-    """Read one line of JSON."""
+def receive_line(pipe: BinaryIO) -> dict[str, Any]:
+    """Read one line of JSON; one about a failure raises `ChildFailed`."""
     line = pipe.readline()
     if not line:
         raise EOFError
-    found: dict[str, Any] = json.loads(line)
-    if "failed" in found:
-        raise Failed(found["failed"], memory=found["memory"])
-    return found
+    content: dict[str, Any] = json.loads(line)
+    if "failed" in content:
+        raise ChildFailed(content["failed"], memory=content["memory"])
+    return content
 
 
-class Failed(Exception):
-    """An error that the other side told about."""
+class ChildFailed(Exception):
+    """An error in the child, reported by it; `memory` tells whether it ran out of memory."""
 
     def __init__(self, line: str, *, memory: bool) -> None:
         super().__init__(f"failed ({line})")
         self.memory = memory
 
 
-def say(answer: BinaryIO, **content: Any) -> None:
+def send_line(pipe: BinaryIO, **content: Any) -> None:
     """Write one line of JSON."""
-    answer.write(json.dumps(content).encode() + b"\n")
-    answer.flush()
+    pipe.write(json.dumps(content).encode() + b"\n")
+    pipe.flush()
 
 
 def limit_memory(size: int) -> None:
-    """Take at most `size` more bytes than now; allocating more fails."""
+    """Let this process take at most `size` more bytes than now; allocating more fails."""
     if resource is None:
         return
-    statistics = Path("/proc/self/statm")  # its first number: pages that are mapped already
+    statistics = Path("/proc/self/statm")  # its first number: memory pages that are mapped now
     pages = int(statistics.read_text().split()[0]) if statistics.exists() else 0
     wanted = pages * os.sysconf("SC_PAGE_SIZE") + size
     for kind, value in ((resource.RLIMIT_AS, wanted), (resource.RLIMIT_CORE, 0)):
         try:
             resource.setrlimit(kind, (value, resource.getrlimit(kind)[1]))
-        except (OSError, ValueError):  # a tighter limit is there already, or the system knows none
+        except (OSError, ValueError):  # there is a tighter limit already, or the system has none
             continue
 
 
 def limit_time(seconds: float, threads: int) -> None:
-    """End this process after that much work, even where nobody is left to end it."""
+    """Let the system end this process after that much more work, even if the parent is gone."""
     if resource is None:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)

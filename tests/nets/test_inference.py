@@ -1,4 +1,4 @@
-"""A picture of any shape in a graph of one size, and its labels back on the picture."""
+"""Images of any shape in a graph of fixed size: letterboxed, and predictions back at the size of the image."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from segtailor.core.task import Preprocessing, Task
-from segtailor.nets.framing import fitted, found_on, framed
-from segtailor.nets.inference import normalise
+from segtailor.nets.inference import fit_within, letterbox, normalise, undo_letterbox
 
 GREY = Preprocessing(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 SIZE = (32, 48)
@@ -33,9 +32,9 @@ def shades(image: Tensor) -> Tensor:
 def test_a_picture_keeps_its_shape_and_what_is_beside_it_never_shows(
     size: tuple[int, int], labels: bool
 ) -> None:
-    graph = shades(normalise(framed(bands(*size), SIZE, GREY)[None], GREY, torch.device("cpu")))
+    graph = shades(normalise(letterbox(bands(*size), SIZE, GREY)[None], GREY, torch.device("cpu")))
     output = graph.argmax(1).repeat_interleave(4, 1).repeat_interleave(4, 2) if labels else graph
-    found = found_on(output.numpy(), SIZE, size, task=THREE, finished=labels, align_corners=False)
+    found = undo_letterbox(output.numpy(), SIZE, size, task=THREE, finished=labels, align_corners=False)
     assert (found.shape, found.dtype) == (size, np.uint8)
     middle, blurred = size[0] // 2, max(2, size[0] // 8)  # where a stride of 4 cannot tell
     assert (found[: middle - blurred] == 0).all()
@@ -44,14 +43,14 @@ def test_a_picture_keeps_its_shape_and_what_is_beside_it_never_shows(
 
 def test_a_picture_of_the_size_is_left_alone() -> None:
     picture = bands(*SIZE)
-    assert framed(picture, SIZE, GREY) is picture
+    assert letterbox(picture, SIZE, GREY) is picture
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 500), (500, 1), (33, 47)])
 def test_pictures_of_the_oddest_shapes_get_labels(size: tuple[int, int]) -> None:
-    assert framed(bands(*size), SIZE, GREY).shape == (*SIZE, 3)
+    assert letterbox(bands(*size), SIZE, GREY).shape == (*SIZE, 3)
     logits = np.zeros((1, 3, 8, 12), np.float32)
-    found = found_on(logits, SIZE, size, task=THREE, finished=False, align_corners=True)
+    found = undo_letterbox(logits, SIZE, size, task=THREE, finished=False, align_corners=True)
     assert found.shape == size
 
 
@@ -67,13 +66,13 @@ def test_pictures_of_the_oddest_shapes_get_labels(size: tuple[int, int]) -> None
 def test_a_size_is_fitted_into_another(
     size: tuple[int, int], within: tuple[int, int], expected: tuple[int, int]
 ) -> None:
-    assert fitted(size, within) == expected
+    assert fit_within(size, within) == expected
 
 
 def test_depth_and_joints_of_a_narrow_picture_come_from_its_part_of_the_frame() -> None:
     metres = Task(classes=("depth",), kind="depth")
     inside = np.full((1, *SIZE), 9.0, np.float32)
     inside[:, :, :16] = 2.0  # a picture of 64x32 takes the left 32x16 of the frame
-    found = found_on(inside, SIZE, (64, 32), task=metres, finished=True, align_corners=False)
+    found = undo_letterbox(inside, SIZE, (64, 32), task=metres, finished=True, align_corners=False)
     assert found.shape == (64, 32)
     assert (found == 2.0).all()

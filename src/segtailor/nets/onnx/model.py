@@ -1,4 +1,4 @@
-"""An ONNX file as a model: opened with ONNX Runtime, it predicts pictures of any size as a bundle does."""
+"""An ONNX file as a model: run by ONNX Runtime, it predicts images of any size as a bundle does."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from PIL import Image
 from segtailor.core.errors import UserError
 from segtailor.core.figures import KIND_FACTS
 from segtailor.core.task import IGNORE, Preprocessing, Task
-from segtailor.nets.framing import found_on, framed
-from segtailor.nets.inference import normalise, pixels_of
-from segtailor.nets.onnx_confined import foreign_session
-from segtailor.nets.onnx_graph import first_line, onnx_errors
-from segtailor.nets.onnx_metadata import Gives, OnnxMetadata, OnnxProblem, Reads, parse_metadata
+from segtailor.nets.inference import letterbox, normalise, pixels_of, undo_letterbox
+from segtailor.nets.onnx.confined import foreign_session
+from segtailor.nets.onnx.graph import first_line, onnx_errors
+from segtailor.nets.onnx.metadata import InputKind, OnnxMetadata, OnnxProblem, OutputKind, parse_metadata
 from segtailor.tasks import kind_of
 
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 INTEGERS = ("tensor(uint8)", "tensor(int8)", "tensor(int32)", "tensor(int64)", "tensor(uint16)")
-SAME_FORM: dict[Gives, tuple[Gives, ...]] = {"logits": ("heatmaps",)}  # outputs that look alike from outside
+SAME_FORM: dict[OutputKind, tuple[OutputKind, ...]] = {
+    "logits": ("heatmaps",)
+}  # outputs of equal type and rank
 ASSUMED = (
     "the file says nothing about its classes and preprocessing: classes are numbered, "
     "and pixels are normalised by the usual ImageNet mean and deviation"
@@ -35,8 +36,8 @@ ASSUMED = (
 class OnnxModel:
     """A network as a file, with all that is needed to use it.
 
-    `size` is the (height, width) that the file was made for, or None where it takes any; `note` says what had to be
-    assumed about a file without our metadata.
+    `size` is the (height, width) that the file was made for, or None if it takes any size; `note` says what is assumed
+    about a file without our metadata.
     """
 
     file: Path
@@ -52,25 +53,27 @@ class OnnxModel:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """What is done to pixels, by us or inside the file."""
+        """Normalisation of the pixels, here or inside the file."""
         return self.metadata.preprocessing
 
     def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[Any]:
         """Predict a PIL image or a (height, width, 3) uint8 array at the image's own size, as a bundle does.
 
-        A file of fixed size sees the picture as large as it fits into that size, its shape kept.
+        For a file of fixed size the image is resized with its aspect ratio kept, and padded.
         """
-        pixels, back = kind_of(self.task).view(pixels_of(image), self.task)
-        whole = (pixels.shape[0], pixels.shape[1])
-        size = self.size or whole
-        output = self.run(self._input(framed(pixels, size, self.preprocessing)))
+        pixels, to_image = kind_of(self.task).view(pixels_of(image), self.task)
+        view_size = (pixels.shape[0], pixels.shape[1])
+        size = self.size or view_size
+        output = self.run(self._input(letterbox(pixels, size, self.preprocessing)))
         finished = self.metadata.output != "logits"
         align = self.metadata.align_corners
         try:
-            found = found_on(output, size, whole, task=self.task, finished=finished, align_corners=align)
+            prediction = undo_letterbox(
+                output, size, view_size, task=self.task, finished=finished, align_corners=align
+            )
         except UserError as problem:
             raise OnnxProblem(f"ONNX file {self.file} {problem} Export it again.") from None
-        return back(found)
+        return to_image(prediction)
 
     def run(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the output for an array of the file's type, e.g. logits (1, classes, h, w) or labels (1, h, w)."""
@@ -103,7 +106,7 @@ class OnnxModel:
 
 
 def open_onnx_model(file: str | Path, *, threads: int | None = None) -> OnnxModel:
-    """Open an ONNX file (on all cores by default); one of other makers gets numbered classes and a note."""
+    """Open an ONNX file (on all cores by default); one without our metadata gets numbered classes and a note."""
     path = Path(file)
     session = foreign_session(path, threads=threads or psutil.cpu_count(logical=False) or 1)
     what = f"ONNX file {path}"
@@ -123,15 +126,15 @@ def open_onnx_model(file: str | Path, *, threads: int | None = None) -> OnnxMode
     return OnnxModel(file=path, session=session, size=size, metadata=stated)
 
 
-def _assumed(reads: Reads, gives: Gives, classes: int | None) -> OnnxMetadata:
+def _assumed(reads: InputKind, gives: OutputKind, classes: int | None) -> OnnxMetadata:
     names = tuple(f"class{index}" for index in range(min(classes or IGNORE, IGNORE)))
     if gives == "depth":
         return OnnxMetadata(task=Task(classes=("depth",), kind="depth"), input=reads, output=gives)
     return OnnxMetadata(task=Task(classes=names), input=reads, output=gives)
 
 
-def _reads(session: Any, what: str) -> tuple[Reads, tuple[int, int] | None]:
-    """Return the kind of a file's only input, and its size if that is fixed."""
+def _reads(session: Any, what: str) -> tuple[InputKind, tuple[int, int] | None]:
+    """Return the kind of a file's only input, and its (height, width) if that is fixed."""
     sources = session.get_inputs()
     shape = sources[0].shape if len(sources) == 1 else []
     if len(shape) != 4 or (isinstance(shape[0], int) and shape[0] != 1):
@@ -150,8 +153,8 @@ def _reads(session: Any, what: str) -> tuple[Reads, tuple[int, int] | None]:
     )
 
 
-def _gives(session: Any, what: str) -> tuple[Gives, int | None]:
-    """Return the kind of a file's first output, and its number of classes if that is known."""
+def _gives(session: Any, what: str) -> tuple[OutputKind, int | None]:
+    """Return the kind of a file's first output, and its number of classes if known."""
     (output, *_) = session.get_outputs()
     rank = len(output.shape)
     if output.type in FLOATS and rank == 4:

@@ -13,9 +13,16 @@ import segtailor
 from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.bundle import Model
-from segtailor.nets.onnx_graph import onnx_bytes
-from segtailor.nets.onnx_metadata import KEY, LIMIT, OnnxMetadata, OnnxProblem, parse_metadata, with_metadata
-from segtailor.nets.onnx_model import open_onnx_model
+from segtailor.nets.onnx.graph import onnx_bytes
+from segtailor.nets.onnx.metadata import (
+    KEY,
+    MAX_METADATA_CHARACTERS,
+    OnnxMetadata,
+    OnnxProblem,
+    parse_metadata,
+    with_metadata,
+)
+from segtailor.nets.onnx.model import open_onnx_model
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
@@ -159,7 +166,7 @@ def changed(**changes: object) -> str:
         (changed(preprocessing={"mean": [0, 0, 0], "std": [1, 0, 1]}), "above zero"),
         (changed(preprocessing={"mean": [0, 0, float("inf")], "std": [1, 1, 1]}), "finite"),
         (changed(hidden=1), "no such field"),
-        ("x" * (LIMIT + 1), "at most"),
+        ("x" * (MAX_METADATA_CHARACTERS + 1), "at most"),
     ],
 )
 def test_damaged_metadata_is_explained(text: str, match: str) -> None:
@@ -180,7 +187,7 @@ def test_a_model_is_a_bundle_a_file_or_a_shipped_name(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_model_of_open_size_can_be_fixed_to_one() -> None:
-    from segtailor.nets.onnx_graph import at_size, onnx_session
+    from segtailor.nets.onnx.graph import at_size, onnx_session
 
     sides = ({2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC},)
     data = onnx_bytes(

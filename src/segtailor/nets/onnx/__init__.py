@@ -1,0 +1,1 @@
+"""Read, write, quantise and run ONNX graphs, also those from other sources."""

@@ -21,9 +21,9 @@ from segtailor.data.batches import Batch
 from segtailor.nets.network import initialise
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.recipes.fasterseg import PAPER_PACK, fasterseg
-from segtailor.search.gradient_settings import Gradient, Pass
-from segtailor.search.supernet_engine import SupernetEngine
 from segtailor.spaces.multi_resolution import MultiResolution
+from segtailor.strategies.gradient_settings import Gradient, Pass
+from segtailor.strategies.supernet_engine import SupernetEngine
 from segtailor.training import device as devices
 
 CLASSES = 19

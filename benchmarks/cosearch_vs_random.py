@@ -36,8 +36,8 @@ from segtailor.costs import LatencyTable, shipped_pack
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.recipes.fasterseg import PAPER_IMAGE, fasterseg
 from segtailor.recipes.gradient_row import GradientRow
-from segtailor.search.gradient_settings import Gradient
 from segtailor.spaces.multi_resolution import MultiResolution
+from segtailor.strategies.gradient_settings import Gradient
 
 PACK = "h200-multi_resolution-fp16"
 SPACE = MultiResolution(layers=8, ratios=(4, 8, 12))

@@ -32,8 +32,8 @@ from segtailor.recipes.parts import Part
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.systems import Occasion
 from segtailor.report.charts import Value, chart
-from segtailor.search.gradient_settings import Gradient
 from segtailor.spaces.multi_resolution import Cell, MultiResolutionArchitecture
+from segtailor.strategies.gradient_settings import Gradient
 
 
 def shortened(row: GradientRow, options: argparse.Namespace) -> GradientRow:

@@ -42,12 +42,12 @@ from segtailor.nets.network import Network
 from segtailor.nets.teacher import Teacher, teacher_of
 from segtailor.recipes.evaluators import halved_pixels
 from segtailor.recipes.staged_judging import open_encoder
-from segtailor.search.evaluators.features import AT_ONCE, FixedEncoder
-from segtailor.search.evaluators.first_stage import FirstStage, Learner
-from segtailor.search.evaluators.staged import STAGE1, StagedEvaluator
-from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.spaces import published
 from segtailor.spaces.decoder_cell import DecoderCell
+from segtailor.strategies.evaluators.features import AT_ONCE, FixedEncoder
+from segtailor.strategies.evaluators.first_stage import FirstStage, Learner
+from segtailor.strategies.evaluators.staged import STAGE1, StagedEvaluator
+from segtailor.strategies.evaluators.train import HalvedPixels
 from segtailor.training import device as devices
 
 WANTED = 5.0

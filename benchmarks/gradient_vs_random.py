@@ -45,8 +45,8 @@ from segtailor.costs import Macs
 from segtailor.recipes.autortnet import SMALL_ROBUSTNESS, autortnet, robustness
 from segtailor.recipes.gradient_row import GradientRow
 from segtailor.recipes.squeezenas import squeezenas
-from segtailor.search.gradient_settings import Choice, Gradient
-from segtailor.search.ranks import spearman
+from segtailor.strategies.gradient_settings import Choice, Gradient
+from segtailor.strategies.ranks import spearman
 
 PARTS = ("squeezenas", "autortnet", "objectives", "robustness")
 SYSTEMS = {"squeezenas": squeezenas, "autortnet": autortnet}

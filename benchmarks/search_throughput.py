@@ -44,9 +44,9 @@ from segtailor.nets.relax import Mode, driving, gumbel_noise, live, softmax
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.recipes.autortnet import autortnet
 from segtailor.recipes.squeezenas import squeezenas
-from segtailor.search.supernet_engine import SupernetEngine
 from segtailor.spaces.hyper_cell import HyperCell
 from segtailor.spaces.inverted_residual import InvertedResidual
+from segtailor.strategies.supernet_engine import SupernetEngine
 from segtailor.tasks.enlarging import resize_bilinear
 from segtailor.training.device import place
 

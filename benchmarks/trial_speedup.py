@@ -18,8 +18,8 @@ from segtailor.core.objective import Within
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.strategy import Evaluator, Executor, Problem, Trial, TrialResult
 from segtailor.core.task import Task
-from segtailor.search import Processes, RandomSearch, Ray, Serial
 from segtailor.spaces.scalable_path import ScalablePath
+from segtailor.strategies import Processes, RandomSearch, Ray, Serial
 
 WANTED = 1.6
 UNDISTURBED = 0.9  # processor time per wall time of a trial on one thread

@@ -15,7 +15,7 @@ from segtailor.core.plan import Plan, Shape, count
 from segtailor.core.space import SPACES, parse_architecture, plan_of
 from segtailor.core.strategy import Evaluator, Problem, Trial, TrialResult
 from segtailor.core.task import Task
-from segtailor.search import Controller, Evolution, Expansion, RandomSearch, Serial
+from segtailor.strategies import Controller, Evolution, Expansion, RandomSearch, Serial
 
 FAMILIES = [name for name in SPACES.names() if name in vars(spaces)]
 STRATEGIES = {

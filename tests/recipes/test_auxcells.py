@@ -34,7 +34,7 @@ from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder, taps
 from segtailor.spaces.decoder_cell.encoders import ENCODERS, Encoder
 from tests.data.trees import write_image, write_mask
-from tests.search.tiny_encoder import TINY, finer_taps, layouts, three_taps
+from tests.strategies.tiny_encoder import TINY, finer_taps, layouts, three_taps
 
 DATA = "synthetic:size=32x64,train=10,val=2"
 OCCASION = Occasion(data=DATA, size=(32, 64), crop=(32, 64))

@@ -18,8 +18,8 @@ from segtailor.recipes.choices import SearchChoices
 from segtailor.recipes.fasterseg import ablation, latency_terms
 from segtailor.recipes.recipe import parse_recipe, recipe_document
 from segtailor.recipes.systems import SYSTEMS, Occasion
-from segtailor.search.gradient_settings import Gradient
 from segtailor.spaces import published
+from segtailor.strategies.gradient_settings import Gradient
 
 OCCASION = Occasion(data="synthetic:size=96x160,train=8,val=2", size=(96, 160), crop=(96, 160))
 

@@ -22,8 +22,8 @@ from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part, parse_limit
 from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.systems import SYSTEMS, Occasion
-from segtailor.search import Processes, Ray, Serial
 from segtailor.spaces.scalable_path import ScalablePath
+from segtailor.strategies import Processes, Ray, Serial
 
 DATA = "synthetic:size=64x128,train=8,val=2"
 OCCASION = Occasion(data=DATA, size=(64, 128), crop=(64, 128))

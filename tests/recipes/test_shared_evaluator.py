@@ -23,13 +23,13 @@ from segtailor.recipes.parts import Part
 from segtailor.recipes.recipe import Place
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.runs import Layout, Policy
-from segtailor.search.evaluators.shared import SharedEvaluator
-from segtailor.search.evaluators.train import TrainEvaluator
-from segtailor.search.gradient_settings import Choice
-from segtailor.search.saved_supernet import DESCRIPTION, WEIGHTS, load_supernet, read_facts
+from segtailor.strategies.evaluators.shared import SharedEvaluator
+from segtailor.strategies.evaluators.train import TrainEvaluator
+from segtailor.strategies.gradient_settings import Choice
+from segtailor.strategies.saved_supernet import DESCRIPTION, WEIGHTS, load_supernet, read_facts
 from segtailor.training.settings import FitSettings
 from segtailor.training.state import read_state
-from tests.search.gradient_toys import OPTIONS, ToyOpsArchitecture, settings
+from tests.strategies.gradient_toys import OPTIONS, ToyOpsArchitecture, settings
 
 DATA = "synthetic:size=32x64,train=8,val=2"
 

@@ -21,7 +21,7 @@ from segtailor.runs import Layout, Policy, Quiet
 from segtailor.spaces.decoder_cell.encoders import ENCODERS
 from segtailor.tailoring.context import Context
 from segtailor.tailoring.delivering import export, int8
-from tests.search.tiny_encoder import TINY
+from tests.strategies.tiny_encoder import TINY
 from tests.tailoring.test_job import recipe as tailor_recipe
 
 OCCASION = Occasion(data="synthetic:size=32x64,train=10,val=2", size=(32, 64), crop=(32, 64))

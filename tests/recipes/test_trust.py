@@ -29,7 +29,7 @@ from segtailor.recipes.training import TrainRecipe
 from segtailor.runs import Policy
 from segtailor.spaces.decoder_cell.encoders import ENCODERS
 from segtailor.tailoring.context import Context
-from tests.search.tiny_encoder import TINY
+from tests.strategies.tiny_encoder import TINY
 
 DATA = "synthetic:size=32x64,train=10,val=2"
 OCCASION = Occasion(data=DATA, size=(32, 64), crop=(32, 64))

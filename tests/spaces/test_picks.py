@@ -9,7 +9,7 @@ import pytest
 import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.space import SPACES
-from segtailor.search.remaining import Remaining
+from segtailor.strategies.remaining import Remaining
 
 FAMILIES = (
     "multi_resolution",

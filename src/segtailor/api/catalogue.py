@@ -51,8 +51,8 @@ def _datasets() -> list[tuple[str, str]]:
 
 
 def _strategies() -> list[tuple[str, str]]:
-    import segtailor.search
-    import segtailor.search.gradient_settings  # noqa: F401 - registers them
+    import segtailor.strategies
+    import segtailor.strategies.gradient_settings  # noqa: F401 - registers them
     from segtailor.core.strategy import STRATEGIES
 
     return _summaries(STRATEGIES)

@@ -28,8 +28,8 @@ from segtailor.recipes.recipe import Place, parse_recipe, recipe_document
 from segtailor.recipes.searching import Searching, SearchRecipe
 from segtailor.recipes.systems import SYSTEMS, Occasion
 from segtailor.runs import Layout, execute
-from segtailor.search.evaluators.shared import SharedEvaluator
-from segtailor.search.halves import FIT, HalvedTrain
+from segtailor.strategies.evaluators.shared import SharedEvaluator
+from segtailor.strategies.halves import FIT, HalvedTrain
 
 OWN_SETTINGS = ("gradient", "study", "contest", "ablation")  # strategies that only a recipe can describe
 

@@ -19,7 +19,8 @@ from segtailor.nets.relax import Mode
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.recipes.choices import Scale
 from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow
-from segtailor.search.gradient_settings import (
+from segtailor.spaces.hyper_cell import OWN_PATHS, HyperCell, MultiScale
+from segtailor.strategies.gradient_settings import (
     Choice,
     CostTerm,
     Gradient,
@@ -27,7 +28,6 @@ from segtailor.search.gradient_settings import (
     LogitOptimiser,
     Temperature,
 )
-from segtailor.spaces.hyper_cell import OWN_PATHS, HyperCell, MultiScale
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
 

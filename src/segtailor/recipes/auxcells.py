@@ -14,9 +14,9 @@ from segtailor.recipes.choices import Scale
 from segtailor.recipes.parts import CostSpec, Part, part
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.systems import SYSTEMS, Occasion
-from segtailor.search.evaluators.early_stop import EarlyStop
-from segtailor.search.evaluators.staged import STAGE1, STAGE2, StagedEvaluator
-from segtailor.search.evaluators.train import TrainEvaluator
+from segtailor.strategies.evaluators.early_stop import EarlyStop
+from segtailor.strategies.evaluators.staged import STAGE1, STAGE2, StagedEvaluator
+from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.training.settings import FitSettings
 
 PAPER_IMAGE = (512, 512)

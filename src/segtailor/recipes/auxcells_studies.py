@@ -13,12 +13,12 @@ from segtailor.recipes.choices import Scale
 from segtailor.recipes.parts import Part, part
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.systems import SYSTEMS, Occasion
-from segtailor.search.ablation import Variant
-from segtailor.search.contest import Contender
-from segtailor.search.evaluators.staged import StagedEvaluator
-from segtailor.search.study import Entrant
 from segtailor.spaces import published
 from segtailor.spaces.decoder_cell.architecture import AUXILIARIES
+from segtailor.strategies.ablation import Variant
+from segtailor.strategies.contest import Contender
+from segtailor.strategies.evaluators.staged import StagedEvaluator
+from segtailor.strategies.study import Entrant
 
 BOTH = ("stage1", "stage2")
 PAPER_SAMPLED, PAPER_RANKED = 140, 30  # architectures of Figures 3 and 5

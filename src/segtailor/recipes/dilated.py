@@ -13,7 +13,7 @@ from segtailor.recipes.choices import Scale
 from segtailor.recipes.parts import part
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.systems import SYSTEMS, Occasion
-from segtailor.search.evaluators.train import TrainEvaluator
+from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
 

@@ -25,11 +25,11 @@ from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.recipes.recipe import Place
 from segtailor.runs.environment import environment
-from segtailor.search.evaluators.shared import SharedEvaluator
-from segtailor.search.evaluators.train import HalvedPixels, TrainEvaluator
-from segtailor.search.halves import FIT, JUDGE, HalvedTrain
-from segtailor.search.saved_supernet import SupernetFacts, check_fits, read_facts
-from segtailor.search.shared_judge import SharedJudge
+from segtailor.strategies.evaluators.shared import SharedEvaluator
+from segtailor.strategies.evaluators.train import HalvedPixels, TrainEvaluator
+from segtailor.strategies.halves import FIT, JUDGE, HalvedTrain
+from segtailor.strategies.saved_supernet import SupernetFacts, check_fits, read_facts
+from segtailor.strategies.shared_judge import SharedJudge
 
 if TYPE_CHECKING:
     from segtailor.recipes.searching import SearchRecipe

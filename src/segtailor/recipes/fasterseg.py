@@ -15,7 +15,8 @@ from segtailor.data.augment import Augment
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.recipes.choices import Scale
 from segtailor.recipes.gradient_row import SMALL_IMAGE, GradientRow
-from segtailor.search.gradient_settings import (
+from segtailor.spaces.multi_resolution import MultiResolution
+from segtailor.strategies.gradient_settings import (
     Choice,
     CostTerm,
     Gradient,
@@ -26,7 +27,6 @@ from segtailor.search.gradient_settings import (
     Role,
     Temperature,
 )
-from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from segtailor.core.space import SearchSpace
-from segtailor.search.gradient_settings import Gradient
+from segtailor.strategies.gradient_settings import Gradient
 
 SMALL_IMAGE = (64, 128)  # of synthetic street scenes: a search then takes minutes on one core
 ADAPT = 20.0  # with a budget: how fast the cost weight follows (our choice)

@@ -16,7 +16,7 @@ from segtailor.recipes.parts import CostSpec, Part
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.squeezenas import squeezenas
 from segtailor.recipes.systems import SYSTEMS, Occasion
-from segtailor.search.evaluators.train import TrainEvaluator
+from segtailor.strategies.evaluators.train import TrainEvaluator
 
 
 @SYSTEMS.register("squeezenas")

@@ -15,9 +15,9 @@ from segtailor.recipes.choices import Scale
 from segtailor.recipes.parts import Part, part
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.systems import SYSTEMS, Occasion
-from segtailor.search import Entrant
-from segtailor.search.evaluators.train import TrainEvaluator
 from segtailor.spaces.scalable_path.architecture import BLOCKS, INTERACTIONS
+from segtailor.strategies import Entrant
+from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
 

@@ -31,7 +31,7 @@ from segtailor.costs import (
 )
 from segtailor.costs.measured import MeasuredLatency
 from segtailor.costs.pack import refuse_other
-from segtailor.search import EXECUTORS, Processes, Ray, Serial
+from segtailor.strategies import EXECUTORS, Processes, Ray, Serial
 from segtailor.targets.runtime import runtime_for
 from segtailor.targets.timing import TimingSettings
 

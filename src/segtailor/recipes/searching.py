@@ -28,14 +28,14 @@ from segtailor.recipes.recipe import RECIPES, Place
 from segtailor.report.charts import draw_chart
 from segtailor.report.pareto import Mark, draw_front
 from segtailor.runs import Layout
-from segtailor.search import gradient_settings as gradient_settings  # registers the strategy
-from segtailor.search.evaluators.shared import SharedEvaluator
-from segtailor.search.evaluators.staged import StagedEvaluator
-from segtailor.search.evaluators.train import TrainEvaluator
-from segtailor.search.gradient import GradientSearch
-from segtailor.search.halves import HalvedTrain
-from segtailor.search.remaining import Remaining
-from segtailor.search.trials import TrialSearch
+from segtailor.strategies import gradient_settings as gradient_settings  # registers the strategy
+from segtailor.strategies.evaluators.shared import SharedEvaluator
+from segtailor.strategies.evaluators.staged import StagedEvaluator
+from segtailor.strategies.evaluators.train import TrainEvaluator
+from segtailor.strategies.gradient import GradientSearch
+from segtailor.strategies.halves import HalvedTrain
+from segtailor.strategies.remaining import Remaining
+from segtailor.strategies.trials import TrialSearch
 from segtailor.training import distributed
 from segtailor.training.device import pick_device
 

@@ -14,7 +14,9 @@ from segtailor.data.augment import Augment
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.recipes.choices import Scale
 from segtailor.recipes.gradient_row import ADAPT, SMALL_IMAGE, GradientRow
-from segtailor.search.gradient_settings import (
+from segtailor.spaces.inverted_residual import InvertedResidual
+from segtailor.spaces.inverted_residual.frames import FrameName
+from segtailor.strategies.gradient_settings import (
     Choice,
     CostTerm,
     Gradient,
@@ -22,8 +24,6 @@ from segtailor.search.gradient_settings import (
     LogitOptimiser,
     Temperature,
 )
-from segtailor.spaces.inverted_residual import InvertedResidual
-from segtailor.spaces.inverted_residual.frames import FrameName
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
 

@@ -22,13 +22,13 @@ from segtailor.nets.build import build
 from segtailor.nets.network import initialise
 from segtailor.nets.teacher import Teacher, open_teacher, weights_fingerprint
 from segtailor.recipes.evaluators import EVALUATORS, Judging, halved_pixels
-from segtailor.search.evaluators.features import FixedEncoder, Wanted, calibrate_norms, crops
-from segtailor.search.evaluators.first_stage import Maps
-from segtailor.search.evaluators.staged import StagedEvaluator
-from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder, taps
 from segtailor.spaces.decoder_cell.encoders import encoder as known_encoder
+from segtailor.strategies.evaluators.features import FixedEncoder, Wanted, calibrate_norms, crops
+from segtailor.strategies.evaluators.first_stage import Maps
+from segtailor.strategies.evaluators.staged import StagedEvaluator
+from segtailor.strategies.evaluators.train import HalvedPixels
 
 FEATURES = "features"  # folder of the cache
 CALIBRATED_ON = 32  # images that show the norms of a random encoder their statistics

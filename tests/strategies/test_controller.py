@@ -23,6 +23,7 @@ from segtailor.strategies import Controller, RandomSearch
 from segtailor.strategies.policy import Policy, assign_heads, ppo_loss
 from segtailor.strategies.ppo import Learner, Lesson
 from segtailor.strategies.prices import Prices
+from segtailor.strategies.remaining import Remaining
 from segtailor.testing.strategies import check_strategy
 from tests.strategies.planted import Planted, best_within, problem, quality_of
 from tests.support import FIXTURES
@@ -308,3 +309,19 @@ def test_every_family_can_be_drawn_from_a_policy(family: str) -> None:
     drawn = net.sample(torch.Generator().manual_seed(0)).actions
     picks = {decision.name: choice for decision, choice in zip(space.decisions, drawn, strict=True)}
     assert type(space.architecture(picks)) is space.architecture_type
+
+
+def test_a_controller_resumes_in_the_options_that_a_supernet_has_left(tmp_path: Path) -> None:
+    asked = replace(problem(), space=Remaining(space=Planted(), options={"d0": (1, 3), "d4": (0, 2, 5)}))
+    job = SMALL.job(asked)
+    for number, _ in enumerate(job.steps(), start=1):
+        if number == 8:  # in the third batch of two
+            job.save(tmp_path)
+            break
+    resumed = SMALL.job(asked)
+    resumed.load(tmp_path)
+    for _ in resumed.steps():
+        pass
+    whole = [item["fingerprint"] for item in outcome(SMALL, asked)["trials"]]
+    found: Any = resumed.result()
+    assert [item["fingerprint"] for item in found["trials"]] == whole

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from statistics import mean
 from typing import Any
 
 import pytest
 
+import segtailor
+import segtailor.strategies
 from segtailor.core.codec import adapter, from_json, to_json
 from segtailor.core.errors import Unsupported
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem, TrialResult
@@ -194,3 +197,10 @@ def test_the_ends_of_a_layer_are_loneliest_and_survive_first() -> None:
     assert lonely[0] == lonely[4] == float("inf")
     assert lonely[3] == lonely[2] > lonely[1]
     assert {item.quality for item in survivors(row, 3)} == {0, 10, 2}
+
+
+def test_search_of_the_package_is_a_plain_function_whatever_was_imported_before() -> None:
+    assert inspect.isfunction(segtailor.search)
+    assert segtailor.search.__module__ == "segtailor.api.searching"
+    assert inspect.ismodule(segtailor.strategies)
+    assert not callable(segtailor.strategies)

@@ -324,7 +324,7 @@ class TrialSearch:
     def _rejudged(self, number: int, status: Status, reason: str | None) -> Judged:
         """Return a candidate of an earlier session with its result."""
         record: dict[str, Any] = self._records[number]
-        kind = type(self._problem.space).architecture_type
+        kind = self._problem.space.architecture_type
         arch: Architecture = from_json(
             kind, record["architecture"], what=f"saved trial {number}", error=RunProblem
         )

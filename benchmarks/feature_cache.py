@@ -45,7 +45,7 @@ from segtailor.recipes.staged_judging import open_encoder
 from segtailor.spaces import published
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.strategies.evaluators.features import AT_ONCE, FixedEncoder
-from segtailor.strategies.evaluators.first_stage import FirstStage, Learner
+from segtailor.strategies.evaluators.first_stage import DecoderLearner, FirstStage
 from segtailor.strategies.evaluators.staged import STAGE1, StagedEvaluator
 from segtailor.strategies.evaluators.train import HalvedPixels
 from segtailor.training import device as devices
@@ -62,7 +62,7 @@ class Stepping:
     ) -> None:  # fmt: skip
         self.stage, self.how, self.teacher = stage, settings.stage1, teacher
         stage.decoder.train()
-        self.learner = Learner(stage)
+        self.learner = DecoderLearner(stage)
         self.part = encoder.part.eval()
         devices.place(self.part, stage.device, channels_last=self.how.channels_last)
         images, labels = data.fit.canvas()

@@ -20,9 +20,9 @@ from segtailor.core.strategy import Judged, Problem, SearchProblem, TrialResult
 from segtailor.spaces import published
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.strategies import Controller, RandomSearch
-from segtailor.strategies.policy import Policy, assign_heads, ppo_loss
-from segtailor.strategies.ppo import Learner, Lesson
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.policy import ControllerPolicy, assign_heads, ppo_loss
+from segtailor.strategies.ppo import Experience, PolicyLearner
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.remaining import Remaining
 from segtailor.testing.strategies import check_strategy
 from tests.strategies.planted import Planted, best_within, problem, quality_of
@@ -33,11 +33,11 @@ QUICK: dict[str, Any] = {"lr": 3e-3, "minibatch": 100, "batch": 10}
 SMALL = Controller(trials=6, batch=2, hidden=8, layers=1, warmup=1, minibatch=4, lr=0.01)
 
 
-def policy(decisions: Any, **options: Any) -> Policy:
-    return Policy(decisions, generator=torch.Generator().manual_seed(0), **options)
+def policy(decisions: Any, **options: Any) -> ControllerPolicy:
+    return ControllerPolicy(decisions, generator=torch.Generator().manual_seed(0), **options)
 
 
-def reference() -> Policy:
+def reference() -> ControllerPolicy:
     """Return the policy of the decoder's 19 decisions with the weights of the fixture."""
     found = policy(DecoderCell().decisions)
     heads = [f"conn_fcs.{i}" for i in range(6)] + ["linear_op"] + [f"ctx_fcs.{i}" for i in range(6)]
@@ -134,23 +134,23 @@ def test_a_draw_has_the_probability_that_it_says(feedback: bool) -> None:
 
 
 def test_the_baseline_starts_at_the_first_reward_and_the_first_lesson_teaches_nothing() -> None:
-    learner = Learner(SMALL, Planted().decisions, seed=0)
+    learner = PolicyLearner(SMALL, Planted().decisions, seed=0)
     before = [parameter.clone() for parameter in learner.policy.parameters()]
-    learner.learn(Lesson((0,) * 6, -3.0, 0.4))
+    learner.learn(Experience((0,) * 6, -3.0, 0.4))
     assert learner.baseline == pytest.approx(0.4)
     assert all(map(torch.equal, before, learner.policy.parameters()))
-    learner.learn(Lesson((1,) * 6, -3.0, 0.8))
+    learner.learn(Experience((1,) * 6, -3.0, 0.8))
     assert learner.baseline == pytest.approx(0.95 * 0.4 + 0.05 * 0.8)
     assert not all(map(torch.equal, before, learner.policy.parameters()))
 
 
 @pytest.mark.slow
 def test_a_better_choice_becomes_more_likely() -> None:
-    learner = Learner(replace(SMALL, lr=0.05), Planted(options=2, decisions_count=1).decisions, seed=0)
+    learner = PolicyLearner(replace(SMALL, lr=0.05), Planted(options=2, decisions_count=1).decisions, seed=0)
     before = learner.log_prob((1,))
     for _ in range(30):
         actions, log_prob = learner.draw()
-        learner.learn(Lesson(actions, log_prob, float(actions[0])))
+        learner.learn(Experience(actions, log_prob, float(actions[0])))
     assert learner.log_prob((1,)) > before
     assert learner.log_prob((1,)) > np.log(0.9)
 
@@ -158,19 +158,19 @@ def test_a_better_choice_becomes_more_likely() -> None:
 @pytest.mark.slow
 def test_an_entropy_bonus_keeps_the_policy_undecided() -> None:
     def left(bonus: float) -> float:
-        learner = Learner(replace(SMALL, lr=0.05, entropy=bonus), Planted().decisions, seed=0)
+        learner = PolicyLearner(replace(SMALL, lr=0.05, entropy=bonus), Planted().decisions, seed=0)
         for _ in range(12):
             actions, log_prob = learner.draw()
-            learner.learn(Lesson(actions, log_prob, actions[0] / 8))
+            learner.learn(Experience(actions, log_prob, actions[0] / 8))
         return learner.undecided()
 
     assert left(0.3) > left(0.0)
 
 
 def test_the_ring_holds_the_last_lessons_only() -> None:
-    learner = Learner(replace(SMALL, buffer=3), Planted().decisions, seed=0)
+    learner = PolicyLearner(replace(SMALL, buffer=3), Planted().decisions, seed=0)
     for number in range(5):
-        learner.learn(Lesson((number,) * 6, -1.0, 0.1 * number))
+        learner.learn(Experience((number,) * 6, -1.0, 0.1 * number))
     assert [item.actions[0] for item in learner.lessons] == [2, 3, 4]
 
 
@@ -199,7 +199,7 @@ def test_the_controller_finds_the_planted_best_and_beats_random_at_equal_trials(
     for seed in range(10):
         asked = problem(limit=50.0, seed=seed, noise=0.003)
         found = outcome(Controller(trials=300, **QUICK), asked)
-        drawn = RandomSearch(trials=300).begin(asked, Prices(asked)).ask()
+        drawn = RandomSearch(trials=300).begin(asked, ArchitecturePrices(asked)).ask()
         luck = max(quality_of(item.architecture.picks) for item in drawn)  # even if noise never misled it
         quality = quality_of(tuple(found["architecture"]["architecture"]["picks"]))
         close += quality >= 0.98 * best
@@ -210,7 +210,7 @@ def test_the_controller_finds_the_planted_best_and_beats_random_at_equal_trials(
 
 def test_the_reward_is_the_objective_so_that_cost_can_weigh_in() -> None:
     asked = replace(problem(), objective=Linear(weight=1.0))  # every channel costs more than it is worth
-    state = SMALL.begin(asked, Prices(asked))
+    state = SMALL.begin(asked, ArchitecturePrices(asked))
     batch = state.ask()
     results = [TrialResult(id=number, status="done", quality=0.5) for number, _ in enumerate(batch)]
     pairs = zip(batch, results, strict=True)

@@ -22,7 +22,7 @@ from segtailor.spaces import published
 from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.spaces.scalable_path import ScalablePath
 from segtailor.strategies.expansion import MOST, Expansion, ExpansionState, Grower, distinct
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from tests.strategies.planted import Channels, Planted, PlantedArchitecture, problem
 from tests.support import FIXTURES
 
@@ -61,7 +61,7 @@ def vector(place: Any, dimension: str) -> list[Fraction]:
 def test_all_ten_operations_of_a_published_step_equal_the_golden_ones(step: dict[str, Any]) -> None:
     space = ScalablePath()
     growth = space.growth()
-    grower = Grower(growth=growth, prices=Prices(cityscapes(space)))
+    grower = Grower(growth=growth, prices=ArchitecturePrices(cityscapes(space)))
     place = growth.locate(published(f"lpsnet-step{step['parent_step']}"))
     assert grower.prices(growth.build(place)) == step["parent_macs"]
     assert grower.target(place) == step["target_macs"]
@@ -93,7 +93,7 @@ def test_expansion_starts_from_the_published_first_network() -> None:
 def grown(qualities: dict[int, float | None], **settings: Any) -> tuple[ExpansionState, list[Judged]]:
     """Run one step on the planted space with given qualities by child; the parent has quality 0."""
     asked = problem(**settings)
-    state = ExpansionState(Expansion(steps=1), asked, Prices(asked))
+    state = ExpansionState(Expansion(steps=1), asked, ArchitecturePrices(asked))
     state.tell([judged(item, 0.0) for item in state.ask()])
     results = [judged(item, qualities.get(index, 0.0), 1 + index) for index, item in enumerate(state.ask())]
     state.tell(results)
@@ -129,7 +129,7 @@ def test_a_step_of_which_all_candidates_fail_says_so() -> None:
 @pytest.mark.parametrize(("target", "k"), [(7.5, 2), (8, 2), (8.4, 2), (8.5, 3), (9, 3)])
 def test_ties_go_to_the_larger_k(target: float, k: int) -> None:
     growth = growth_of(Planted(), Random(0))
-    grower = Grower(growth=growth, prices=Prices(problem()))
+    grower = Grower(growth=growth, prices=ArchitecturePrices(problem()))
     child = grower.reach(growth.start, growth.directions[0], target)  # costs 7, 8, 9, ...
     assert child is not None
     assert child.k == k
@@ -150,7 +150,7 @@ class Odd:
 def test_a_direction_without_a_usable_price_is_left_out(value: float) -> None:
     base = problem()
     asked = Problem(**{**vars(base), "cost": Odd(value=value)})
-    state = ExpansionState(Expansion(steps=1), asked, Prices(asked))
+    state = ExpansionState(Expansion(steps=1), asked, ArchitecturePrices(asked))
     state.tell([judged(item, 0.0) for item in state.ask()])
     names = [item.origin["direction"] for item in state.ask()]
     assert names == ["d1", "d2", "d3", "d4", "d5"]
@@ -165,7 +165,7 @@ def test_a_latency_that_never_rises_ends_the_loop_and_the_search() -> None:
             return 3.0 + 0 * len(plan.nodes)
 
     asked = cityscapes(ScalablePath(), Flat())
-    prices = Prices(asked)
+    prices = ArchitecturePrices(asked)
     state = ExpansionState(Expansion(), asked, prices)
     state.tell([judged(item, 0.0) for item in state.ask()])
     with pytest.raises(SearchProblem, match="no direction gives a network that can be built and costs more"):
@@ -175,7 +175,7 @@ def test_a_latency_that_never_rises_ends_the_loop_and_the_search() -> None:
 
 def test_growth_ends_quietly_when_everything_is_at_its_top() -> None:
     asked = problem(space=Planted(options=2, decisions_count=2))
-    state = ExpansionState(Expansion(steps=10), asked, Prices(asked))
+    state = ExpansionState(Expansion(steps=10), asked, ArchitecturePrices(asked))
     sizes = []
     while batch := state.ask():
         sizes.append(len(batch))
@@ -185,7 +185,7 @@ def test_growth_ends_quietly_when_everything_is_at_its_top() -> None:
 
 def test_no_child_exceeds_the_budget() -> None:
     asked = problem(limit=11.0)
-    state = ExpansionState(Expansion(steps=9), asked, Prices(asked))
+    state = ExpansionState(Expansion(steps=9), asked, ArchitecturePrices(asked))
     while batch := state.ask():
         assert all(item.cost <= 11 for item in batch)
         state.tell([judged(item, item.cost / 100) for item in batch])
@@ -195,7 +195,7 @@ def test_no_child_exceeds_the_budget() -> None:
 @pytest.mark.parametrize(("steps", "limit", "told"), [(1, 11.0, True), (9, 11.0, False), (1, None, False)])
 def test_growth_that_ends_far_below_the_budget_says_so(steps: int, limit: float | None, told: bool) -> None:
     asked = problem(limit=limit)
-    state = ExpansionState(Expansion(steps=steps), asked, Prices(asked))
+    state = ExpansionState(Expansion(steps=steps), asked, ArchitecturePrices(asked))
     while batch := state.ask():
         state.tell([judged(item, item.cost / 100) for item in batch])
     warnings: Any = state.summary()["warnings"]
@@ -205,13 +205,13 @@ def test_growth_that_ends_far_below_the_budget_says_so(steps: int, limit: float 
 def test_a_budget_below_the_start_says_what_the_cheapest_costs() -> None:
     asked = problem(limit=2.0)
     with pytest.raises(SearchProblem, match=r"no architecture within 2 ch.*costs 6 ch"):
-        ExpansionState(Expansion(), asked, Prices(asked)).ask()
+        ExpansionState(Expansion(), asked, ArchitecturePrices(asked)).ask()
 
 
 def test_expansion_can_start_from_any_architecture_of_the_space() -> None:
     start = architecture_document(PlantedArchitecture(picks=(1, 2, 3, 1, 0, 0)))
     asked = problem()
-    (first,) = ExpansionState(Expansion(start=start), asked, Prices(asked)).ask()
+    (first,) = ExpansionState(Expansion(start=start), asked, ArchitecturePrices(asked)).ask()
     assert first.architecture.picks == (1, 2, 3, 1, 0, 0)
 
 

@@ -29,7 +29,7 @@ from segtailor.strategies.choosing import Choosing, sampled_picks
 from segtailor.strategies.gradient import GradientSearch
 from segtailor.strategies.gradient_settings import Choice, CostTerm, Gradient, Learning, LogitOptimiser
 from segtailor.strategies.halves import HalvedTrain
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.saved_supernet import load_supernet, read_facts
 from segtailor.testing import check_strategy
 
@@ -177,7 +177,7 @@ def test_picks_become_affordable_by_giving_up_little(space: Any) -> None:
     start = asked.price(space.architecture(picks))
     asked = replace(asked, limit=0.8 * start)
     supernet = space.supernet(asked.image, asked.task.outputs)
-    choosing = Choosing(asked, supernet, price=Macs().price, prices=Prices(asked))
+    choosing = Choosing(asked, supernet, price=Macs().price, prices=ArchitecturePrices(asked))
     cheaper = choosing.affordable(picks, tables)
     assert asked.price(space.architecture(cheaper)) <= 0.8 * start
     assert sum(cheaper[name] != picks[name] for name in picks) < len(picks) / 2

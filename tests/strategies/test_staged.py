@@ -29,7 +29,7 @@ from segtailor.spaces.decoder_cell.encoders import ENCODERS
 from segtailor.strategies.evaluators import staged as staged_module
 from segtailor.strategies.evaluators.early_stop import EarlyStop
 from segtailor.strategies.evaluators.features import FixedEncoder, central, crops
-from segtailor.strategies.evaluators.first_stage import FirstStage, Learner, Maps
+from segtailor.strategies.evaluators.first_stage import DecoderLearner, FirstStage, Maps
 from segtailor.strategies.evaluators.staged import STAGE1, STAGE2, StagedEvaluator
 from segtailor.strategies.evaluators.train import HalvedPixels
 from segtailor.tasks.segmentation.metrics import reward
@@ -394,7 +394,7 @@ def test_recorded_steps_of_the_first_stage_learn_what_plain_ones_do(
         network = SETTINGS._network(trial(), encoder, data.task.outputs).to(device)
         stage = FirstStage(SETTINGS, network, encoder, data.task, maps, device)
         stage.decoder.train()
-        learner = Learner(stage)
+        learner = DecoderLearner(stage)
         learner._step = CapturedStep(learner._learn, device, record=record)
         for step in range(8):
             learner(stage.batch(np.arange(3) + step % 4))

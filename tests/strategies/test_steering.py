@@ -13,7 +13,7 @@ from segtailor.costs import Macs
 from segtailor.strategies.choosing import Choosing
 from segtailor.strategies.gradient import GradientSearch
 from segtailor.strategies.gradient_settings import Choice, CostTerm, Learning, Role
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.steering import DAMPING, MOST, PRESSURE, Descent, Steering
 from tests.strategies.gradient_toys import ToyOps, problem, settings
 
@@ -79,7 +79,7 @@ def test_the_weight_rests_until_all_groups_learn() -> None:
 def choosing(limit: float | None) -> tuple[Choosing, Problem]:
     asked = problem(ToyOps(blocks=3), limit=limit)
     supernet: Any = asked.space.supernet(asked.image, 2)  # type: ignore[attr-defined]
-    return Choosing(asked, supernet, price=Macs().price, prices=Prices(asked)), asked
+    return Choosing(asked, supernet, price=Macs().price, prices=ArchitecturePrices(asked)), asked
 
 
 def test_every_draw_is_judged_in_a_form_within_the_budget() -> None:

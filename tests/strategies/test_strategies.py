@@ -15,7 +15,7 @@ from segtailor.core.errors import Unsupported
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem, TrialResult
 from segtailor.strategies import Evolution, Expansion, Halving, RandomSearch
 from segtailor.strategies.front import crowding, dominates, layers, pareto, survivors
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from tests.strategies.planted import Planted, best_within, problem, quality_of
 
 TRIALS = 300
@@ -47,7 +47,7 @@ def test_a_strategy_finds_the_planted_best_and_beats_random_at_equal_trials(stra
     for seed in range(10):
         asked = problem(limit=LIMIT, seed=seed, noise=NOISE)
         found = outcome(strategy, asked)
-        drawn = RandomSearch(trials=len(found["trials"])).begin(asked, Prices(asked)).ask()
+        drawn = RandomSearch(trials=len(found["trials"])).begin(asked, ArchitecturePrices(asked)).ask()
         luck = max(quality_of(item.architecture.picks) for item in drawn)  # even if noise never misled it
         close += true_quality(found) >= 0.98 * best
         better += true_quality(found) > luck
@@ -71,7 +71,7 @@ def test_a_first_generation_fills_the_population_and_later_ones_have_children(
     children: int | None, sizes: list[int]
 ) -> None:
     asked = problem()
-    state = Evolution(trials=15, population=6, children=children).begin(asked, Prices(asked))
+    state = Evolution(trials=15, population=6, children=children).begin(asked, ArchitecturePrices(asked))
     seen = []
     while batch := state.ask():
         seen.append(len(batch))

@@ -15,7 +15,7 @@ from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, Sear
 from segtailor.core.trust import refuse_reach
 from segtailor.strategies.draws import Draws
 from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.ranks import spearman
 from segtailor.strategies.trial_strategy import all_failed, check_at_least, check_trials
 from segtailor.strategies.trials import TrialSearch
@@ -72,7 +72,7 @@ class Ablation:
         """Return the search as a job."""
         return TrialSearch(self, problem)
 
-    def begin(self, problem: Problem, prices: Prices) -> AblationState:
+    def begin(self, problem: Problem, prices: ArchitecturePrices) -> AblationState:
         """Return a fresh state."""
         return AblationState(self, problem, prices)
 
@@ -80,7 +80,7 @@ class Ablation:
 class AblationState:
     """One batch with everything; the table of variants at the end."""
 
-    def __init__(self, settings: Ablation, problem: Problem, prices: Prices) -> None:
+    def __init__(self, settings: Ablation, problem: Problem, prices: ArchitecturePrices) -> None:
         self._settings = settings
         self._draws = Draws(problem, prices, Random(problem.seed))
         known = problem.evaluator.settings if problem.evaluator is not None else {}

@@ -17,7 +17,7 @@ from segtailor.nets.mixed import Price
 from segtailor.nets.relax import one_hot_weights
 from segtailor.nets.supernet import Alternating, Supernet
 from segtailor.strategies.front import pareto
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.trajectory import Probabilities
 
 # What may be chosen: the output of the supernet that judges it, None for the weights it would take over, and itself.
@@ -40,7 +40,9 @@ def sampled_picks(
 class Choosing:
     """Says what to judge and what to choose. Picks over the budget give up the least probability for what it saves."""
 
-    def __init__(self, problem: Problem, supernet: Supernet, *, price: Price, prices: Prices) -> None:
+    def __init__(
+        self, problem: Problem, supernet: Supernet, *, price: Price, prices: ArchitecturePrices
+    ) -> None:
         self.problem = problem
         self.supernet = supernet
         self.price = price

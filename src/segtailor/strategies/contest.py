@@ -10,7 +10,7 @@ from segtailor.core.codec import Json, from_json
 from segtailor.core.job import Job
 from segtailor.core.strategy import STRATEGIES, AskTell, Candidate, Judged, Problem, SearchProblem
 from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.trial_strategy import TrialStrategy, check_trials
 from segtailor.strategies.trials import TrialSearch
 
@@ -59,7 +59,7 @@ class Contest:
         """Return the search as a job."""
         return TrialSearch(self, problem)
 
-    def begin(self, problem: Problem, prices: Prices) -> ContestState:
+    def begin(self, problem: Problem, prices: ArchitecturePrices) -> ContestState:
         """Return a fresh state."""
         return ContestState(self, problem, prices)
 
@@ -67,7 +67,7 @@ class Contest:
 class ContestState:
     """The states of all contenders, and whose turn it is."""
 
-    def __init__(self, settings: Contest, problem: Problem, prices: Prices) -> None:
+    def __init__(self, settings: Contest, problem: Problem, prices: ArchitecturePrices) -> None:
         self._names = [contender.name for contender in settings.contenders]
         self._states: list[AskTell] = [
             contender.build().begin(problem, prices) for contender in settings.contenders

@@ -19,12 +19,12 @@ from segtailor.core.space import Picks
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
 from segtailor.strategies.draws import Draws
 from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.trial_strategy import all_failed, check_at_least, check_trials
 from segtailor.strategies.trials import TrialSearch
 
 if TYPE_CHECKING:
-    from segtailor.strategies.ppo import Learner
+    from segtailor.strategies.ppo import PolicyLearner
 
 TRIES = 64  # draws from the policy before a random architecture takes the place of one it knows already
 FAILED = 0.0  # the reward of an architecture that could not be trained, as published
@@ -76,7 +76,7 @@ class Controller:
         """Return the search as a job."""
         return TrialSearch(self, problem)
 
-    def begin(self, problem: Problem, prices: Prices) -> ControllerState:
+    def begin(self, problem: Problem, prices: ArchitecturePrices) -> ControllerState:
         """Return a fresh state."""
         return ControllerState(self, problem, prices)
 
@@ -84,8 +84,8 @@ class Controller:
 class ControllerState:
     """The learner, and the draws that wait for their rewards."""
 
-    def __init__(self, settings: Controller, problem: Problem, prices: Prices) -> None:
-        from segtailor.strategies.ppo import Learner
+    def __init__(self, settings: Controller, problem: Problem, prices: ArchitecturePrices) -> None:
+        from segtailor.strategies.ppo import PolicyLearner
 
         self.expected: int | None = settings.trials
         self._settings = settings
@@ -93,7 +93,7 @@ class ControllerState:
         self._score = problem.objective.score
         self._rng = Random(problem.seed)
         self._draws = Draws(problem, prices, self._rng)
-        self._learner: Learner = Learner(settings, problem.space.decisions, problem.seed)
+        self._learner: PolicyLearner = PolicyLearner(settings, problem.space.decisions, problem.seed)
         self._drawn: list[tuple[tuple[int, ...], float]] = []  # choices and log-probability of the last batch
         self._asked = 0
         self._succeeded = False
@@ -114,13 +114,13 @@ class ControllerState:
 
     def tell(self, judged: Sequence[Judged]) -> None:
         """Teach the controller the rewards, in the order asked."""
-        from segtailor.strategies.ppo import Lesson
+        from segtailor.strategies.ppo import Experience
 
         self._succeeded |= any(item.done for item in judged)
         if not self._succeeded:
             raise all_failed(judged, "architectures")
         for item, (actions, log_prob) in zip(judged, self._drawn, strict=True):
-            self._learner.learn(Lesson(actions, log_prob, self._reward(item)))
+            self._learner.learn(Experience(actions, log_prob, self._reward(item)))
 
     def summary(self) -> Mapping[str, Json]:
         """Return the baseline and how undecided the policy is."""

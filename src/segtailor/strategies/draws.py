@@ -10,7 +10,7 @@ from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.sampling import mutate, sample_picks
 from segtailor.core.space import Architecture, Picks, fingerprint_of
 from segtailor.core.strategy import Candidate, Problem, SearchProblem
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 
 TRIES = 256  # draws per candidate before the space counts as exhausted
 
@@ -18,7 +18,7 @@ TRIES = 256  # draws per candidate before the space counts as exhausted
 class Draws:
     """Turns picks into candidates that are new and affordable."""
 
-    def __init__(self, problem: Problem, prices: Prices, rng: Random) -> None:
+    def __init__(self, problem: Problem, prices: ArchitecturePrices, rng: Random) -> None:
         self._problem = problem
         self._prices = prices
         self._rng = rng

@@ -17,7 +17,7 @@ from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, Sear
 from segtailor.strategies.draws import Draws
 from segtailor.strategies.front import survivors
 from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.trial_strategy import all_failed, check_at_least, check_trials
 from segtailor.strategies.trials import TrialSearch
 
@@ -64,7 +64,7 @@ class Evolution:
         """Return the search as a job."""
         return TrialSearch(self, problem)
 
-    def begin(self, problem: Problem, prices: Prices) -> EvolutionState:
+    def begin(self, problem: Problem, prices: ArchitecturePrices) -> EvolutionState:
         """Return a fresh state."""
         return EvolutionState(self, problem, prices)
 
@@ -72,7 +72,7 @@ class Evolution:
 class EvolutionState:
     """The population, best first, and what was asked so far."""
 
-    def __init__(self, settings: Evolution, problem: Problem, prices: Prices) -> None:
+    def __init__(self, settings: Evolution, problem: Problem, prices: ArchitecturePrices) -> None:
         self.expected: int | None = settings.trials
         self._settings = settings
         self._space = problem.space

@@ -18,7 +18,7 @@ from segtailor.core.job import Job
 from segtailor.core.space import fingerprint_of, parse_architecture
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
 from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.trial_strategy import all_failed, check_at_least, check_trials
 from segtailor.strategies.trials import TrialSearch
 
@@ -50,7 +50,7 @@ class Expansion:
         """Return the search as a job."""
         return TrialSearch(self, problem)
 
-    def begin(self, problem: Problem, prices: Prices) -> ExpansionState:
+    def begin(self, problem: Problem, prices: ArchitecturePrices) -> ExpansionState:
         """Return a fresh state."""
         return ExpansionState(self, problem, prices)
 
@@ -70,7 +70,7 @@ class Grower:
     """How to grow within a budget: the pure part of the algorithm."""
 
     growth: Growth
-    prices: Prices
+    prices: ArchitecturePrices
     limit: float | None = None
     faults: dict[str, str] = field(default_factory=dict)  # why a direction ended, where not for the budget
 
@@ -131,7 +131,7 @@ def distinct(children: Sequence[Child]) -> list[Child]:
 class ExpansionState:
     """The parent and where it stands; the family so far."""
 
-    def __init__(self, settings: Expansion, problem: Problem, prices: Prices) -> None:
+    def __init__(self, settings: Expansion, problem: Problem, prices: ArchitecturePrices) -> None:
         self._settings = settings
         self._unit = problem.cost.unit
         growth = growth_of(problem.space, Random(problem.seed))

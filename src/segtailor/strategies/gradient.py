@@ -28,7 +28,7 @@ from segtailor.strategies.halved_pixels import (
     half_batches,
     halved_pixels,
 )
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.roles import mixed_seed
 from segtailor.strategies.saved_supernet import facts_of, save_supernet
 from segtailor.strategies.shared_judge import SharedJudge
@@ -83,7 +83,7 @@ class GradientSearch:
             supernet, self._device, channels_last=settings.fit.channels_last_on(self._device)
         ).train()
         self._engine = SupernetEngine(supernet, settings, problem, device=self._device)
-        self._prices = Prices(problem)
+        self._prices = ArchitecturePrices(problem)
         self._choosing = Choosing(problem, supernet, price=self._engine.price, prices=self._prices)
         self._judge = SharedJudge(
             settings=settings,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from segtailor.core.errors import DataProblem, InvalidArchitecture, MissingCost, Unsupported
 from segtailor.core.space import Picks
 from segtailor.core.strategy import Problem, SearchProblem
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 
 if TYPE_CHECKING:
     from segtailor.strategies.gradient_settings import Gradient
@@ -55,7 +55,7 @@ def check_gradient(settings: Gradient, problem: Problem) -> None:
 
 def cheapest(problem: Problem) -> tuple[float, Picks]:
     """Return the cheapest architecture found by improving one decision after the other."""
-    prices = Prices(problem)
+    prices = ArchitecturePrices(problem)
     space = problem.space
     picks = {decision.name: 0 for decision in space.decisions}
     best = _price(prices, problem, picks)
@@ -72,7 +72,7 @@ def cheapest(problem: Problem) -> tuple[float, Picks]:
     return best, picks
 
 
-def _price(prices: Prices, problem: Problem, picks: Picks) -> float:
+def _price(prices: ArchitecturePrices, problem: Problem, picks: Picks) -> float:
     try:
         return prices(problem.space.architecture(picks))
     except InvalidArchitecture:  # does not fit the image

@@ -24,7 +24,7 @@ class Scored(NamedTuple):
     entropy: Tensor
 
 
-class Drawn(NamedTuple):
+class PolicyDraw(NamedTuple):
     """A sequence of choices, its log-probability, and the logits it was drawn from."""
 
     actions: tuple[int, ...]
@@ -32,7 +32,7 @@ class Drawn(NamedTuple):
     logits: Sequence[Tensor]
 
 
-class Policy(nn.Module):
+class ControllerPolicy(nn.Module):
     """A distribution over sequences of choices; every parameter starts uniform in [-0.1, 0.1].
 
     `warmup` steps without a decision come first (one per encoder tap in the paper). Decisions of group `op` with equal
@@ -61,7 +61,7 @@ class Policy(nn.Module):
                 parameter.uniform_(-SPREAD, SPREAD, generator=generator)
 
     @torch.no_grad()
-    def sample(self, generator: torch.Generator, *, known: Sequence[Tensor] | None = None) -> Drawn:
+    def sample(self, generator: torch.Generator, *, known: Sequence[Tensor] | None = None) -> PolicyDraw:
         """Draw one sequence of choices; `known` logits of an earlier draw save the walk where choices are not read."""
         chosen: list[Tensor] = []
 
@@ -77,7 +77,7 @@ class Policy(nn.Module):
         logs = [
             float(scores.log_softmax(-1)[0, choice]) for scores, choice in zip(known, chosen, strict=True)
         ]
-        return Drawn(tuple(int(choice) for choice in chosen), sum(logs), known)
+        return PolicyDraw(tuple(int(choice) for choice in chosen), sum(logs), known)
 
     def forward(self, actions: Tensor) -> Scored:
         """Score sequences of choices, (n, decisions) integers."""

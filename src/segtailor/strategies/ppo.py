@@ -14,12 +14,12 @@ from segtailor.core.codec import Json
 from segtailor.core.errors import RunProblem
 from segtailor.core.space import Decision
 from segtailor.strategies.controller import Controller
-from segtailor.strategies.policy import Policy, ppo_loss
+from segtailor.strategies.policy import ControllerPolicy, ppo_loss
 from segtailor.training.optimiser import load_optimiser, optimiser_state
 from segtailor.training.state import read_state, write_state
 
 
-class Lesson(NamedTuple):
+class Experience(NamedTuple):
     """One architecture: its choices, their log-probability when they were drawn, and what it was worth."""
 
     actions: tuple[int, ...]
@@ -27,13 +27,13 @@ class Lesson(NamedTuple):
     reward: float
 
 
-class Learner:
+class PolicyLearner:
     """The policy, its optimiser, the ring of lessons, the baseline and the random state."""
 
     def __init__(self, settings: Controller, decisions: Sequence[Decision], seed: int) -> None:
         self.settings = settings
         self.rng = torch.Generator().manual_seed(seed)
-        self.policy = Policy(
+        self.policy = ControllerPolicy(
             decisions,
             hidden=settings.hidden,
             layers=settings.layers,
@@ -42,7 +42,7 @@ class Learner:
             generator=self.rng,
         )
         self.adam = torch.optim.Adam(self.policy.parameters(), lr=settings.lr, fused=True)
-        self.lessons: deque[Lesson] = deque(maxlen=settings.buffer)
+        self.lessons: deque[Experience] = deque(maxlen=settings.buffer)
         self.baseline: float | None = None
         self._logits: Sequence[Tensor] | None = None  # of the policy as it is now
 
@@ -63,7 +63,7 @@ class Learner:
             actions = torch.zeros((1, len(self.policy.order)), dtype=torch.int64)
             return float(self.policy(actions).entropy)
 
-    def learn(self, lesson: Lesson) -> None:
+    def learn(self, lesson: Experience) -> None:
         """Move the baseline, keep the lesson, and go over the whole ring in random order.
 
         The first lesson teaches nothing: its advantage is 0. Unlike the authors' program, rows of the ring that are not
@@ -112,7 +112,7 @@ class Learner:
             self.rng.set_state(groups["rng"]["state"])
             self.baseline = counters["baseline"]
             for actions, log_prob, reward in counters["lessons"]:
-                self.lessons.append(Lesson(tuple(actions), log_prob, reward))
+                self.lessons.append(Experience(tuple(actions), log_prob, reward))
         except (KeyError, IndexError, RuntimeError, ValueError, TypeError) as problem:
             raise RunProblem(
                 f"the controller's state in {folder} belongs to another space or other settings ({problem}); "

@@ -12,7 +12,7 @@ from segtailor.core.strategy import Problem
 from segtailor.nets.mixed import Price
 
 
-class Prices:
+class ArchitecturePrices:
     """The cost of architectures by fingerprint. `known` is saved with the search and restored on resume."""
 
     def __init__(self, problem: Problem) -> None:

@@ -11,7 +11,7 @@ from segtailor.core.job import Job
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem
 from segtailor.strategies.draws import Draws
 from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.trial_strategy import all_failed, check_at_least, check_trials
 from segtailor.strategies.trials import TrialSearch
 
@@ -35,7 +35,7 @@ class RandomSearch:
         """Return the search as a job."""
         return TrialSearch(self, problem)
 
-    def begin(self, problem: Problem, prices: Prices) -> RandomState:
+    def begin(self, problem: Problem, prices: ArchitecturePrices) -> RandomState:
         """Return a fresh state."""
         return RandomState(self, Draws(problem, prices, Random(problem.seed)))
 

@@ -13,7 +13,7 @@ from segtailor.core.job import Job
 from segtailor.core.space import Architecture, parse_architecture
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
 from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.trial_strategy import all_failed, check_trials
 from segtailor.strategies.trials import TrialSearch
 
@@ -50,7 +50,7 @@ class Study:
         """Return the search as a job."""
         return TrialSearch(self, problem)
 
-    def begin(self, problem: Problem, prices: Prices) -> StudyState:
+    def begin(self, problem: Problem, prices: ArchitecturePrices) -> StudyState:
         """Return a fresh state."""
         return StudyState(self, problem, prices)
 
@@ -58,7 +58,7 @@ class Study:
 class StudyState:
     """One batch with everything; the table of entrants at the end."""
 
-    def __init__(self, settings: Study, problem: Problem, prices: Prices) -> None:
+    def __init__(self, settings: Study, problem: Problem, prices: ArchitecturePrices) -> None:
         self.expected: int | None = len(settings.entrants)
         self._settings = settings
         self._problem = problem

@@ -38,7 +38,7 @@ LEAST_COST = (
 )
 
 
-class Report(NamedTuple):
+class EngineReport(NamedTuple):
     """What happened since the last report; `row` is the longest row of steps without a finite loss."""
 
     loss: float
@@ -216,13 +216,13 @@ class SupernetEngine:
             for parameter in self._trained:
                 parameter.requires_grad_(True)
 
-    def report(self) -> Report:
+    def report(self) -> EngineReport:
         """Return what happened since the last report; waits for the device."""
         loss, good = torch.stack([self._loss, self._good]).tolist()
         skipped, row = self.guard.tally()
         self._loss.zero_()
         self._good.zero_()
-        return Report(loss / good if good else float("nan"), skipped, row)
+        return EngineReport(loss / good if good else float("nan"), skipped, row)
 
     def expected_cost(self, role: str) -> Tensor:
         """Return the expected cost of the whole network under a role's probabilities."""

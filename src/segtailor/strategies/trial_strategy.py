@@ -8,7 +8,7 @@ from typing import Protocol
 from segtailor.core.errors import Unsupported
 from segtailor.core.strategy import AskTell, Judged, Problem, SearchProblem
 from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 
 
 class TrialStrategy(Protocol):
@@ -21,7 +21,7 @@ class TrialStrategy(Protocol):
     def check(self, problem: Problem) -> None:
         """Raise `Unsupported` where it cannot work."""
 
-    def begin(self, problem: Problem, prices: Prices) -> AskTell:
+    def begin(self, problem: Problem, prices: ArchitecturePrices) -> AskTell:
         """Return a fresh state."""
 
 

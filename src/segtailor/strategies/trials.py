@@ -35,7 +35,7 @@ from segtailor.core.strategy import (
 from segtailor.strategies.cache import Cache
 from segtailor.strategies.front import pareto
 from segtailor.strategies.halving import budgets
-from segtailor.strategies.prices import Prices
+from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.trial_strategy import TrialStrategy, check_trials
 from segtailor.training.pace import Allowance
 
@@ -65,7 +65,7 @@ class TrialSearch:
         strategy.check(problem)
         self._strategy = strategy
         self._problem = problem
-        self._prices = Prices(problem)
+        self._prices = ArchitecturePrices(problem)
         self._evaluator, self._executor = _required(problem)
         self._cache = Cache(self._evaluator, problem.cache)
         self._records: dict[int, dict[str, Json]] = {}

@@ -87,7 +87,7 @@ class FirstStage:
 
     def train(self, trial: Trial) -> None:
         """Train; incomplete batches are dropped, and the averaged weights stay in the network."""
-        learner = Learner(self)
+        learner = DecoderLearner(self)
         self.decoder.train()
         for last_of_epoch, rows in self._order(trial):
             learner(self.batch(rows))
@@ -166,7 +166,7 @@ class FirstStage:
             yield place == per_epoch - 1, np.sort(order[place * batch : (place + 1) * batch])
 
 
-class Learner:
+class DecoderLearner:
     """Optimiser, average and the step itself; `loss` is that of the last step."""
 
     def __init__(self, stage: FirstStage) -> None:

@@ -36,9 +36,8 @@ from segtailor.data.locate import locate
 from segtailor.nets.build import build
 from segtailor.nets.network import Network, initialise
 from segtailor.recipes.gradient_row import GradientRow
-from segtailor.strategies.evaluators.train import HalvedPixels
 from segtailor.strategies.gradient_settings import Gradient
-from segtailor.strategies.halves import FIT, JUDGE, HalvedTrain
+from segtailor.strategies.halves import FIT, JUDGE, HalvedPixels, HalvedTrain
 from segtailor.training.distill import DistillSettings
 from segtailor.training.fit import Fit
 from segtailor.training.schedule import Schedule

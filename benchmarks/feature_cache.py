@@ -44,10 +44,10 @@ from segtailor.recipes.evaluators import halved_pixels
 from segtailor.recipes.staged_judging import open_encoder
 from segtailor.spaces import published
 from segtailor.spaces.decoder_cell import DecoderCell
-from segtailor.strategies.evaluators.features import AT_ONCE, FixedEncoder
+from segtailor.strategies.evaluators.features import ENCODER_BATCH, FixedEncoder
 from segtailor.strategies.evaluators.first_stage import DecoderLearner, FirstStage
 from segtailor.strategies.evaluators.staged import STAGE1, StagedEvaluator
-from segtailor.strategies.evaluators.train import HalvedPixels
+from segtailor.strategies.halves import HalvedPixels
 from segtailor.training import device as devices
 
 WANTED = 5.0
@@ -128,7 +128,7 @@ def compared(name: str, crop: tuple[int, int], options: argparse.Namespace, fold
     how = replace(STAGE1, batch=options.batch, precision=options.precision)
     settings = StagedEvaluator(features=cut, augment=cut, judge=crop, images=options.images, stage1=how)
     space = DecoderCell(encoder=name, channels=options.channels, repeats=1)
-    data = halved_pixels(f"synthetic:size={crop[0]}x{crop[1]},train={2 * AT_ONCE},val=2", str(folder))
+    data = halved_pixels(f"synthetic:size={crop[0]}x{crop[1]},train={2 * ENCODER_BATCH},val=2", str(folder))
     encoder = open_encoder(name, settings, data.fit)
     classes = data.task.outputs
     stand_in = segtailor.create(replace(published("auxcells-arch0"), encoder="resnet50"), classes=classes)

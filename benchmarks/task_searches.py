@@ -47,7 +47,7 @@ from segtailor.recipes.evaluators import halved_pixels
 from segtailor.recipes.parts import Part, part
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.report.charts import Value, chart
-from segtailor.strategies.evaluators.train import HalvedPixels
+from segtailor.strategies.halves import HalvedPixels
 
 DATA = {
     "segmentation": "synthetic:size=32x64,train=300,val=200",

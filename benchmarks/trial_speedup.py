@@ -54,7 +54,7 @@ def timed(executor: Executor, trials: int, steps: int) -> tuple[float, float, fl
         objective=Within(limit=float("inf")),
         task=Task(classes=("a", "b")),
         image=Shape(3, 64, 128),
-        evaluator=Evaluator(work="trial_speedup:burn", settings={"steps": steps}),
+        evaluator=Evaluator(work=burn, settings={"steps": steps}),
         executor=executor,
     )
     job = RandomSearch(trials=trials).job(problem)

@@ -49,7 +49,7 @@ def asked(family: str, limit: float | None = None) -> Problem:
         objective=Within(limit=limit or math.inf),
         task=Task(classes=("a", "b", "c", "d")),
         image=SIZE,
-        evaluator=Evaluator(work="tests.matrix.test_trials:judge"),
+        evaluator=Evaluator(work=judge),
         executor=Serial(),
         limit=limit,
     )

@@ -16,7 +16,7 @@ from segtailor.core.errors import DataProblem, Diverged
 from segtailor.core.objective import Within
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
 from segtailor.core.space import SPACES, Decision, Picks, parse_architecture
-from segtailor.core.strategy import Evaluator, Executor, Problem, Trial, TrialResult
+from segtailor.core.strategy import Evaluator, Executor, Problem, Trial, TrialResult, Work
 from segtailor.core.task import Task
 from segtailor.ops import Conv
 from segtailor.strategies.executors import Serial
@@ -101,13 +101,19 @@ def best_within(limit: float, space: Planted) -> float:
     return max(best.values()) / sum(WORTH[: space.decisions_count])
 
 
+def judge(trial: Trial, device: str) -> TrialResult:
+    """Return the planted quality with a little noise that depends on the trial's seed alone."""
+    noise = Random(trial.seed).gauss(0, float(trial.evaluator.get("noise", 0.0)) / math.sqrt(trial.budget))  # type: ignore[arg-type]
+    return trial.done(quality_of(parse_architecture(dict(trial.architecture)).picks) + noise)
+
+
 def problem(
     *,
     limit: float | None = None,
     seed: int = 0,
     space: Any = None,
     executor: Executor | None = None,
-    work: str = "judge",
+    work: Work = judge,
     cache: Path | None = None,
     **settings: Any,
 ) -> Problem:
@@ -117,18 +123,12 @@ def problem(
         objective=Within(limit=limit or math.inf),
         task=TASK,
         image=IMAGE_SHAPE,
-        evaluator=Evaluator(work=f"tests.strategies.planted:{work}", settings=settings, data="planted"),
+        evaluator=Evaluator(work=work, settings=settings, data="planted"),
         executor=executor or Serial(),
         seed=seed,
         limit=limit,
         cache=cache,
     )
-
-
-def judge(trial: Trial, device: str) -> TrialResult:
-    """Return the planted quality with a little noise that depends on the trial's seed alone."""
-    noise = Random(trial.seed).gauss(0, float(trial.evaluator.get("noise", 0.0)) / math.sqrt(trial.budget))  # type: ignore[arg-type]
-    return trial.done(quality_of(parse_architecture(dict(trial.architecture)).picks) + noise)
 
 
 def fail(trial: Trial, device: str) -> TrialResult:

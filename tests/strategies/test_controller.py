@@ -20,11 +20,11 @@ from segtailor.core.strategy import Judged, Problem, SearchProblem, TrialResult
 from segtailor.spaces import published
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.strategies import Controller, RandomSearch
-from segtailor.strategies.policy import ControllerPolicy, assign_heads, ppo_loss
-from segtailor.strategies.ppo import Experience, PolicyLearner
-from segtailor.strategies.prices import ArchitecturePrices
-from segtailor.strategies.remaining import Remaining
+from segtailor.strategies.candidates import ArchitecturePrices
+from segtailor.strategies.policy import ControllerPolicy, Experience, PolicyLearner, assign_heads, ppo_loss
+from segtailor.strategies.saved_supernet import RemainingSpace
 from segtailor.testing.strategies import check_strategy
+from tests.strategies import planted
 from tests.strategies.planted import Planted, best_within, problem, quality_of
 from tests.support import FIXTURES
 
@@ -162,7 +162,7 @@ def test_an_entropy_bonus_keeps_the_policy_undecided() -> None:
         for _ in range(12):
             actions, log_prob = learner.draw()
             learner.learn(Experience(actions, log_prob, actions[0] / 8))
-        return learner.undecided()
+        return learner.entropy()
 
     assert left(0.3) > left(0.0)
 
@@ -171,7 +171,7 @@ def test_the_ring_holds_the_last_lessons_only() -> None:
     learner = PolicyLearner(replace(SMALL, buffer=3), Planted().decisions, seed=0)
     for number in range(5):
         learner.learn(Experience((number,) * 6, -1.0, 0.1 * number))
-    assert [item.actions[0] for item in learner.lessons] == [2, 3, 4]
+    assert [item.actions[0] for item in learner.experiences] == [2, 3, 4]
 
 
 def test_decisions_that_are_no_operations_keep_heads_of_their_own() -> None:
@@ -215,7 +215,7 @@ def test_the_reward_is_the_objective_so_that_cost_can_weigh_in() -> None:
     results = [TrialResult(id=number, status="done", quality=0.5) for number, _ in enumerate(batch)]
     pairs = zip(batch, results, strict=True)
     state.tell([Judged(candidate=candidate, result=result) for candidate, result in pairs])
-    rewards = [lesson.reward for lesson in state._learner.lessons]
+    rewards = [lesson.reward for lesson in state._learner.experiences]
     assert rewards == pytest.approx([0.5 - candidate.cost for candidate in batch])
 
 
@@ -235,8 +235,8 @@ def test_a_budget_that_no_architecture_meets_names_the_cheapest_seen() -> None:
 
 def test_a_search_of_which_every_trial_fails_says_why_and_single_failures_teach_nothing_but_zero() -> None:
     with pytest.raises(SearchProblem, match="failed, most often with: MemoryError: out of memory"):
-        outcome(SMALL, problem(work="fail"))
-    found = outcome(SMALL, problem(work="fail_after_first"))
+        outcome(SMALL, problem(work=planted.fail))
+    found = outcome(SMALL, problem(work=planted.fail_after_first))
     assert found["failed"] == 5
     assert 0 < found["baseline"] < found["quality"]
 
@@ -262,7 +262,7 @@ def test_a_resumed_controller_reads_its_weights_instead_of_learning_again(tmp_pa
     job: Any = SMALL.job(problem(noise=0.05))
     job.load(tmp_path)
     assert job._state._learner.baseline == state["baseline"]
-    assert len(job._state._learner.lessons) == 4
+    assert len(job._state._learner.experiences) == 4
     for _ in job.steps():
         pass
     whole = outcome(SMALL, problem(noise=0.05))
@@ -312,7 +312,7 @@ def test_every_family_can_be_drawn_from_a_policy(family: str) -> None:
 
 
 def test_a_controller_resumes_in_the_options_that_a_supernet_has_left(tmp_path: Path) -> None:
-    asked = replace(problem(), space=Remaining(space=Planted(), options={"d0": (1, 3), "d4": (0, 2, 5)}))
+    asked = replace(problem(), space=RemainingSpace(space=Planted(), options={"d0": (1, 3), "d4": (0, 2, 5)}))
     job = SMALL.job(asked)
     for number, _ in enumerate(job.steps(), start=1):
         if number == 8:  # in the third batch of two

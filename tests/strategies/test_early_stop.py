@@ -12,7 +12,7 @@ import pytest
 from segtailor.core.errors import UserError
 from segtailor.core.strategy import Problem, Trial, TrialResult
 from segtailor.strategies import Controller, Evolution, RandomSearch
-from segtailor.strategies.evaluators.early_stop import EarlyStop
+from segtailor.strategies.evaluators.staged import EarlyStop
 from segtailor.testing import check_strategy
 from tests.strategies.planted import judge, problem
 
@@ -79,7 +79,7 @@ def asked(every: int) -> Problem:
     assert base.evaluator is not None
     evaluator = replace(
         base.evaluator,
-        work="tests.strategies.test_early_stop:staged",
+        work=staged,
         settings={"every": every, "noise": 0.05},
         memory=EarlyStop(start=0.0, every=every),
     )
@@ -110,7 +110,7 @@ def test_a_stopped_trial_is_never_chosen_but_teaches() -> None:
     result = job.result()
     best = next(item for item in result["trials"] if item["id"] == result["trial"])
     assert best["result"]["status"] == "done"
-    assert len(job._state._learner.lessons) == 8
+    assert len(job._state._learner.experiences) == 8
     assert result["failed"] == 0
 
 

@@ -1,9 +1,12 @@
-"""Short training as an evaluator: halves, budget, seed."""
+"""Short training as an evaluator: halves, budget, seed, and a search that trains its candidates in processes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +14,18 @@ import torch
 
 from segtailor.core.codec import from_json, to_json
 from segtailor.core.errors import DataProblem, UnknownName
+from segtailor.core.objective import Within
+from segtailor.core.plan import Plan, Shape
 from segtailor.core.space import architecture_document
-from segtailor.core.strategy import Trial
+from segtailor.core.strategy import Evaluator, Problem, Trial, TrialResult
 from segtailor.data.augment import Augment
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.spaces import published
-from segtailor.strategies.evaluators.train import HalvedPixels, TrainEvaluator
-from segtailor.strategies.halves import FIT, JUDGE, HalvedTrain
+from segtailor.spaces.scalable_path import ScalablePath
+from segtailor.strategies import Expansion, Processes
+from segtailor.strategies.evaluators.train import TrainEvaluator
+from segtailor.strategies.halves import FIT, JUDGE, HalvedPixels, HalvedTrain
 from segtailor.training.settings import FitSettings
 
 DATA = "synthetic:size=32x64,train=9,val=4"
@@ -89,3 +96,52 @@ def test_the_reparameterised_form_trains_too(pixels: HalvedPixels) -> None:
 
 def test_settings_survive_json(tmp_path: Path) -> None:
     assert from_json(TrainEvaluator, to_json(EVALUATOR), what="evaluator") == EVALUATOR
+
+
+@dataclass(frozen=True, kw_only=True)
+class Macs:
+    unit: str = "MACs"
+
+    def of(self, plan: Plan) -> float:
+        return plan.macs()
+
+
+def evaluate(trial: Trial, device: str) -> TrialResult:
+    """Judge a trial in a worker, from plain settings as a recipe's worker does."""
+    settings = dict(trial.evaluator)
+    data = worker_pixels(settings.pop("data"), settings.pop("cache"))
+    evaluator = from_json(TrainEvaluator, settings, what="evaluator")
+    return evaluator.judge(trial, data=data, device=torch.device(device))
+
+
+@cache
+def worker_pixels(data: str, folder: str) -> HalvedPixels:
+    halved = HalvedTrain(dataset=locate(data))
+    fit, judge = (open_pixels(halved, half, Path(folder)) for half in (FIT, JUDGE))
+    return HalvedPixels(halved.task, fit, judge)
+
+
+@pytest.mark.slow
+def test_an_expansion_trains_its_candidates_in_parallel(tmp_path: Path) -> None:
+    data = DATA.replace("train=9", "train=16")
+    halved = HalvedTrain(dataset=locate(data))
+    short = TrainEvaluator(augment=Augment(crop=(32, 64)), fit=FitSettings(steps=6, batch=4, lr=0.05))
+    settings = {**to_json(short), "data": data, "cache": str(tmp_path)}
+    problem = Problem(
+        space=ScalablePath(),
+        cost=Macs(),
+        objective=Within(limit=math.inf),
+        task=halved.task,
+        image=Shape(3, 32, 64),
+        data=halved.halves(),
+        evaluator=Evaluator(work=evaluate, settings=settings, data=halved.halves().fingerprint),
+        executor=Processes(devices=("cpu", "cpu")),
+    )
+    job = Expansion(steps=2).job(problem)
+    for _ in job.steps():
+        pass
+    found: Any = job.result()
+    assert found["failed"] == 0
+    assert [member["step"] for member in found["family"]] == [0, 1, 2]
+    assert len({item["result"]["quality"] for item in found["trials"]}) > 5  # trained, not made up
+    assert all(0 <= item["result"]["quality"] <= 1 for item in found["trials"])

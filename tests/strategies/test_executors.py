@@ -6,13 +6,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
 import pytest
 
-from segtailor.core.strategy import SearchProblem
+from segtailor.core.strategy import SearchProblem, Trial, TrialResult
 from segtailor.strategies import Evolution, Processes, RandomSearch, Serial
+from tests.strategies import planted
 from tests.strategies.planted import problem
 
 ROOT = Path(__file__).parents[2]
@@ -37,14 +39,14 @@ def test_processes_give_the_same_results_as_serial() -> None:
 def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     strategy = RandomSearch(trials=5)
-    found = results(Processes(), strategy, work="die_once", mark=str(mark))
+    found = results(Processes(), strategy, work=planted.die_once, mark=str(mark))
     assert mark.exists()
     assert found == results(Serial(), strategy)
 
 
 @pytest.mark.slow
 def test_a_trial_that_always_kills_its_worker_is_recorded_as_failed() -> None:
-    job: Any = RandomSearch(trials=4).job(problem(executor=Processes(retries=1), work="die_always"))
+    job: Any = RandomSearch(trials=4).job(problem(executor=Processes(retries=1), work=planted.die_always))
     steps = list(job.steps())
     records = job.result()["trials"]
     assert [item["result"]["status"] for item in records] == ["done", "done", "failed", "done"]
@@ -55,7 +57,7 @@ def test_a_trial_that_always_kills_its_worker_is_recorded_as_failed() -> None:
 @pytest.mark.slow
 def test_a_trial_that_hangs_is_ended_after_the_timeout() -> None:
     job: Any = RandomSearch(trials=3).job(
-        problem(executor=Processes(devices=("cpu",), retries=0, timeout=5.0), work="hang", seed=0)
+        problem(executor=Processes(devices=("cpu",), retries=0, timeout=5.0), work=planted.hang, seed=0)
     )
     started = time.monotonic()
     assert [step.done for step in job.steps()][-1] == 3
@@ -65,12 +67,28 @@ def test_a_trial_that_hangs_is_ended_after_the_timeout() -> None:
 
 @pytest.mark.slow
 def test_leaving_a_search_early_ends_its_workers_at_once() -> None:
-    job: Any = RandomSearch(trials=4).job(problem(executor=Processes(), work="slow", sleep=60))
+    job: Any = RandomSearch(trials=4).job(problem(executor=Processes(), work=planted.slow, sleep=60))
     steps = job.steps()
     assert next(steps).metrics["running"] == 2
     started = time.monotonic()
     steps.close()
     assert time.monotonic() - started < 20
+
+
+def test_a_module_that_a_process_cannot_import_fails_the_trials_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def judge(trial: Trial, device: str) -> TrialResult:
+        return planted.judge(trial, device)
+
+    here = ModuleType("only_in_the_driver")
+    here.judge = judge  # type: ignore[attr-defined]
+    judge.__module__, judge.__qualname__ = here.__name__, "judge"
+    monkeypatch.setitem(sys.modules, here.__name__, here)
+    with pytest.raises(
+        SearchProblem, match=r"workers cannot import 'only_in_the_driver:judge' \(No module named"
+    ):
+        results(Processes(devices=("cpu",)), RandomSearch(trials=1), work=judge)
 
 
 def test_impossible_settings_of_processes_are_refused() -> None:
@@ -97,7 +115,7 @@ def test_workers_end_when_the_driver_is_killed() -> None:
 def test_a_trial_out_of_memory_is_tried_again_in_a_process(tmp_path: Path) -> None:
     log = tmp_path / "log"
     strategy = RandomSearch(trials=3)
-    found = results(Processes(), strategy, work="recover", log=str(log), tries=2, how="memory")
+    found = results(Processes(), strategy, work=planted.recover, log=str(log), tries=2, how="memory")
     assert {status for _, _, status, _ in found} == {"done"}
     tried = [line for line in log.read_text().splitlines() if line.startswith("1 ")]
     assert len(tried) == 2

@@ -21,8 +21,8 @@ from segtailor.core.task import Task
 from segtailor.spaces import published
 from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.spaces.scalable_path import ScalablePath
-from segtailor.strategies.expansion import MOST, Expansion, ExpansionState, Grower, distinct
-from segtailor.strategies.prices import ArchitecturePrices
+from segtailor.strategies.candidates import ArchitecturePrices
+from segtailor.strategies.expansion import MAX_GROWTH, Expansion, ExpansionState, Grower, distinct
 from tests.strategies.planted import Channels, Planted, PlantedArchitecture, problem
 from tests.support import FIXTURES
 
@@ -170,7 +170,7 @@ def test_a_latency_that_never_rises_ends_the_loop_and_the_search() -> None:
     state.tell([judged(item, 0.0) for item in state.ask()])
     with pytest.raises(SearchProblem, match="no direction gives a network that can be built and costs more"):
         state.ask()
-    assert len(prices.known) <= 10 * MOST
+    assert len(prices.known) <= 10 * MAX_GROWTH
 
 
 def test_growth_ends_quietly_when_everything_is_at_its_top() -> None:

@@ -19,7 +19,6 @@ from segtailor.core.strategy import STRATEGIES, Halves, SearchProblem
 from segtailor.costs import Macs
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.strategies.gradient import GradientSearch
-from segtailor.strategies.gradient_check import cheapest
 from segtailor.strategies.gradient_settings import (
     Choice,
     CostTerm,
@@ -28,6 +27,7 @@ from segtailor.strategies.gradient_settings import (
     LogitOptimiser,
     Role,
     Temperature,
+    cheapest,
 )
 from segtailor.testing import check_strategy
 from segtailor.testing.supernets import check_supernet
@@ -441,7 +441,7 @@ def test_a_budget_of_exactly_the_cheapest_network_is_allowed() -> None:
         (lambda: Choice(samples=-1), "0 or more"),
         (lambda: settings(remove_below=0.7), "below 0.5"),
         (lambda: settings(roles=()), "at least one"),
-        (lambda: settings(roles=(Role(name="a"), Role(name="a"))), "of its own"),
+        (lambda: settings(roles=(Role(name="a"), Role(name="a"))), "a different name"),
         (lambda: settings(marks=0), "marks"),
         (lambda: Gradient(fit=FitSettings(ema=0.9)), "fit.ema"),
         (lambda: Gradient(fit=FitSettings(precision="fp16")), "bf16"),

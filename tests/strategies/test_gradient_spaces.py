@@ -25,11 +25,11 @@ from segtailor.recipes.autortnet import ROBUSTNESS, autortnet, robustness
 from segtailor.recipes.squeezenas import squeezenas
 from segtailor.spaces.hyper_cell import OWN_PATHS, HyperCell, MultiScale
 from segtailor.spaces.inverted_residual import InvertedResidual
+from segtailor.strategies.candidates import ArchitecturePrices
 from segtailor.strategies.choosing import Choosing, sampled_picks
 from segtailor.strategies.gradient import GradientSearch
 from segtailor.strategies.gradient_settings import Choice, CostTerm, Gradient, Learning, LogitOptimiser
 from segtailor.strategies.halves import HalvedTrain
-from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.saved_supernet import load_supernet, read_facts
 from segtailor.testing import check_strategy
 

@@ -18,6 +18,7 @@ import pytest
 
 from segtailor.core.strategy import SearchProblem
 from segtailor.strategies import Evolution, RandomSearch, Ray, Serial
+from tests.strategies import planted
 from tests.strategies.planted import problem
 from tests.strategies.test_executors import ROOT, results
 
@@ -51,14 +52,14 @@ def test_two_ray_workers_give_the_same_results_as_serial() -> None:
 def test_a_killed_ray_worker_loses_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     strategy = RandomSearch(trials=5)
-    assert results(Ray(), strategy, work="die_once", mark=str(mark)) == results(Serial(), strategy)
+    assert results(Ray(), strategy, work=planted.die_once, mark=str(mark)) == results(Serial(), strategy)
     assert mark.exists()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_trial_that_always_kills_its_ray_worker_is_recorded_as_failed() -> None:
-    job: Any = RandomSearch(trials=4).job(problem(executor=Ray(retries=1), work="die_always"))
+    job: Any = RandomSearch(trials=4).job(problem(executor=Ray(retries=1), work=planted.die_always))
     assert [step.done for step in job.steps()][-1] == 4
     records = job.result()["trials"]
     assert [item["result"]["status"] for item in records] == ["done", "done", "failed", "done"]

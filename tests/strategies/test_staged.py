@@ -27,11 +27,10 @@ from segtailor.spaces.decoder_cell import decode
 from segtailor.spaces.decoder_cell.encoder_weights import taps
 from segtailor.spaces.decoder_cell.encoders import ENCODERS
 from segtailor.strategies.evaluators import staged as staged_module
-from segtailor.strategies.evaluators.early_stop import EarlyStop
 from segtailor.strategies.evaluators.features import FixedEncoder, central, crops
 from segtailor.strategies.evaluators.first_stage import DecoderLearner, FirstStage, Maps
-from segtailor.strategies.evaluators.staged import STAGE1, STAGE2, StagedEvaluator
-from segtailor.strategies.evaluators.train import HalvedPixels
+from segtailor.strategies.evaluators.staged import STAGE1, STAGE2, EarlyStop, StagedEvaluator
+from segtailor.strategies.halves import HalvedPixels
 from segtailor.tasks.segmentation.metrics import reward
 from segtailor.training.captured import CapturedStep
 from tests.strategies.tiny_encoder import TINY
@@ -87,7 +86,7 @@ def test_cached_maps_are_those_of_the_encoder(
 ) -> None:
     maps = opened(SETTINGS, encoder, data, tmp_path)
     images = torch.cat(
-        [batch for batch, _ in crops(data.fit, SETTINGS._wanted, encoder.preprocessing, device=CPU)]
+        [batch for batch, _ in crops(data.fit, SETTINGS._crop_settings, encoder.preprocessing, device=CPU)]
     )
     with torch.no_grad():
         found = encoder.part.eval()({IMAGE: images})
@@ -360,7 +359,7 @@ def test_maps_kept_on_a_device_teach_the_same(
         logits=np.random.default_rng(0).random((7, data.task.outputs, 8, 16), dtype=np.float32)
     )
     assert maps.on(CPU) is maps  # files are mapped as they are
-    kept = maps.kept(CPU)
+    kept = maps.copied(CPU)
     assert all(isinstance(value, torch.Tensor) for value in (*kept.fit.values(), kept.logits))
     one, other = (trained_on(settings, encoder, data, own) for own in (maps, kept))
     assert all(torch.equal(value, other[name]) for name, value in one.items())

@@ -10,11 +10,11 @@ import torch
 
 from segtailor.core.strategy import Problem
 from segtailor.costs import Macs
+from segtailor.strategies.candidates import ArchitecturePrices
 from segtailor.strategies.choosing import Choosing
 from segtailor.strategies.gradient import GradientSearch
 from segtailor.strategies.gradient_settings import Choice, CostTerm, Learning, Role
-from segtailor.strategies.prices import ArchitecturePrices
-from segtailor.strategies.steering import DAMPING, MOST, PRESSURE, Descent, Steering
+from segtailor.strategies.steering import DAMPING, MAX_PRESSURE, MAX_RELATIVE_ERROR, Descent, Steering
 from tests.strategies.gradient_toys import ToyOps, problem, settings
 
 GOOD, BAD = torch.tensor(False), torch.tensor(True)
@@ -51,7 +51,7 @@ def test_the_weight_follows_the_cost() -> None:
     assert steered(12.0) > 1 > steered(8.0)
     assert steered(10.0) == 1
     assert steered(12.0, steps=5) > steered(12.0)  # what is wrong for long builds up
-    assert steered(1e9, steps=1000) <= 1.001 * math.exp(PRESSURE + DAMPING * MOST)
+    assert steered(1e9, steps=1000) <= 1.001 * math.exp(MAX_PRESSURE + DAMPING * MAX_RELATIVE_ERROR)
 
 
 def test_a_bad_step_steers_nothing() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from statistics import mean
 from typing import Any
 
@@ -14,8 +16,9 @@ from segtailor.core.codec import adapter, from_json, to_json
 from segtailor.core.errors import Unsupported
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem, TrialResult
 from segtailor.strategies import Evolution, Expansion, Halving, RandomSearch
+from segtailor.strategies.candidates import ArchitecturePrices
 from segtailor.strategies.front import crowding, dominates, layers, pareto, survivors
-from segtailor.strategies.prices import ArchitecturePrices
+from tests.strategies import planted
 from tests.strategies.planted import Planted, best_within, problem, quality_of
 
 TRIALS = 300
@@ -128,7 +131,7 @@ def test_a_space_of_one_architecture_is_searched_in_one_trial() -> None:
 )
 def test_a_search_of_which_every_trial_fails_says_why(strategy: Any) -> None:
     with pytest.raises(SearchProblem, match="failed, most often with: MemoryError: out of memory"):
-        outcome(strategy, problem(work="fail"))
+        outcome(strategy, problem(work=planted.fail))
 
 
 def test_a_problem_without_evaluator_is_refused_before_any_work() -> None:
@@ -204,3 +207,8 @@ def test_search_of_the_package_is_a_plain_function_whatever_was_imported_before(
     assert segtailor.search.__module__ == "segtailor.api.searching"
     assert inspect.ismodule(segtailor.strategies)
     assert not callable(segtailor.strategies)
+
+
+def test_importing_the_strategies_imports_neither_torch_nor_ray() -> None:
+    program = "import sys, segtailor.strategies; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from segtailor.core.errors import RunProblem
+from segtailor.core.errors import RunProblem, Unsupported
 from segtailor.core.job import Step
-from segtailor.core.strategy import Problem, SearchProblem
+from segtailor.core.strategy import Problem, SearchProblem, Trial, TrialResult
 from segtailor.strategies import Evolution, Expansion, Halving, RandomSearch
 from segtailor.testing import check_strategy
+from tests.strategies import planted
 from tests.strategies.planted import Planted, problem
 
 STRATEGIES = [RandomSearch(trials=12), Evolution(trials=24, population=6), Expansion(steps=3)]
@@ -54,12 +56,12 @@ def test_a_search_ends_the_same_whenever_it_is_stopped_and_resumed(strategy: Any
 
 def test_the_check_of_strategies_notices_one_that_does_not_repeat(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="result by seed"):
-        check_strategy(STRATEGIES[0], problem(work="moody"), tmp_path)
+        check_strategy(STRATEGIES[0], problem(work=planted.moody), tmp_path)
 
 
 def test_only_trials_in_flight_are_issued_again_with_the_same_id_and_seed(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    asked = problem(work="logged", log=str(log))
+    asked = problem(work=planted.logged, log=str(log))
     strategy = RandomSearch(trials=6)
     interrupted(strategy, asked, tmp_path, after=4)  # one step for the batch, then three trials
     before = log.read_text().splitlines()
@@ -103,7 +105,7 @@ def test_measured_prices_are_restored_not_measured_again(tmp_path: Path) -> None
 
 
 def test_a_batch_that_failed_entirely_is_tried_again_on_resume(tmp_path: Path) -> None:
-    job = Expansion(steps=2).job(problem(work="fail_after_first"))
+    job = Expansion(steps=2).job(problem(work=planted.fail_after_first))
     with pytest.raises(
         SearchProblem, match=r"all 6 candidates of step 1 failed.*planted failure.*tried again"
     ):
@@ -115,7 +117,7 @@ def test_a_batch_that_failed_entirely_is_tried_again_on_resume(tmp_path: Path) -
 
 
 def test_failed_trials_are_results_and_the_search_goes_on() -> None:
-    found = finish(RandomSearch(trials=8).job(problem(work="fail_some")))
+    found = finish(RandomSearch(trials=8).job(problem(work=planted.fail_some)))
     reasons = [item["result"]["reason"] for item in found["trials"]]
     assert found["failed"] == 4
     assert reasons[1] == reasons[5] == "MemoryError: out of memory (3 times)"
@@ -123,15 +125,19 @@ def test_failed_trials_are_results_and_the_search_goes_on() -> None:
     assert found["quality"] > 0
 
 
-def test_a_function_that_workers_cannot_import_is_reported() -> None:
-    with pytest.raises(SearchProblem, match=r"workers cannot import 'tests.strategies.planted:nothing'"):
-        finish(RandomSearch(trials=2).job(problem(work="nothing")))
+def test_a_function_that_workers_cannot_import_is_refused_before_any_work() -> None:
+    def inner(trial: Trial, device: str) -> TrialResult:
+        return planted.judge(trial, device)
+
+    for work in (inner, partial(planted.judge, device="cpu")):
+        with pytest.raises(Unsupported, match="cannot be imported by workers; give a function"):
+            RandomSearch(trials=2).job(problem(work=work))
 
 
 def test_halving_spends_full_budgets_on_the_better_part_only(tmp_path: Path) -> None:
     log = tmp_path / "log"
     strategy = RandomSearch(trials=8, halving=Halving(rungs=(0.25, 0.5), keep=0.5))
-    found = finish(strategy.job(problem(work="logged", log=str(log))))
+    found = finish(strategy.job(problem(work=planted.logged, log=str(log))))
     budgets = [line.split()[2] for line in log.read_text().splitlines()]
     assert budgets == ["0.25"] * 8 + ["0.5"] * 4 + ["1.0"] * 2
     full = [item for item in found["trials"] if item["budget"] == 1]
@@ -151,7 +157,7 @@ def test_halving_is_an_option_of_every_strategy(strategy: Any) -> None:
 
 def test_equal_trials_of_another_search_come_from_the_cache(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    asked = problem(work="logged", log=str(log), cache=tmp_path / "cache")
+    asked = problem(work=planted.logged, log=str(log), cache=tmp_path / "cache")
     first = finish(RandomSearch(trials=4).job(asked))
     second = finish(RandomSearch(trials=6).job(asked))
     assert len(log.read_text().splitlines()) == 6
@@ -163,7 +169,7 @@ def test_equal_trials_of_another_search_come_from_the_cache(tmp_path: Path) -> N
 
 def test_other_settings_data_or_budgets_do_not_share_the_cache(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    asked = problem(work="logged", log=str(log), cache=tmp_path / "cache")
+    asked = problem(work=planted.logged, log=str(log), cache=tmp_path / "cache")
     finish(RandomSearch(trials=2).job(asked))
     assert asked.evaluator is not None
     evaluator = vars(asked.evaluator)
@@ -211,7 +217,7 @@ def test_a_search_without_any_finished_trial_has_no_result() -> None:
 def test_out_of_memory_and_divergence_are_tried_again_with_the_same_seed(how: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     found = finish(
-        RandomSearch(trials=3).job(problem(work="recover", log=str(log), tries=3, how=how)),
+        RandomSearch(trials=3).job(problem(work=planted.recover, log=str(log), tries=3, how=how)),
     )
     assert found["failed"] == 0
     lines = log.read_text().splitlines()
@@ -222,7 +228,7 @@ def test_out_of_memory_and_divergence_are_tried_again_with_the_same_seed(how: st
 
 def test_a_trial_that_stays_out_of_memory_fails_after_the_last_retry(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    asked = problem(work="recover", log=str(log), tries=99, how="memory")
+    asked = problem(work=planted.recover, log=str(log), tries=99, how="memory")
     found = finish(RandomSearch(trials=3).job(Problem(**{**vars(asked), "retries": 1})))
     assert [item["result"]["status"] for item in found["trials"]] == ["done", "failed", "done"]
     assert found["trials"][1]["result"]["reason"] == "MemoryError: no room (2 times)"
@@ -232,7 +238,7 @@ def test_a_trial_that_stays_out_of_memory_fails_after_the_last_retry(tmp_path: P
 def test_what_the_user_must_correct_is_not_tried_again(tmp_path: Path) -> None:
     log = tmp_path / "log"
     found = finish(
-        RandomSearch(trials=3).job(problem(work="recover", log=str(log), tries=99, how="data")),
+        RandomSearch(trials=3).job(problem(work=planted.recover, log=str(log), tries=99, how="data")),
     )
     assert found["failed"] == 1
     assert len(log.read_text().splitlines()) == 3
@@ -259,7 +265,7 @@ def test_prices_in_records_are_restored_not_measured_again() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=["random", "evolution", "expansion"])
 def test_a_search_that_is_out_of_time_ends_with_what_it_has(strategy: Any, tmp_path: Path) -> None:
-    job = strategy.job(replace(problem(work="slow", sleep=0.05), seconds=0.4))
+    job = strategy.job(replace(problem(work=planted.slow, sleep=0.05), seconds=0.4))
     begin = time.monotonic()
     result = finish(job)
     assert time.monotonic() - begin < 3.0
@@ -268,11 +274,13 @@ def test_a_search_that_is_out_of_time_ends_with_what_it_has(strategy: Any, tmp_p
         {**result["architecture"], "architecture": record["architecture"]} for record in result["trials"]
     ]
     job.save(tmp_path)
-    again = strategy.job(replace(problem(work="slow", sleep=0.05), seconds=0.4))
+    again = strategy.job(replace(problem(work=planted.slow, sleep=0.05), seconds=0.4))
     again.load(tmp_path)
     assert len(finish(again)["trials"]) <= len(result["trials"]) + 2
 
 
 def test_two_trials_are_finished_however_late_it_is() -> None:
-    result = finish(RandomSearch(trials=12).job(replace(problem(work="slow", sleep=0.02), seconds=1e-6)))
+    result = finish(
+        RandomSearch(trials=12).job(replace(problem(work=planted.slow, sleep=0.02), seconds=1e-6))
+    )
     assert len(result["trials"]) == 2

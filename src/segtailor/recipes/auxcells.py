@@ -14,8 +14,7 @@ from segtailor.recipes.choices import Scale
 from segtailor.recipes.parts import CostSpec, Part, part
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.systems import SYSTEMS, Occasion
-from segtailor.strategies.evaluators.early_stop import EarlyStop
-from segtailor.strategies.evaluators.staged import STAGE1, STAGE2, StagedEvaluator
+from segtailor.strategies.evaluators.staged import STAGE1, STAGE2, EarlyStop, StagedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.training.settings import FitSettings
 

@@ -19,17 +19,16 @@ from segtailor.core.codec import Json, fingerprint, from_json, to_json
 from segtailor.core.errors import Unsupported
 from segtailor.core.registry import Registry
 from segtailor.core.space import SPACES
-from segtailor.core.strategy import Evaluator, Halves, Trial, TrialResult
+from segtailor.core.strategy import Evaluator, Halves, Trial, TrialResult, Work
 from segtailor.core.task import Task
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.recipes.recipe import Place
 from segtailor.runs.environment import environment
-from segtailor.strategies.evaluators.shared import SharedEvaluator
-from segtailor.strategies.evaluators.train import HalvedPixels, TrainEvaluator
-from segtailor.strategies.halves import FIT, JUDGE, HalvedTrain
+from segtailor.strategies.evaluators.shared import SharedEvaluator, SharedJudge
+from segtailor.strategies.evaluators.train import TrainEvaluator
+from segtailor.strategies.halves import FIT, JUDGE, HalvedPixels, HalvedTrain
 from segtailor.strategies.saved_supernet import SupernetFacts, check_fits, read_facts
-from segtailor.strategies.shared_judge import SharedJudge
 
 if TYPE_CHECKING:
     from segtailor.recipes.searching import SearchRecipe
@@ -44,7 +43,7 @@ class Judging:
     task: Task
     halves: Halves
 
-    def evaluator(self, work: str, **settings: Json) -> Evaluator:
+    def evaluator(self, work: Work, **settings: Json) -> Evaluator:
         """Return an evaluator whose workers find the data; its results depend on data and installed packages."""
         where: dict[str, Json] = {
             "data": self.recipe.data,
@@ -52,7 +51,7 @@ class Judging:
             "judging": self.recipe.judging,
         }
         return Evaluator(
-            work=f"{__name__}:{work}" if ":" not in work else work,
+            work=work,
             settings={**settings, **where},
             data=fingerprint([self.halves.fingerprint, environment()["packages"]]),
         )
@@ -68,7 +67,7 @@ def train(judging: Judging) -> Evaluator:
     """Train every architecture briefly, from scratch."""
     recipe = judging.recipe
     training = replace(recipe.training, fit=replace(recipe.training.fit, seed=recipe.seed))
-    return judging.evaluator("judge_by_training", training=to_json(training))
+    return judging.evaluator(judge_by_training, training=to_json(training))
 
 
 @EVALUATORS.register("shared")
@@ -89,7 +88,7 @@ def shared(judging: Judging) -> Evaluator:
     check_fits(
         facts, space=recipe.space.build(SPACES), task=judging.task, image=recipe.image, data=judging.halves
     )
-    return judging.evaluator("judge_by_slicing", shared=to_json(recipe.shared), supernet=facts.fingerprint)
+    return judging.evaluator(judge_by_slicing, shared=to_json(recipe.shared), supernet=facts.fingerprint)
 
 
 def judge_by_slicing(trial: Trial, device: str) -> TrialResult:

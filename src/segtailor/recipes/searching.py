@@ -34,7 +34,7 @@ from segtailor.strategies.evaluators.staged import StagedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient import GradientSearch
 from segtailor.strategies.halves import HalvedTrain
-from segtailor.strategies.remaining import Remaining
+from segtailor.strategies.saved_supernet import RemainingSpace
 from segtailor.strategies.trials import TrialSearch
 from segtailor.training import distributed
 from segtailor.training.device import pick_device
@@ -123,7 +123,7 @@ class SearchRecipe:
             return space
         facts = supernet_facts(self.shared)
         whole = not facts.removed
-        return space if whole else Remaining(space=space, options=facts.remaining)  # type: ignore[return-value]
+        return space if whole else RemainingSpace(space=space, options=facts.remaining)  # type: ignore[return-value]
 
     def _objective(self) -> Objective:
         if self.objective is None:

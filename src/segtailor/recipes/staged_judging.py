@@ -25,10 +25,10 @@ from segtailor.recipes.evaluators import EVALUATORS, Judging, halved_pixels
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder, taps
 from segtailor.spaces.decoder_cell.encoders import encoder as known_encoder
-from segtailor.strategies.evaluators.features import FixedEncoder, Wanted, calibrate_norms, crops
+from segtailor.strategies.evaluators.features import CropSettings, FixedEncoder, calibrate_norms, crops
 from segtailor.strategies.evaluators.first_stage import Maps
 from segtailor.strategies.evaluators.staged import StagedEvaluator
-from segtailor.strategies.evaluators.train import HalvedPixels
+from segtailor.strategies.halves import HalvedPixels
 
 FEATURES = "features"  # folder of the cache
 CALIBRATED_ON = 32  # images that show the norms of a random encoder their statistics
@@ -52,7 +52,7 @@ def staged(judging: Judging) -> Evaluator:
     data = halved_pixels(recipe.data, str(judging.place.cache), recipe.judging)
     tools = _tools(settings, space.encoder, data, trusted=judging.place.trusted)
     check_space(settings.stores(judging.place.cache / FEATURES, tools.encoder, data, tools.teacher).all())
-    found = judging.evaluator(f"{__name__}:judge_in_stages", staged=to_json(settings), encoder=space.encoder)
+    found = judging.evaluator(judge_in_stages, staged=to_json(settings), encoder=space.encoder)
     taught = tools.teacher.fingerprint if tools.teacher else None
     return replace(
         found,
@@ -90,7 +90,7 @@ def open_encoder(
         return found
     # The print is that of the weights as drawn and of what the norms see: arithmetic may differ in the last bit.
     count = min(CALIBRATED_ON, settings.images)
-    wanted = Wanted(settings.features, count, settings.judge, settings.seed)
+    wanted = CropSettings(settings.features, count, settings.judge, settings.seed)
     calibrate_norms(
         found.part, [images for images, _ in crops(pixels, wanted, found.preprocessing, device=CPU)]
     )

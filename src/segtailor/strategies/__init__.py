@@ -6,9 +6,9 @@ from segtailor.strategies.controller import Controller
 from segtailor.strategies.evolution import Evolution
 from segtailor.strategies.executors import EXECUTORS, Processes, Ray, Serial
 from segtailor.strategies.expansion import Expansion
-from segtailor.strategies.halving import Halving
 from segtailor.strategies.random import RandomSearch
 from segtailor.strategies.study import Entrant, Study
+from segtailor.strategies.trial_strategy import Halving
 from segtailor.strategies.trials import TrialSearch
 
 __all__ = [

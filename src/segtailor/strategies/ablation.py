@@ -13,11 +13,9 @@ from segtailor.core.codec import Json
 from segtailor.core.job import Job
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
 from segtailor.core.trust import refuse_reach
-from segtailor.strategies.draws import Draws
-from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import ArchitecturePrices
+from segtailor.strategies.candidates import ArchitecturePrices, Draws
 from segtailor.strategies.ranks import spearman
-from segtailor.strategies.trial_strategy import all_failed, check_at_least, check_trials
+from segtailor.strategies.trial_strategy import Halving, all_failed, check_at_least, check_trials
 from segtailor.strategies.trials import TrialSearch
 
 FIXED = {"data", "cache"}  # settings of every evaluator that no variant may change

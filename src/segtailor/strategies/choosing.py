@@ -1,4 +1,4 @@
-"""From a learned distribution to one architecture: what is likely, affordable, and the best of what was judged."""
+"""From a learned distribution to one architecture: a shortlist within the budget, and the best of what was judged."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import torch
 
 from segtailor.core.codec import Json, to_json
 from segtailor.core.space import Architecture, Decision, Picks, architecture_document, fingerprint_of
-from segtailor.core.strategy import Candidate as Priced
-from segtailor.core.strategy import Judged, Problem, SearchProblem, TrialResult
+from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem, TrialResult
 from segtailor.nets.mixed import Price
 from segtailor.nets.relax import one_hot_weights
 from segtailor.nets.supernet import Alternating, Supernet
+from segtailor.strategies.candidates import ArchitecturePrices
 from segtailor.strategies.front import pareto
-from segtailor.strategies.prices import ArchitecturePrices
 from segtailor.strategies.trajectory import Probabilities
 
-# What may be chosen: the output of the supernet that judges it, None for the weights it would take over, and itself.
-Candidate: TypeAlias = tuple[str | None, Architecture]
+# An architecture to judge, and the supernet's output that stands for it; None if it is judged as a network of its own.
+Shortlisted: TypeAlias = tuple[str | None, Architecture]
 
 
 def sampled_picks(
@@ -38,7 +37,7 @@ def sampled_picks(
 
 
 class Choosing:
-    """Says what to judge and what to choose. Picks over the budget give up the least probability for what it saves."""
+    """Decides what to judge and what to choose; picks over the budget are changed where it loses least probability."""
 
     def __init__(
         self, problem: Problem, supernet: Supernet, *, price: Price, prices: ArchitecturePrices
@@ -48,8 +47,8 @@ class Choosing:
         self.price = price
         self.prices = prices
 
-    def likely(self, probabilities: Probabilities) -> Candidate:
-        """Return the most likely architecture; of several that the supernet judges itself, the first."""
+    def likely(self, probabilities: Probabilities) -> Shortlisted:
+        """Return the most likely architecture, or the first of the alternatives that the supernet judges itself."""
         alternatives = self._alternatives(probabilities)
         if alternatives:
             return alternatives[0]
@@ -58,11 +57,10 @@ class Choosing:
 
     def shortlist(
         self, probabilities: Probabilities, *, samples: int, seed: int, limited: bool = True
-    ) -> list[Candidate]:
-        """Return what to judge: the most likely architecture, and distinct draws in forms within the budget.
+    ) -> list[Shortlisted]:
+        """Return what to judge: the most likely architecture, and distinct draws changed to meet the budget.
 
-        Where the supernet itself judges alternatives, these. Where the choice is not `limited` the budget does not
-        count.
+        If the supernet judges alternatives itself, these are returned. Without `limited` the budget is ignored.
         """
         space = self.problem.space
         alternatives = self._alternatives(probabilities)
@@ -70,34 +68,34 @@ class Choosing:
             return alternatives
         likely = dict(space.discretise(probabilities))  # type: ignore[attr-defined]
         draws = sampled_picks(space.decisions, probabilities, count=samples, seed=seed)
-        wanted = [likely, *draws]
+        proposals = [likely, *draws]
         if limited:
-            wanted = [likely, *(self.affordable(picks, probabilities) for picks in wanted)]
+            proposals = [likely, *(self.affordable(picks, probabilities) for picks in proposals)]
         distinct: dict[str, Architecture] = {}
-        for picks in wanted:
+        for picks in proposals:
             arch = space.architecture(picks)
             distinct.setdefault(fingerprint_of(arch), arch)
         return [(None, arch) for arch in distinct.values()]
 
-    def _alternatives(self, probabilities: Probabilities) -> list[Candidate]:
+    def _alternatives(self, probabilities: Probabilities) -> list[Shortlisted]:
         space = self.problem.space
         if not isinstance(space, Alternating):
             return []
-        found = space.alternatives(probabilities)
-        return [(output, space.architecture(picks)) for output, picks in found.items()]
+        by_output = space.alternatives(probabilities)
+        return [(output, space.architecture(picks)) for output, picks in by_output.items()]
 
     def outcome(
         self, candidates: Sequence[Architecture], qualities: Sequence[float], *, limited: bool = True
     ) -> dict[str, Json]:
-        """Return the best within the budget by the objective, or the cheapest where none is, and the front.
+        """Return the best within the budget by the objective, or the cheapest if none is within it, and the front.
 
-        Where the choice is not `limited` the budget does not count.
+        Without `limited` the budget is ignored.
         """
         if len(qualities) < len(candidates):
             raise SearchProblem("the search is not finished, so there is nothing to choose from; resume it.")
         judged = [
             Judged(
-                candidate=Priced(architecture=arch, cost=self.prices(arch)),
+                candidate=Candidate(architecture=arch, cost=self.prices(arch)),
                 result=TrialResult(id=number, status="done", quality=quality, cost=self.prices(arch)),
             )
             for number, (arch, quality) in enumerate(zip(candidates, qualities, strict=True))
@@ -114,8 +112,8 @@ class Choosing:
             "trials": [self._record(item) for item in judged],
         }
 
-    def over_budget(self, candidates: Sequence[Candidate]) -> str | None:
-        """Say that nothing is within the budget, where that is so."""
+    def over_budget(self, candidates: Sequence[Shortlisted]) -> str | None:
+        """Return a warning if nothing is within the budget."""
         limit, unit = self.problem.limit, self.problem.cost.unit
         least = min(self.prices(arch) for _, arch in candidates)
         if limit is None or least <= limit:
@@ -126,7 +124,7 @@ class Choosing:
         )
 
     def _record(self, item: Judged) -> dict[str, Json]:
-        """Return a judged architecture in the form that searches by trials have, too."""
+        """Return a judged architecture as the record that searches by trials write."""
         return {
             "id": item.result.id,
             "fingerprint": fingerprint_of(item.candidate.architecture),
@@ -138,7 +136,7 @@ class Choosing:
         }
 
     def affordable(self, picks: Picks, probabilities: Probabilities) -> dict[str, int]:
-        """Return picks within the budget, or the cheapest on the way there; the same where there is no budget."""
+        """Return picks changed to meet the budget, or the cheapest reached; unchanged if there is no budget."""
         limit, current = self.problem.limit, dict(picks)
         if limit is None:
             return current
@@ -155,15 +153,15 @@ class Choosing:
                 current = changed
             else:
                 useless.add(swap)
-        return self._given_back(current, picks, probabilities, limit)
+        return self._undo_needless(current, picks, probabilities, limit)
 
-    def _given_back(
+    def _undo_needless(
         self, changed: Picks, first: Picks, probabilities: Probabilities, limit: float
     ) -> dict[str, int]:
-        """Undo what turned out not to be needed, likeliest first: a swap may have saved more than was left to save."""
+        """Undo changes that are not needed, most likely first: a later one may have saved more than was missing."""
         current = dict(changed)
-        moved = [name for name in current if current[name] != first[name]]
-        for name in sorted(moved, key=lambda name: -probabilities[name][first[name]]):
+        changes = [name for name in current if current[name] != first[name]]
+        for name in sorted(changes, key=lambda name: -probabilities[name][first[name]]):
             undone = {**current, name: first[name]}
             if self.prices(self.problem.space.architecture(undone)) <= limit:
                 current = undone
@@ -173,7 +171,7 @@ class Choosing:
         self, picks: Picks, probabilities: Probabilities, useless: set[tuple[str, int]]
     ) -> tuple[str, int] | None:
         best: tuple[float, str, int] | None = None
-        for name, slopes in self._slopes(picks).items():
+        for name, slopes in self._option_costs(picks).items():
             row, here = probabilities[name], picks[name]
             for option, slope in enumerate(slopes):
                 saved = slopes[here] - slope
@@ -184,8 +182,8 @@ class Choosing:
                     best = (lost / saved, name, option)
         return None if best is None else best[1:]
 
-    def _slopes(self, picks: Picks) -> Mapping[str, Sequence[float]]:
-        """Return what every option would add to the cost: the gradient at a definite choice holds all of it."""
+    def _option_costs(self, picks: Picks) -> Mapping[str, Sequence[float]]:
+        """Return the cost of every option: the gradient of the cost at one-hot weights."""
         weights = {
             name: row.double().requires_grad_()
             for name, row in one_hot_weights(self.supernet.decisions, picks).items()

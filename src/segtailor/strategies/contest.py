@@ -9,9 +9,8 @@ from typing import Any
 from segtailor.core.codec import Json, from_json
 from segtailor.core.job import Job
 from segtailor.core.strategy import STRATEGIES, AskTell, Candidate, Judged, Problem, SearchProblem
-from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import ArchitecturePrices
-from segtailor.strategies.trial_strategy import TrialStrategy, check_trials
+from segtailor.strategies.candidates import ArchitecturePrices
+from segtailor.strategies.trial_strategy import Halving, TrialStrategy, check_trials
 from segtailor.strategies.trials import TrialSearch
 
 PERIODS = 4  # points of the chart

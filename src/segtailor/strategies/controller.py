@@ -1,7 +1,7 @@
-"""A controller that learns to design: an LSTM draws architectures, PPO teaches it by their rewards.
+"""The strategy `controller`: an LSTM draws architectures and is trained on their rewards by PPO.
 
 After Nekrasov et al. (CVPR 2019, auxiliary cells); the defaults are those of the authors' program. It works on the
-decisions of any space. This file has the settings and the dialogue with the trials; `ppo.py` learns.
+decisions of any space. This file holds the settings and the search state, `policy.py` the network and its training.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from segtailor.core.codec import Json
 from segtailor.core.job import Job
 from segtailor.core.space import Picks
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
-from segtailor.strategies.draws import Draws
-from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import ArchitecturePrices
-from segtailor.strategies.trial_strategy import all_failed, check_at_least, check_trials
+from segtailor.strategies.candidates import ArchitecturePrices, Draws
+from segtailor.strategies.trial_strategy import Halving, all_failed, check_at_least, check_trials
 from segtailor.strategies.trials import TrialSearch
 
 if TYPE_CHECKING:
-    from segtailor.strategies.ppo import PolicyLearner
+    from segtailor.strategies.policy import PolicyLearner
 
-TRIES = 64  # draws from the policy before a random architecture takes the place of one it knows already
-FAILED = 0.0  # the reward of an architecture that could not be trained, as published
+MAX_DRAWS = 64  # from the policy, before a random architecture is taken instead
+FAILED_REWARD = 0.0  # of an architecture that could not be trained, as published
 
 
 @STRATEGIES.register("controller")
@@ -35,9 +33,10 @@ FAILED = 0.0  # the reward of an architecture that could not be trained, as publ
 class Controller:
     """Draw architectures from an LSTM and teach it by PPO; the reward is the problem's objective.
 
-    `batch` architectures are in flight at a time. After each one the last `buffer` are gone over `epochs` times in
-    random order, `minibatch` at a step. `baseline_decay` is that of the moving mean of rewards, `entropy` the weight
-    of a bonus for staying undecided. `feedback` lets the LSTM read its choices, which the published one does not.
+    `batch` architectures are evaluated at a time. After each one the policy is trained on the last `buffer`
+    architectures, `epochs` times in random order, `minibatch` per step. `baseline_decay` is the decay of the moving
+    average of rewards, `entropy` the weight of an entropy bonus. `feedback` lets the LSTM read its own choices, which
+    the published one does not.
     """
 
     trials: int = 200
@@ -77,15 +76,15 @@ class Controller:
         return TrialSearch(self, problem)
 
     def begin(self, problem: Problem, prices: ArchitecturePrices) -> ControllerState:
-        """Return a fresh state."""
+        """Return a new state."""
         return ControllerState(self, problem, prices)
 
 
 class ControllerState:
-    """The learner, and the draws that wait for their rewards."""
+    """The learner, and the draws whose rewards are not known yet."""
 
     def __init__(self, settings: Controller, problem: Problem, prices: ArchitecturePrices) -> None:
-        from segtailor.strategies.ppo import PolicyLearner
+        from segtailor.strategies.policy import PolicyLearner
 
         self.expected: int | None = settings.trials
         self._settings = settings
@@ -99,7 +98,7 @@ class ControllerState:
         self._succeeded = False
 
     def ask(self) -> Sequence[Candidate]:
-        """Return the next draws; fewer or none where the trials or the space are used up."""
+        """Return the next draws; fewer or none if the trials or the space are used up."""
         count = min(self._settings.batch, self._settings.trials - self._asked)
         self._drawn = []
         batch: list[Candidate] = []
@@ -113,8 +112,8 @@ class ControllerState:
         return batch
 
     def tell(self, judged: Sequence[Judged]) -> None:
-        """Teach the controller the rewards, in the order asked."""
-        from segtailor.strategies.ppo import Experience
+        """Train the policy on the rewards, in the order asked."""
+        from segtailor.strategies.policy import Experience
 
         self._succeeded |= any(item.done for item in judged)
         if not self._succeeded:
@@ -123,8 +122,8 @@ class ControllerState:
             self._learner.learn(Experience(actions, log_prob, self._reward(item)))
 
     def summary(self) -> Mapping[str, Json]:
-        """Return the baseline and how undecided the policy is."""
-        return {"baseline": self._learner.baseline, "entropy": self._learner.undecided()}
+        """Return the baseline and the entropy of the policy."""
+        return {"baseline": self._learner.baseline, "entropy": self._learner.entropy()}
 
     def keep(self) -> Callable[[Path], None]:
         """Return a function that writes the state as it is now; see `core.strategy.Keeping`."""
@@ -142,31 +141,31 @@ class ControllerState:
         version, numbers, gauss = counters["rng"]
         self._rng.setstate((version, tuple(numbers), gauss))
         price, picks = counters["cheapest"]
-        seen = [item.candidate.architecture for item in judged]
-        self._draws.remember(seen, cheapest=(math.inf if price is None else price, picks))
+        proposed = [item.candidate.architecture for item in judged]
+        self._draws.remember(proposed, cheapest=(math.inf if price is None else price, picks))
         self._succeeded = any(item.done for item in judged)
 
     def _draw(self) -> Candidate | None:
-        """Draw from the policy until an architecture is new, affordable and can be built."""
-        for _ in range(TRIES):
+        """Draw from the policy until an architecture is new, within the budget and can be built."""
+        for _ in range(MAX_DRAWS):
             actions, log_prob = self._learner.draw()
-            found = self._draws.accept(self._picks(actions))
-            if found is not None:
+            candidate = self._draws.accept(self._picks(actions))
+            if candidate is not None:
                 self._drawn.append((actions, log_prob))
-                return found
+                return candidate
         return None
 
     def _fallback(self) -> Candidate | None:
-        """Return a random new architecture; that there never was any is an error."""
-        found = self._draws.fresh()
-        if found is None:
+        """Return a random new architecture; it is an error if there never was any."""
+        candidate = self._draws.fresh()
+        if candidate is None:
             if not self._asked and not self._drawn:
                 raise self._draws.nothing()
             return None
-        picks = self._space.picks(found.architecture)
+        picks = self._space.picks(candidate.architecture)
         actions = tuple(picks[decision.name] for decision in self._space.decisions)
         self._drawn.append((actions, self._learner.log_prob(actions)))
-        return found
+        return candidate
 
     def _picks(self, actions: Sequence[int]) -> Picks:
         return {
@@ -175,5 +174,5 @@ class ControllerState:
 
     def _reward(self, item: Judged) -> float:
         if item.result.quality is None:
-            return FAILED
+            return FAILED_REWARD
         return float(self._score(item.quality, item.cost))

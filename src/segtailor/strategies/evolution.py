@@ -1,6 +1,6 @@
 """Multi-objective evolution (NSGA-II, Deb et al. 2002) over quality and cost, with the budget as a hard constraint.
 
-Costs are known before a trial, so what exceeds the budget is never tried.
+Costs are known before a trial, so that candidates over the budget are never evaluated.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from segtailor.core.job import Job
 from segtailor.core.sampling import crossover, mutate, neighbours
 from segtailor.core.space import Picks
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
-from segtailor.strategies.draws import Draws
+from segtailor.strategies.candidates import ArchitecturePrices, Draws
 from segtailor.strategies.front import survivors
-from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import ArchitecturePrices
-from segtailor.strategies.trial_strategy import all_failed, check_at_least, check_trials
+from segtailor.strategies.trial_strategy import Halving, all_failed, check_at_least, check_trials
 from segtailor.strategies.trials import TrialSearch
 
-TRIES = 64  # attempts at a new child before a random architecture takes its place
-MOVES = 3  # at most in a local mutation: at the edge of the budget, more here has to be paid by less there
+MAX_ATTEMPTS = 64  # at a new child, before a random architecture is taken instead
+MAX_MOVES = 3  # of a local mutation: near the budget, one decision can grow only if another shrinks
 
 
 @STRATEGIES.register("evolution")
@@ -30,10 +28,10 @@ MOVES = 3  # at most in a local mutation: at the edge of the budget, more here h
 class Evolution:
     """Breed architectures along the front of quality and cost.
 
-    A generation has `children`, by default as many as the population; fewer learn sooner, which counts where trials
-    are few. `mutation` is the chance of each pick to change; a share `local` of mutations instead makes one to three
-    smallest moves. `crossover` is the chance that a child has two parents. A share `focus` of parents comes
-    from the best by the objective, the others from the front, where the lonely win.
+    A generation has `children`, by default as many as the population; with fewer, results are used sooner, which
+    helps if there are few trials. `mutation` is the probability of each pick to change; a share `local` of mutations
+    instead moves one to three picks by the smallest step. `crossover` is the probability that a child has two parents.
+    A share `focus` of parents is chosen from the best by the objective, the others from the population along the front.
     """
 
     trials: int = 200
@@ -65,7 +63,7 @@ class Evolution:
         return TrialSearch(self, problem)
 
     def begin(self, problem: Problem, prices: ArchitecturePrices) -> EvolutionState:
-        """Return a fresh state."""
+        """Return a new state."""
         return EvolutionState(self, problem, prices)
 
 
@@ -85,7 +83,7 @@ class EvolutionState:
         self._generation = 0
 
     def ask(self) -> Sequence[Candidate]:
-        """Return the next generation; fewer or none where the trials or the space are used up."""
+        """Return the next generation; fewer or none if the trials or the space are used up."""
         first = not self._population
         several = self._settings.population if first else self._settings.children or self._settings.population
         count = min(several, self._settings.trials - self._asked)
@@ -120,7 +118,7 @@ class EvolutionState:
         return children
 
     def _child(self) -> Candidate | None:
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             picks = self._parent()
             if self._rng.random() < self._settings.crossover:
                 picks = crossover(self._space, picks, self._parent(), self._rng)
@@ -142,7 +140,7 @@ class EvolutionState:
     def _mutated(self, picks: Picks) -> Picks:
         if self._rng.random() >= self._settings.local:
             return mutate(self._space, picks, self._rng, rate=self._settings.mutation)
-        for _ in range(self._rng.randint(1, MOVES)):
+        for _ in range(self._rng.randint(1, MAX_MOVES)):
             near = list(neighbours(self._space, picks))
             picks = self._rng.choice(near) if near else picks
         return picks

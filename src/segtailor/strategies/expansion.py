@@ -1,7 +1,7 @@
 """Progressive expansion: LPS-Net's Algorithm 1 over any space that can grow.
 
-From a parent, every direction is taken as often as brings it closest to the cost of the most expensive single
-step; the children are judged, and the one that gains most quality per cost is the next parent.
+A parent is grown in every direction, as many steps as come closest to the cost of the most expensive single step. The
+children are judged, and the one with the largest gain of quality per cost is the next parent.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from segtailor.core.growth import Coordinates, Direction, Growth, growth_of
 from segtailor.core.job import Job
 from segtailor.core.space import fingerprint_of, parse_architecture
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
-from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import ArchitecturePrices
-from segtailor.strategies.trial_strategy import all_failed, check_at_least, check_trials
+from segtailor.strategies.candidates import ArchitecturePrices
+from segtailor.strategies.trial_strategy import Halving, all_failed, check_at_least, check_trials
 from segtailor.strategies.trials import TrialSearch
 
-MOST = 256  # of one direction in one step: ends the loop where the cost never reaches the target
+MAX_GROWTH = 256  # steps in one direction: ends the loop if the cost never reaches the target
 
 
 @STRATEGIES.register("expansion")
@@ -51,13 +50,13 @@ class Expansion:
         return TrialSearch(self, problem)
 
     def begin(self, problem: Problem, prices: ArchitecturePrices) -> ExpansionState:
-        """Return a fresh state."""
+        """Return a new state."""
         return ExpansionState(self, problem, prices)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
-    """A grown network: which direction how often, where that leads, and what it costs."""
+    """A grown network: `k` steps in a direction, the coordinates it reaches, and the candidate with its cost."""
 
     direction: str
     k: int
@@ -67,24 +66,26 @@ class Child:
 
 @dataclass(frozen=True, kw_only=True)
 class Grower:
-    """How to grow within a budget: the pure part of the algorithm."""
+    """The growth of networks within a budget: the part of the algorithm without results."""
 
     growth: Growth
     prices: ArchitecturePrices
     limit: float | None = None
-    faults: dict[str, str] = field(default_factory=dict)  # why a direction ended, where not for the budget
+    faults: dict[str, str] = field(
+        default_factory=dict
+    )  # why a direction ended, unless because of the budget
 
     def target(self, place: Coordinates) -> float | None:
-        """Return the cost of the most expensive single step, or none where nothing can grow."""
+        """Return the cost of the most expensive single step, or none if nothing can grow."""
         steps = [self.child(place, direction, 1) for direction in self.growth.directions]
         costs = [child.candidate.cost for child in steps if child is not None]
         return max(costs) if costs else None
 
     def reach(self, place: Coordinates, direction: Direction, target: float) -> Child | None:
-        """Take a direction as often as comes closest to the target; on a tie once more."""
+        """Return the child whose cost is closest to the target; of two that are equally close, the larger."""
         best: Child | None = None
         before = dict(place)
-        for k in range(1, MOST + 1):
+        for k in range(1, MAX_GROWTH + 1):
             child = self.child(place, direction, k)
             if child is None or child.place == before:
                 break
@@ -104,7 +105,7 @@ class Grower:
         return [child for child in reached if child is not None]
 
     def child(self, place: Coordinates, direction: Direction, k: int) -> Child | None:
-        """Return the network `k` steps away, or none beyond what can be built, priced or afforded."""
+        """Return the network `k` steps away, or none if it cannot be built or priced, or is over the budget."""
         moved = self.growth.move(place, direction, k)
         if moved == dict(place):
             return None
@@ -129,17 +130,17 @@ def distinct(children: Sequence[Child]) -> list[Child]:
 
 
 class ExpansionState:
-    """The parent and where it stands; the family so far."""
+    """The parent, its coordinates, and the family so far."""
 
     def __init__(self, settings: Expansion, problem: Problem, prices: ArchitecturePrices) -> None:
         self._settings = settings
         self._unit = problem.cost.unit
         growth = growth_of(problem.space, Random(problem.seed))
         self._grower = Grower(growth=growth, prices=prices, limit=problem.limit)
-        self._place: Coordinates = growth.start
+        self._coordinates: Coordinates = growth.start
         if settings.start is not None:
             start = parse_architecture(dict(settings.start), what="start of the expansion")
-            self._place = growth.locate(start)
+            self._coordinates = growth.locate(start)
         self._parent: Judged | None = None
         self._children: list[Child] = []
         self._family: list[Json] = []
@@ -152,7 +153,7 @@ class ExpansionState:
         return max(1, self._asked) + left * len(self._grower.growth.directions)
 
     def ask(self) -> Sequence[Candidate]:
-        """Return the start, then the children of each parent; none when no step is left or nothing fits."""
+        """Return the start, then the children of each parent; none if no step is left or nothing fits the budget."""
         batch = [self._root()] if self._parent is None else self._next()
         self._asked += len(batch)
         return batch
@@ -162,7 +163,7 @@ class ExpansionState:
         if self._parent is None:
             if not judged[0].done:
                 raise all_failed(judged, "trials of the first network")
-            self._settle(judged[0], {"step": 0})
+            self._set_parent(judged[0], {"step": 0})
             return
         step = len(self._family)
         if not any(item.done for item in judged):
@@ -170,14 +171,14 @@ class ExpansionState:
         slopes = [_slope(item, self._parent) for item in judged]
         chosen = max(range(len(judged)), key=lambda index: slopes[index])  # of equal ones the first
         child = self._children[chosen]
-        self._place = child.place
-        self._settle(
+        self._coordinates = child.place
+        self._set_parent(
             judged[chosen],
             {"step": step, "direction": child.direction, "k": child.k, "slope": slopes[chosen]},
         )
 
     def summary(self) -> Mapping[str, Json]:
-        """Return the chosen network of every step, and the directions that ended for want of a network or price."""
+        """Return the chosen network of every step, and why directions ended before the budget did."""
         unspent = self._unspent()
         return {
             "family": self._family,
@@ -186,11 +187,11 @@ class ExpansionState:
         }
 
     def _unspent(self) -> str | None:
-        """Say that the budget has room for more growth than there were steps."""
+        """Return a warning if the budget has room for more steps."""
         limit, parent = self._grower.limit, self._parent
         if limit is None or parent is None or len(self._family) <= self._settings.steps:
             return None
-        if not self._dearer(parent):
+        if not self._costlier(parent):
             return None
         return (
             f"growing ended after {self._settings.steps} step(s) at {parent.cost:.4g} of {limit:.4g} {self._unit}: "
@@ -198,7 +199,7 @@ class ExpansionState:
         )
 
     def _root(self) -> Candidate:
-        arch = self._grower.growth.build(self._place)
+        arch = self._grower.growth.build(self._coordinates)
         cost = self._grower.prices(arch)
         limit = self._grower.limit
         if limit is not None and cost > limit:
@@ -212,29 +213,29 @@ class ExpansionState:
         step = len(self._family)
         if step > self._settings.steps or self._parent is None:
             return []
-        dearer = self._dearer(self._parent)
-        if not dearer and step == 1 and self._grower.limit is None:
+        costlier = self._costlier(self._parent)
+        if not costlier and step == 1 and self._grower.limit is None:
             why = "; ".join(list(self._grower.faults.values())[:1]) or "all cost the same"
             raise SearchProblem(
                 "expansion: no direction gives a network that can be built and costs more than its parent "
                 f"({why}). Check that the cost covers this space at this image size, e.g. calibrate it again."
             )
-        self._children = dearer
+        self._children = costlier
         return [
             Candidate(
                 architecture=child.candidate.architecture,
                 cost=child.candidate.cost,
                 origin={"step": step, **child.candidate.origin},
             )
-            for child in dearer
+            for child in costlier
         ]
 
-    def _dearer(self, parent: Judged) -> list[Child]:
-        """Return the children that cost more: without that a gain per cost means nothing."""
-        children = distinct(self._grower.children(self._place))
+    def _costlier(self, parent: Judged) -> list[Child]:
+        """Return the children that cost more than their parent; a gain per cost is defined only for these."""
+        children = distinct(self._grower.children(self._coordinates))
         return [child for child in children if child.candidate.cost > parent.cost]
 
-    def _settle(self, chosen: Judged, how: Mapping[str, Json]) -> None:
+    def _set_parent(self, chosen: Judged, how: Mapping[str, Json]) -> None:
         self._parent = chosen
         member: dict[str, Json] = {
             **how,

@@ -9,7 +9,7 @@ from segtailor.core.strategy import Judged
 
 
 def dominates(one: Judged, other: Judged) -> bool:
-    """Tell whether `one` is no worse in quality and cost and better in one; unfinished trials never win."""
+    """Tell whether `one` is no worse in quality and cost, and better in one; finished trials dominate others."""
     if one.done != other.done:
         return one.done
     no_worse = one.quality >= other.quality and one.cost <= other.cost
@@ -27,22 +27,21 @@ def pareto(judged: Sequence[Judged]) -> list[Judged]:
 
 def layers(judged: Sequence[Judged]) -> list[list[int]]:
     """Sort indices into fronts: the first is dominated by none, the second only by the first, and so on."""
-    dominated_by = [
-        sum(dominates(other, item) for other in judged) for item in judged
-    ]  # how many still stand before each
-    found: list[list[int]] = []
+    # How many of the items that are left dominate each.
+    dominated_by = [sum(dominates(other, item) for other in judged) for item in judged]
+    fronts: list[list[int]] = []
     left = set(range(len(judged)))
     while left:
         layer = sorted(index for index in left if dominated_by[index] == 0)
-        found.append(layer)
+        fronts.append(layer)
         left -= set(layer)
         for index in left:
             dominated_by[index] -= sum(dominates(judged[winner], judged[index]) for winner in layer)
-    return found
+    return fronts
 
 
 def crowding(judged: Sequence[Judged], layer: Sequence[int]) -> dict[int, float]:
-    """Return how lonely each member of a layer is; the ends are the loneliest."""
+    """Return the crowding distance of each member of a layer: infinite at both ends, small where it is crowded."""
     distance = dict.fromkeys(layer, 0.0)
     for values in ({i: judged[i].quality for i in layer}, {i: judged[i].cost for i in layer}):
         order = sorted(layer, key=lambda index: (values[index], index))
@@ -56,9 +55,9 @@ def crowding(judged: Sequence[Judged], layer: Sequence[int]) -> dict[int, float]
 
 
 def survivors(judged: Sequence[Judged], count: int) -> list[Judged]:
-    """Return the best `count`, best first: by layer, then by loneliness, then by age."""
+    """Return the best `count`, best first: by layer, then by crowding distance, then by age."""
     order: list[int] = []
     for layer in layers(judged):
-        lonely = crowding(judged, layer)
-        order += sorted(layer, key=lambda index: (-lonely[index], index))
+        distance = crowding(judged, layer)
+        order += sorted(layer, key=lambda index: (-distance[index], index))
     return [judged[index] for index in order[:count]]

@@ -1,4 +1,7 @@
-"""Search by gradients as a job: train a relaxed supernet, then choose. Resumable at every step, the same for a seed."""
+"""Search by gradients as a job: train a relaxed supernet, then judge a shortlist and choose.
+
+It can be resumed after every step, and gives the same result for the same seed.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +22,25 @@ from segtailor.data.batches import Batches
 from segtailor.nets.network import initialise
 from segtailor.nets.relax import straight_through
 from segtailor.nets.supernet import keep_only
-from segtailor.strategies.choosing import Candidate, Choosing
+from segtailor.strategies.candidates import ArchitecturePrices
+from segtailor.strategies.choosing import Choosing, Shortlisted
+from segtailor.strategies.evaluators.shared import SharedJudge
 from segtailor.strategies.gradient_settings import Gradient, Pass
-from segtailor.strategies.halved_pixels import (
-    FIRST_STREAM,
-    FIT_STREAM,
-    JUDGE_STREAM,
-    half_batches,
-    halved_pixels,
-)
-from segtailor.strategies.prices import ArchitecturePrices
+from segtailor.strategies.halves import FIRST_STREAM, FIT_STREAM, JUDGE_STREAM, half_batches, halved_pixels
 from segtailor.strategies.roles import mixed_seed
 from segtailor.strategies.saved_supernet import facts_of, save_supernet
-from segtailor.strategies.shared_judge import SharedJudge
 from segtailor.strategies.steering import descent_of
 from segtailor.strategies.supernet_engine import SupernetEngine, plain
-from segtailor.strategies.telling import Warnings
 from segtailor.strategies.trajectory import (
+    SearchWarnings,
     advice,
     collapsed,
     entropies,
     expected_depths,
-    hopeless,
     inert,
     record,
     too_slow,
+    unlikely_operators,
 )
 from segtailor.training import device as devices
 from segtailor.training.optimiser import load_optimiser, optimiser_state
@@ -51,10 +48,12 @@ from segtailor.training.pace import Allowance, Pace
 from segtailor.training.state import read_state, write_state
 from segtailor.training.threads import Threads, chosen_threads
 
-SAVING = 0.1  # the most that checkpoints at marks may take of the time
-PREPARING = 0.5  # the most that training weights alone may take of a time that is given
-FEWEST_JUDGED = 2  # of a shortlist, late or not: the likeliest network, and its form within the budget
-SEARCHING = 0.85  # of the time that is left is for steps, the rest for judging
+MAX_SAVING_SHARE = 0.1  # of the time for checkpoints at marks
+MAX_PRETRAINING_SHARE = 0.5  # of a time limit for training weights alone
+STEPS_SHARE = 0.85  # of the remaining time for steps; the rest is for judging
+MIN_JUDGED = (
+    2  # of a shortlist, even after the time limit: the most likely network, and its form within the budget
+)
 
 
 class GradientSearch:
@@ -102,18 +101,18 @@ class GradientSearch:
         self._interval = max(1, self._total // settings.marks)
         self._descent = descent_of(problem, settings)
         self._engine.steering.gain = settings.cost.adapt / self._total
-        self._prepared = self._done = 0
+        self._pretrained = self._done = 0
         self._allowance = Allowance(settings.fit.seconds)
         self._quality: float | None = None
-        self._warnings = Warnings()
+        self._warnings = SearchWarnings()
         self._warnings.add(too_slow(settings.logits.lr, self._learning_steps))
         self._saved, self._save_seconds = -math.inf, 0.0
         self.trajectory: list[dict[str, Json]] = []
         self.judged: dict[str, list[float]] = {role: [] for role in self._engine.roles.names}
-        self._settled: dict[str, list[Candidate]] = {}
+        self._final_shortlists: dict[str, list[Shortlisted]] = {}
 
     def steps(self) -> Iterator[Step]:
-        """Prepare weights, search, then choose, yielding a record about twice a second and at every mark."""
+        """Pretrain weights, search, then choose; yield a progress record about twice a second and at every mark."""
         with chosen_threads(self._device, fixed=self._settings.fit.deterministic) as threads:
             self._allowance.begin()
             yield from self._train(threads)
@@ -121,20 +120,22 @@ class GradientSearch:
 
     def _train(self, threads: Threads) -> Iterator[Step]:
         pace = Pace()
-        while self._prepared < self._ahead:
-            self._prepare()
-            at_mark = self._prepared % self._interval == 0 or self._prepared == self._ahead
-            if at_mark or pace.due(self._prepared):
-                step = Step(phase="pretrain", done=self._prepared, total=self._ahead, metrics=self._report())
+        while self._pretrained < self._ahead:
+            self._pretrain()
+            at_mark = self._pretrained % self._interval == 0 or self._pretrained == self._ahead
+            if at_mark or pace.due(self._pretrained):
+                step = Step(
+                    phase="pretrain", done=self._pretrained, total=self._ahead, metrics=self._report()
+                )
                 seconds = pace.seconds()
-                told = threads.observe(steps=self._prepared - pace.since, seconds=seconds)
+                told = threads.observe(steps=self._pretrained - pace.since, seconds=seconds)
                 if (
                     self._allowance.seconds is not None
-                    and self._allowance.spent > PREPARING * self._allowance.seconds
+                    and self._allowance.spent > MAX_PRETRAINING_SHARE * self._allowance.seconds
                 ):
-                    self._ahead = self._prepared
+                    self._ahead = self._pretrained
                 yield replace(step, checkpoint=at_mark, message=told or self._warnings.news())
-                pace.rest(self._prepared, seconds=seconds)
+                pace.rest(self._pretrained, seconds=seconds)
         if not self.trajectory:
             self._mark()
         pace = Pace(self._done)
@@ -153,11 +154,11 @@ class GradientSearch:
                 pace.rest(self._done, seconds=seconds)
 
     def _shorten(self) -> None:
-        """Plan fewer steps where the machine is too slow for all of them and for judging what they lead to."""
+        """Plan fewer steps if the machine is too slow for all of them and for judging afterwards."""
         fit = self._settings.fit
         planned = fit.total(self._fit.steps_per_epoch)
         least = min(fit.least_steps, planned)
-        self._total = self._allowance.total(self._done, planned, least=least, share=SEARCHING)
+        self._total = self._allowance.total(self._done, planned, least=least, share=STEPS_SHARE)
 
     def save(self, folder: Path) -> None:
         """Write the whole state."""
@@ -173,7 +174,7 @@ class GradientSearch:
         }
         counters: dict[str, Any] = {
             "done": self._done,
-            "prepared": self._prepared,
+            "prepared": self._pretrained,
             "ahead": self._ahead,
             "total": self._total,
             "seconds": self._allowance.spent,
@@ -206,7 +207,7 @@ class GradientSearch:
             if self._descent is not None:
                 self._descent.first = counters["descent"]
             self._done, self._quality = int(counters["done"]), counters["quality"]
-            self._prepared, engine.most = int(counters["prepared"]), counters.get("most")
+            self._pretrained, engine.most = int(counters["prepared"]), counters.get("most")
             self._ahead, self._total = counters.get("ahead", self._ahead), counters.get("total", self._total)
             self._allowance.begin(float(counters.get("seconds", 0.0)))
             self._warnings.restore(list(counters["warnings"]))
@@ -232,7 +233,7 @@ class GradientSearch:
         return {
             **first,
             "unit": self._problem.cost.unit,
-            "failed": 0,  # a network that the supernet holds is always judged
+            "failed": 0,  # a network of the supernet can always be judged
             "roles": {role: found for role, found in outcomes.items() if found is not first},
             "warnings": list(self._warnings.all),
             "skipped": self._engine.guard.tally().skipped,
@@ -240,7 +241,7 @@ class GradientSearch:
         }
 
     def save_supernet(self, folder: Path) -> None:
-        """Write the trained supernet, from which trials can judge architectures without training."""
+        """Write the trained supernet, with which trials can judge architectures without training."""
         facts = facts_of(self._problem, self._settings, remaining=self._engine.supernet.remaining())
         save_supernet(folder, facts, self._engine.module)
 
@@ -259,11 +260,11 @@ class GradientSearch:
     @property
     def _worth_saving(self) -> bool:
         since = time.perf_counter() - self._saved
-        return self._done == self._total or SAVING * since >= self._save_seconds
+        return self._done == self._total or MAX_SAVING_SHARE * since >= self._save_seconds
 
     @property
     def _learning_steps(self) -> int:
-        """How many steps move operators, or whatever there is to decide."""
+        """The number of steps after the shortest warm-up, in which logits move."""
         groups = {decision.group for decision in self._problem.space.decisions}
         warmup = min(self._settings.learning(group).warmup for group in groups)
         return round(self._total * (1 - warmup))
@@ -275,32 +276,36 @@ class GradientSearch:
         share = self._done / self._total
         return {group for group in groups if share >= self._settings.learning(group).warmup}
 
-    def _prepare(self) -> None:
-        """Train weights alone, each step with the logits of another role as they were at first."""
+    def _pretrain(self) -> None:
+        """Train weights alone; the roles take turns, with their initial logits."""
         first, batches = self._settings.pretraining, self._first
         if first is None or batches is None:
             return
         per_epoch = batches.steps_per_epoch
-        factor = first.fit.schedule.factor(self._prepared, total=self._ahead, steps_per_epoch=per_epoch)
+        factor = first.fit.schedule.factor(self._pretrained, total=self._ahead, steps_per_epoch=per_epoch)
         names = self._engine.roles.names
-        role = names[self._prepared % len(names)]
+        role = names[self._pretrained % len(names)]
         message = self._engine.step(
-            batches.at(self._prepared),
-            number=2 * (self._total + self._prepared),
+            batches.at(self._pretrained),
+            number=2 * (self._total + self._pretrained),
             temperature=self._settings.temperature.start,
             rate=first.fit.lr * factor,
             learning=set(),
             turns=[Pass(role=role, widths=widths) for widths in first.widths],
         )
         self._warnings.add(message)
-        self._prepared += 1
+        self._pretrained += 1
 
     def _advance(self) -> None:
         """Take one step: both together on one batch, or logits on the other half and then weights."""
         fit, engine, number = self._settings.fit, self._engine, 2 * self._done
         factor = fit.schedule.factor(self._done, total=self._total, steps_per_epoch=self._fit.steps_per_epoch)
         learning = self.learning
-        goal = None if self._descent is None else self._descent.goal(self._done / self._total, self._greatest)
+        goal = (
+            None
+            if self._descent is None
+            else self._descent.goal(self._done / self._total, self._greatest_cost)
+        )
         step = partial(engine.step, temperature=self.temperature, goal=goal)
         if self._settings.updates == "alternating":
             if learning:
@@ -316,36 +321,39 @@ class GradientSearch:
             costs = [self._prices(arch) for name in paying for _, arch in self._shortlist(name)]
             engine.steering.into(window, [cost / limit for cost in costs])
 
-    def _greatest(self) -> float:
+    def _greatest_cost(self) -> float:
         return self._engine.greatest_cost().item()
 
     def _report(self) -> dict[str, float]:
         loss, skipped, row = self._engine.report()
-        lost = not math.isfinite(loss)  # not one good step since the last report
-        if row >= self._settings.fit.patience or (lost and self._done == self._total):
+        no_good_step = not math.isfinite(loss)  # since the last report
+        if row >= self._settings.fit.patience or (no_good_step and self._done == self._total):
             raise SearchProblem(
                 f"the supernet diverged: {row} step(s) in a row up to step {self._done} had a loss or gradient that is "
                 "not finite. They changed nothing, and the last checkpoint is kept: lower fit.lr or logits.lr, set "
                 "fit.clip (e.g. 5) or use fp32, and start again."
             )
         metrics = {"temperature": self.temperature, "skipped": float(skipped)}
-        return metrics if lost else {**metrics, "loss": loss}
+        return metrics if no_good_step else {**metrics, "loss": loss}
 
     def _mark(self) -> dict[str, float]:
-        """Record the distribution, remove what is hopeless, judge when it is time; return metrics of the first role."""
+        """Record the distribution, remove unlikely operators, judge if it is due; return metrics."""
         self._remove()
         engine, settings = self._engine, self._settings
         weight = float(engine.cost_weight())
         roles: dict[str, Json] = {}
         metrics: dict[str, float] = {}
-        for role, found in self.probabilities.items():
+        for role, table in self.probabilities.items():
             decisions = engine.supernet.decisions
-            own = {"cost": engine.expected_cost(role).item()}
-            own |= {f"entropy_{name}": value for name, value in entropies(decisions, found).items()}
-            own |= {f"expected_{name}": value for name, value in expected_depths(decisions, found).items()}
-            roles[role] = {**own, "probabilities": record(found)}
-            metrics |= own if role == engine.roles.names[0] else {f"{role}_{k}": v for k, v in own.items()}
-            what = collapsed(decisions, found, idle=settings.idle, above=settings.collapse)
+            figures = {"cost": engine.expected_cost(role).item()}
+            figures |= {f"entropy_{name}": value for name, value in entropies(decisions, table).items()}
+            figures |= {
+                f"expected_{name}": value for name, value in expected_depths(decisions, table).items()
+            }
+            roles[role] = {**figures, "probabilities": record(table)}
+            is_first = role == engine.roles.names[0]
+            metrics |= figures if is_first else {f"{role}_{name}": value for name, value in figures.items()}
+            what = collapsed(decisions, table, idle=settings.idle, above=settings.collapse)
             self._warnings.add(advice(what, weight=weight))
         every = self._interval * settings.judge_every
         if every and self._done and self._done % every == 0:
@@ -361,14 +369,16 @@ class GradientSearch:
         return {**metrics, "cost_weight": weight, "candidates": float(left)}
 
     def _remove(self) -> None:
-        """Drop operators that no role gives a chance; the most likely of each decision always stays."""
+        """Remove operators that are unlikely for every role; the most likely of each decision always stay."""
         if not self._settings.remove_below or "op" not in self.learning:
             return
         left = self._engine.supernet.remaining()
         tables = list(self.probabilities.values())
-        doomed = hopeless(self._engine.supernet.decisions, tables, left, below=self._settings.remove_below)
-        if doomed:
-            self._engine.remove(doomed)
+        unlikely = unlikely_operators(
+            self._engine.supernet.decisions, tables, left, below=self._settings.remove_below
+        )
+        if unlikely:
+            self._engine.remove(unlikely)
 
     def _choose(self) -> Iterator[Step]:
         """Judge the shortlist of every role, one architecture after the other."""
@@ -378,8 +388,8 @@ class GradientSearch:
             self._warnings.add(advice(idle, weight=float(self._engine.cost_weight())))
             candidates = self._shortlist(role)
             while len(self.judged[role]) < len(candidates):
-                if len(self.judged[role]) >= FEWEST_JUDGED and self._allowance.over:
-                    self._settled[role] = candidates = candidates[: len(self.judged[role])]
+                if len(self.judged[role]) >= MIN_JUDGED and self._allowance.over:
+                    self._final_shortlists[role] = candidates = candidates[: len(self.judged[role])]
                     break
                 candidate = candidates[len(self.judged[role])]
                 _, arch = candidate
@@ -396,8 +406,8 @@ class GradientSearch:
                     checkpoint=count == len(candidates),
                 )
 
-    def _judged(self, role: str, candidate: Candidate) -> float:
-        """Judge an architecture by itself, or the supernet's output that stands for it, at its likeliest widths."""
+    def _judged(self, role: str, candidate: Shortlisted) -> float:
+        """Judge an architecture as a network, or by its output of the supernet at the most likely widths."""
         output, arch = candidate
         if output is None:
             return self._judge(arch)
@@ -410,12 +420,12 @@ class GradientSearch:
         return self._judge.output(output, weights)
 
     def _pays(self, role: str) -> bool:
-        """Tell whether a role pays for its cost, and so has a budget."""
+        """Tell whether a role has a cost term, and so a budget."""
         return next(row for row in self._settings.roles if row.name == role).cost > 0
 
-    def _shortlist(self, role: str) -> list[Candidate]:
-        """Return what there is to choose among; once the search has ended, that is settled."""
-        if role not in self._settled:
+    def _shortlist(self, role: str) -> list[Shortlisted]:
+        """Return the architectures to choose from; they are fixed once the search has ended."""
+        if role not in self._final_shortlists:
             seed = mixed_seed(self._problem.seed, 2, list(self.judged).index(role))
             samples, limited = self._settings.choice.samples, self._pays(role)
             found = self._choosing.shortlist(
@@ -423,8 +433,8 @@ class GradientSearch:
             )
             if self._done < self._total:
                 return found
-            self._settled[role] = found
-        return self._settled[role]
+            self._final_shortlists[role] = found
+        return self._final_shortlists[role]
 
     def _to_choose(self, role: str) -> Mapping[str, list[float]]:
         return plain(self._engine.roles.to_choose(role))

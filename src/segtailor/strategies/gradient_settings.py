@@ -1,29 +1,38 @@
-"""Everything that separates one gradient search from another, as frozen values: papers are rows of these."""
+"""The settings of a gradient search, and what is refused before it starts.
+
+Everything that differs between the published gradient searches is a value here, so that a paper is one `Gradient`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from segtailor.core.errors import Unsupported
+from segtailor.core.errors import DataProblem, InvalidArchitecture, MissingCost, Unsupported
 from segtailor.core.job import Job
-from segtailor.core.space import Group
+from segtailor.core.space import Group, Picks
 from segtailor.core.strategy import STRATEGIES, Problem, SearchProblem
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import Augment
 from segtailor.nets.relax import Mode, geometric, linear
 from segtailor.nets.slim import Widths
 from segtailor.nets.supernet import SupernetSettings
+from segtailor.strategies.candidates import ArchitecturePrices
 from segtailor.training.settings import FitSettings
 
+if TYPE_CHECKING:
+    pass
+
+
 SHAPES = {"geometric": geometric, "linear": linear}
+MAX_ROUNDS = 3  # through all decisions, when looking for the cheapest network
 
 
 @dataclass(frozen=True, kw_only=True)
 class Temperature:
-    """From `start` to `end` over the search, moved at every step or once per epoch."""
+    """The temperature of the relaxation: from `start` to `end` over the search, changed every step or every epoch."""
 
     start: float = 5.0
     end: float = 1.0
@@ -47,8 +56,9 @@ class Temperature:
 class Learning:
     """How the decisions of one group are learned.
 
-    `warmup` is the share of the search during which their logits stay as they are while weights train on draws from
-    them; `cost` the group's share in the cost term. `hard` runs the largest weight of a draw alone, straight-through.
+    `warmup` is the share of the search during which their logits stay fixed while weights train on draws from them.
+    `cost` is the group's share in the cost term. `hard` runs only the option with the largest weight of a draw, with
+    straight-through gradients.
     """
 
     warmup: float = 0.0
@@ -69,13 +79,13 @@ class CostTerm:
     `absolute`, `weight * cost` in the cost's own unit.
 
     `of` says whether the expectation is taken over `probabilities` (no noise, no temperature) or over the `sampled`
-    soft weights. `whole` counts everything, also what the paper lets go free. With `adapt` the weight follows a path of
-    the expected cost down to the budget: it grows while the cost is above that path and shrinks while it is below, by
-    exp(adapt / 10) in a whole search where it is a tenth of the path; 20 is usual.
-    With a `window`, two shares of the budget, it is halved after an epoch in which a network that would be chosen costs
-    no more than the lower, else doubled where one costs no less than the upper (FasterSeg's release). Where groups pay
-    different shares, a group pays through its own decisions, the `others` staying as they are now (`current`) or being
-    `neutral`: all options alike, of ordered ones the last.
+    soft weights. `whole` counts everything, also the parts that the paper leaves out. With `adapt` the expected cost is
+    led along a path down to the budget: the weight grows while the cost is above that path and shrinks while it is
+    below, over a whole search by exp(adapt / 10) if the cost is off by a tenth; 20 is usual.
+    With a `window`, two shares of the budget, the weight is halved after an epoch in which a network that would be
+    chosen costs no more than the lower share, else doubled if one costs no less than the upper (FasterSeg's release).
+    If groups have different shares in the cost term, each is charged for its own decisions, while the `others` stay as
+    they are now (`current`) or are `neutral`: all options alike, or the last option of ordered decisions.
     """
 
     weight: float = 0.1
@@ -101,7 +111,7 @@ class CostTerm:
 
 @dataclass(frozen=True, kw_only=True)
 class LogitOptimiser:
-    """Adam for the logits, which start as a normal draw of deviation `spread` around 0."""
+    """Adam for the logits; they start as normal draws around 0 with standard deviation `spread`."""
 
     lr: float = 0.01
     betas: tuple[float, float] = (0.9, 0.999)
@@ -115,10 +125,10 @@ class LogitOptimiser:
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """One set of logits on the supernet, e.g. a student, or a teacher that costs nothing (`cost` 0).
+    """One set of logits on the supernet, e.g. a student, or a teacher without a cost term (`cost` 0).
 
-    `fixed` decisions, named themselves or by their group, have one option throughout; -1 is the last. Options in
-    `never` are searched like all others, but not chosen.
+    `fixed` gives decisions, by their name or their group, one option for the whole search; -1 is the last. Options in
+    `never` are searched like all others, but not chosen in the end.
     """
 
     name: str
@@ -129,9 +139,9 @@ class Role:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """One pass through the supernet: with the weights of a role, all widths being its own, the least, most or random.
+    """One pass through the supernet with the weights of a role; all widths are its own, the least, most or random.
 
-    Widths that a role fixes by name stay.
+    Widths that a role fixes by name do not change.
     """
 
     role: str
@@ -140,9 +150,9 @@ class Pass:
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining:
-    """Training of shared weights before the search, at the first logits: at each step one pass for each of `widths`.
+    """Training of shared weights before the search, at the initial logits: each step has one pass for each of `widths`.
 
-    The roles take turns, so that what is theirs alone is trained, too.
+    The roles alternate, so that weights that only one of them uses are trained as well.
     """
 
     fit: FitSettings = field(default_factory=FitSettings)
@@ -159,10 +169,10 @@ class Pretraining:
 class Choice:
     """How the architecture is chosen in the end.
 
-    The most likely one, made affordable where there is a budget, and `samples` draws from the distribution are judged
-    with the supernet's weights on the held-out half (its first `images`); the front of quality and cost is kept and the
-    objective decides. Statistics of norms are measured again on `recalibrate` training batches, 0 for never.
-    A space whose supernet judges its `alternatives` has only these to choose from; images are resized by `scale` then.
+    The most likely one, changed to meet the budget if there is one, and `samples` draws from the distribution are
+    judged with the supernet's weights on the held-out half (its first `images`). The front of quality and cost is
+    recorded and the objective decides. Statistics of norms are measured again on `recalibrate` training batches, 0 for
+    never. A space whose supernet judges its own `alternatives` chooses among these; images are then resized by `scale`.
     """
 
     samples: int = 0
@@ -185,12 +195,12 @@ class Gradient:
     """Learn architecture and shared weights together, by gradients through a relaxed supernet.
 
     `fit` trains the weights and gives the length, batch, precision and loss of the search. `alternating` updates learn
-    logits on the half that trains no weight, `joint` ones both on the same batches. `learn` holds for all decision
-    groups but those in `groups`. Candidates below the probability `remove_below` are dropped. The search is recorded
-    `marks` times, and every `judge_every` marks the most likely architecture is judged on the held-out half.
-    `idle` options above the probability `collapse` in every decision that has one count as a collapsed search.
-    Every update adds up the losses of all `passes`, by default one of each role. `record` turns a step into one unit of
-    work for the device, where it can (CUDA graphs): for supernets that never wait for it.
+    logits on the half that trains no weights, `joint` updates learn both on the same batches. `learn` holds for all
+    decision groups except those in `groups`. Options below the probability `remove_below` are removed. The trajectory
+    is recorded `marks` times; every `judge_every` marks the most likely architecture is judged on the held-out half.
+    The search counts as collapsed if `idle` options exceed the probability `collapse` in every decision that has one.
+    Every update sums the losses of all `passes`, by default one per role. `record` runs a step as one CUDA graph where
+    the device can, for supernets that never wait for it.
     """
 
     fit: FitSettings = field(default_factory=FitSettings)
@@ -224,10 +234,12 @@ class Gradient:
             raise SearchProblem("marks must be 1 or more, judge_every 0 (only at the end) or more.")
         names = [role.name for role in self.roles]
         if not names or len(set(names)) != len(names):
-            raise SearchProblem(f"roles: {names}; give at least one, each with a name of its own.")
-        strangers = sorted({turn.role for turn in self.passes} - set(names))
-        if strangers:
-            raise SearchProblem(f"passes: there is no role '{strangers[0]}'; roles are {', '.join(names)}.")
+            raise SearchProblem(f"roles: {names}; give at least one, each with a different name.")
+        unknown_roles = sorted({turn.role for turn in self.passes} - set(names))
+        if unknown_roles:
+            raise SearchProblem(
+                f"passes: there is no role '{unknown_roles[0]}'; roles are {', '.join(names)}."
+            )
         if self.record and (self.mode != "soft" or (self._draws_hard and not self.supernet.masked)):
             raise Unsupported(
                 "record: choices that the host must know end a recording; set supernet.masked, mode soft."
@@ -250,8 +262,6 @@ class Gradient:
 
     def check(self, problem: Problem) -> None:
         """Refuse what cannot work, before any work."""
-        from segtailor.strategies.gradient_check import check_gradient
-
         check_gradient(self, problem)
 
     def job(self, problem: Problem) -> Job:
@@ -262,7 +272,7 @@ class Gradient:
 
 
 def _check_fit(fit: FitSettings) -> None:
-    """Refuse settings of a training that a search has no use for."""
+    """Refuse training settings that a search does not use."""
     unused = {"ema": fit.ema, "distill": fit.distill, "compile": fit.compile, "sync_bn": fit.sync_bn}
     for name, value in unused.items():
         if value:
@@ -271,3 +281,101 @@ def _check_fit(fit: FitSettings) -> None:
         raise Unsupported("fit.precision: fp16 needs loss scaling, which a search does not do; use bf16.")
     if fit.loss.balance:
         raise Unsupported("fit.loss.balance is not part of a gradient search; give class_weights instead.")
+
+
+def check_gradient(settings: Gradient, problem: Problem) -> None:
+    """Refuse a space without supernet, a cost that is not additive or incomplete, missing data, too small a budget."""
+    kind = type(problem.space).__name__
+    if not (hasattr(problem.space, "supernet") and hasattr(problem.space, "discretise")):
+        raise Unsupported(
+            f"the space {kind} has no supernet, which a gradient search needs; use a trial strategy "
+            "(random, evolution), or the space inverted_residual, hyper_cell or multi_resolution."
+        )
+    if not hasattr(problem.cost, "price"):
+        raise Unsupported(
+            f"the cost {type(problem.cost).__name__} prices whole networks only, and a gradient search needs the price "
+            "of single operators; use MACs, parameters or a calibrated latency table, or a trial strategy."
+        )
+    _check_data(problem)
+    _check_prices(problem)
+    if settings.choice.samples and hasattr(problem.space, "alternatives"):
+        raise Unsupported(
+            f"choice.samples: the supernet of {kind} judges its own alternatives; set samples to 0."
+        )
+    if settings.cost.adapt > 0 and problem.limit is None:
+        raise Unsupported(
+            "cost.adapt steers towards a budget, and there is none; give a budget or set adapt to 0."
+        )
+    if settings.cost.adapt > 0 and settings.record and hasattr(problem.space, "alternatives"):
+        raise Unsupported(
+            f"cost.adapt: {kind} prices the networks it derives at every step, on the host, which ends a recording; "
+            "steer by cost.window instead, or set record to false."
+        )
+    known = {decision.group for decision in problem.space.decisions}
+    for group in settings.groups:
+        if group not in known:
+            raise Unsupported(
+                f"groups: the space {kind} has no '{group}' decisions; it has {', '.join(sorted(known))}."
+            )
+    _check_budget(problem)
+
+
+def cheapest(problem: Problem) -> tuple[float, Picks]:
+    """Return the cheapest architecture found by improving one decision after the other."""
+    prices = ArchitecturePrices(problem)
+    space = problem.space
+    picks = {decision.name: 0 for decision in space.decisions}
+    best = _price(prices, problem, picks)
+    for _ in range(MAX_ROUNDS):
+        before = best
+        for decision in space.decisions:
+            for option in range(len(decision.options)):
+                other = {**picks, decision.name: option}
+                price = _price(prices, problem, other)
+                if price < best:
+                    best, picks = price, other
+        if best == before:
+            break
+    return best, picks
+
+
+def _price(prices: ArchitecturePrices, problem: Problem, picks: Picks) -> float:
+    try:
+        return prices(problem.space.architecture(picks))
+    except InvalidArchitecture:  # does not fit the image
+        return math.inf
+
+
+def _check_data(problem: Problem) -> None:
+    if problem.data is None:
+        raise Unsupported("a gradient search trains on data, and the problem has none; give a dataset.")
+    fit, judge = len(problem.data.fit), len(problem.data.judge)
+    if fit < 1 or judge < 1:
+        raise DataProblem(
+            f"the training split has halves of {fit} and {judge} images; one half trains weights, the other judges, so "
+            "each needs at least 1. Add images."
+        )
+
+
+def _check_prices(problem: Problem) -> None:
+    """Look up every call once, so that a missing entry of a table is found before the search starts."""
+    price = problem.cost.price  # type: ignore[attr-defined]
+    for call in problem.space.calls(problem.image, problem.task.outputs):
+        value = price(call)
+        if not (math.isfinite(value) and value >= 0):
+            raise MissingCost(
+                f"the cost of {call.op} is {value} {problem.cost.unit}; a cost must be a finite number of at least 0. "
+                "Calibrate again."
+            )
+
+
+def _check_budget(problem: Problem) -> None:
+    if problem.limit is None:
+        return
+    least, _ = cheapest(problem)
+    if least > problem.limit:
+        unit = problem.cost.unit
+        raise SearchProblem(
+            f"the budget of {problem.limit:g} {unit} is below the cheapest network of this space, {least:.4g} {unit}. "
+            "Raise the budget, shrink the image or choose a smaller space."
+        )

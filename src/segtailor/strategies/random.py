@@ -1,4 +1,4 @@
-"""Random search: the baseline every other strategy has to beat."""
+"""Random search: the baseline for all other strategies."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from random import Random
 from segtailor.core.codec import Json
 from segtailor.core.job import Job
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem
-from segtailor.strategies.draws import Draws
-from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import ArchitecturePrices
-from segtailor.strategies.trial_strategy import all_failed, check_at_least, check_trials
+from segtailor.strategies.candidates import ArchitecturePrices, Draws
+from segtailor.strategies.trial_strategy import Halving, all_failed, check_at_least, check_trials
 from segtailor.strategies.trials import TrialSearch
 
 
@@ -36,12 +34,12 @@ class RandomSearch:
         return TrialSearch(self, problem)
 
     def begin(self, problem: Problem, prices: ArchitecturePrices) -> RandomState:
-        """Return a fresh state."""
+        """Return a new state."""
         return RandomState(self, Draws(problem, prices, Random(problem.seed)))
 
 
 class RandomState:
-    """One batch of everything: nothing is learned on the way."""
+    """All candidates are one batch: nothing is learned from results."""
 
     def __init__(self, settings: RandomSearch, draws: Draws) -> None:
         self.expected: int | None = settings.trials
@@ -49,7 +47,7 @@ class RandomState:
         self._asked = False
 
     def ask(self) -> Sequence[Candidate]:
-        """Return all candidates, fewer where the space has fewer."""
+        """Return all candidates, fewer if the space has fewer."""
         if self._asked:
             return ()
         self._asked = True
@@ -58,7 +56,7 @@ class RandomState:
         return batch
 
     def tell(self, judged: Sequence[Judged]) -> None:
-        """Accept the results; that all failed is an error."""
+        """Accept the results; it is an error if all trials failed."""
         if not any(item.done for item in judged):
             raise all_failed(judged, "trials")
 

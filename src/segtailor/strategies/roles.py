@@ -1,4 +1,4 @@
-"""Sets of logits on one supernet: from logits to probabilities and to the weights that drive it."""
+"""The logits of a gradient search: one set per role, and the probabilities and weights they give."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Roles:
         self.device = device
         self.names = tuple(role.name for role in settings.roles)
         self._sizes = [len(decision.options) for decision in self.decisions]
-        start = random(seed, len(self.names), sum(self._sizes), stream=0, deviation=settings.logits.spread)
+        start = normal_table(
+            seed, len(self.names), sum(self._sizes), stream=0, deviation=settings.logits.spread
+        )
         self.logits = {
             role: {
                 decision.name: nn.Parameter(row.clone().to(device))
@@ -35,7 +37,7 @@ class Roles:
             }
             for role, rows in zip(self.names, start, strict=True)
         }
-        self._gone = {
+        self._removed = {
             decision.name: torch.zeros(len(decision.options), device=device) for decision in self.decisions
         }
         self.fixed = {role.name: _fixed(role, self.decisions) for role in settings.roles}
@@ -54,16 +56,16 @@ class Roles:
         return [row for rows in self.logits.values() for row in rows.values()]
 
     def keep(self, options: Mapping[str, Sequence[int]]) -> None:
-        """Give all other options the probability 0 from now on."""
+        """Give all options except these the probability 0 from now on."""
         for name, left in options.items():
-            gone = torch.full_like(self._gone[name], -torch.inf)
-            gone[list(left)] = 0
-            self._gone[name] = gone
+            removed = torch.full_like(self._removed[name], -torch.inf)
+            removed[list(left)] = 0
+            self._removed[name] = removed
 
     def probabilities(self, role: str) -> dict[str, Tensor]:
-        """Return the distribution of a role, without noise and temperature."""
-        found = {name: softmax(row + self._gone[name]) for name, row in self.logits[role].items()}
-        return found | {name: self._rows[name][option] for name, option in self.fixed[role].items()}
+        """Return the distribution of a role, without noise or temperature."""
+        rows = {name: softmax(row + self._removed[name]) for name, row in self.logits[role].items()}
+        return rows | {name: self._rows[name][option] for name, option in self.fixed[role].items()}
 
     def to_choose(self, role: str) -> dict[str, Tensor]:
         """Return the distribution without the options that a role never chooses."""
@@ -77,7 +79,7 @@ class Roles:
         return found
 
     def definite(self, role: str, widths: Widths) -> dict[str, int | None]:
-        """Return the options that are known before any draw; None where one is drawn uniformly."""
+        """Return decisions whose option is known before any draw; None means that it is drawn uniformly."""
         known: dict[str, int | None] = dict(self.fixed[role])
         if widths == "own":
             return known
@@ -89,7 +91,7 @@ class Roles:
         return known
 
     def noise(self, *, seed: int, images: int | None) -> Tensor:
-        """Draw what all decisions of a pass need, in one transfer; it is the CPU's, so every device searches alike."""
+        """Draw the noise for all decisions of a pass on the CPU, so that it is the same for every device."""
         generator = torch.Generator().manual_seed(seed)
         rows = 1 if images is None else images
         return gumbel_noise((rows, sum(self._sizes)), generator=generator).to(self.device, non_blocking=True)
@@ -103,7 +105,7 @@ class Roles:
         images: int | None,
         widths: Widths = "own",
     ) -> dict[str, Tensor]:
-        """Relax the logits of a role, with noise where its group wants it; `images` draws for each image."""
+        """Return soft weights of a role, with noise if the group uses it; with `images`, one draw for each image."""
         soft = {}
         definite = self.definite(role, widths)
         for decision, part in zip(self.decisions, torch.split(noise, self._sizes, dim=1), strict=True):
@@ -112,7 +114,7 @@ class Roles:
                 option = definite[name]
                 soft[name] = straight_through(part[0]) if option is None else self._rows[name][option]
                 continue
-            row = self.logits[role][name] + self._gone[name]
+            row = self.logits[role][name] + self._removed[name]
             learning = self.settings.learning(decision.group)
             if learning.relaxation == "gumbel":
                 row = row + (part[0] if images is None else part)
@@ -124,16 +126,16 @@ class Roles:
         return soft
 
     def neutral(self) -> dict[str, Tensor]:
-        """Return weights that prefer nothing: all options alike, of ordered ones the last."""
+        """Return weights without preference: all options alike, or the last option of ordered decisions."""
         return {
             decision.name: self._rows[decision.name][-1]
             if decision.ordered
-            else torch.full_like(self._gone[decision.name], 1 / len(decision.options))
+            else torch.full_like(self._removed[decision.name], 1 / len(decision.options))
             for decision in self.decisions
         }
 
     def freeze(self, learning: Collection[Group]) -> None:
-        """Drop the gradients of all groups but some, so that the optimiser leaves their logits alone."""
+        """Drop the gradients of all groups except those `learning`, so that the optimiser skips their logits."""
         for rows in self.logits.values():
             for decision in self.decisions:
                 if decision.group not in learning:
@@ -158,7 +160,7 @@ def _fixed(role: Role, decisions: Sequence[Decision]) -> dict[str, int]:
             raise SearchProblem(
                 f"role '{role.name}' fixes '{key}', which is neither decision nor group here."
             )
-    found = {}
+    options = {}
     for decision in decisions:
         option = role.fixed.get(decision.name, role.fixed.get(decision.group))
         if option is None:
@@ -168,16 +170,16 @@ def _fixed(role: Role, decisions: Sequence[Decision]) -> dict[str, int]:
             raise SearchProblem(
                 f"role '{role.name}' fixes '{decision.name}' at option {option}; there are {count}, counted from 0."
             )
-        found[decision.name] = option % count
-    return found
+        options[decision.name] = option % count
+    return options
 
 
 def mixed_seed(*parts: int) -> int:
-    """Mix numbers to one seed, so that every step has random numbers of its own and none needs saving."""
+    """Mix numbers to one seed, so that every step has its own random numbers and no state has to be saved."""
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
-def random(seed: int, rows: int, columns: int, *, stream: int, deviation: float) -> Tensor:
-    """Draw a table of normal numbers."""
+def normal_table(seed: int, rows: int, columns: int, *, stream: int, deviation: float) -> Tensor:
+    """Draw a table of normally distributed numbers."""
     generator = torch.Generator().manual_seed(mixed_seed(seed, stream))
     return deviation * torch.randn((rows, columns), generator=generator)

@@ -1,10 +1,14 @@
-"""A trained supernet on disk: weights as safetensors, and a description of what they were trained for."""
+"""A trained supernet on disk, and the search space that it still covers.
+
+Its folder holds the weights as safetensors and a description of what they were trained for.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +19,8 @@ from safetensors import SafetensorError
 from segtailor.core.atomic import new_folder, write_json
 from segtailor.core.codec import fingerprint, from_json, read_json, to_json
 from segtailor.core.errors import RunProblem, Unsupported
-from segtailor.core.plan import Shape
-from segtailor.core.space import SPACES, SearchSpace
+from segtailor.core.plan import OpCall, Plan, Shape
+from segtailor.core.space import SPACES, Architecture, Decision, Picks, SearchSpace, check_picks
 from segtailor.core.strategy import Halves, Problem
 from segtailor.core.task import Task
 from segtailor.nets.supernet import Supernet, keep_only
@@ -24,14 +28,15 @@ from segtailor.strategies.gradient_settings import Gradient
 
 FORMAT = 1
 DESCRIPTION, WEIGHTS = "supernet.json", "supernet.safetensors"
-SHOWN = 8  # class names in a message
+MAX_SHOWN_CLASSES = 8  # in a message
 
 
 @dataclass(frozen=True, kw_only=True)
 class SupernetFacts:
-    """What a supernet was trained for. `image` is the size that networks were priced at, `data` names both halves.
+    """What a supernet was trained for.
 
-    `remaining` are the options of every decision that were not removed; `weights` is the hash of the weights' file.
+    `image` is the size at which networks were priced, `data` the fingerprint of both halves of the training split.
+    `remaining` are the options of every decision that were not removed, `weights` is the SHA-256 of the weights' file.
     """
 
     space: str
@@ -47,24 +52,24 @@ class SupernetFacts:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the weights and with everything that is said about them."""
+        """Changes with the weights and with their description."""
         return fingerprint(to_json(self))
 
     @property
     def removed(self) -> bool:
-        """Whether the search dropped any option of the space; a supernet may also have decisions of its own."""
+        """Whether the search removed any option of the space; decisions of the supernet alone do not count."""
         rows = [row for row in self.build_space().decisions if row.name in self.remaining]
         return any(len(self.remaining[row.name]) < len(row.options) for row in rows)
 
     def build_space(self) -> SearchSpace:
-        """Return the space that the supernet holds."""
+        """Return the space that the supernet was built for."""
         return from_json(SPACES.get(self.space), self.settings, what=f"settings of space '{self.space}'")
 
 
 def facts_of(
     problem: Problem, settings: Gradient, *, remaining: Mapping[str, tuple[int, ...]]
 ) -> SupernetFacts:
-    """Return what there is to know about the supernet of a search."""
+    """Return the description of the supernet of a search."""
     return SupernetFacts(
         space=SPACES.name_of(type(problem.space)),
         settings=to_json(problem.space),
@@ -78,7 +83,7 @@ def facts_of(
 
 
 def save_supernet(folder: Path, facts: SupernetFacts, supernet: torch.nn.Module) -> None:
-    """Write both files, replacing what was there, completely or not at all."""
+    """Write both files, replacing earlier ones, completely or not at all."""
     state = {name: value.detach().cpu().contiguous().clone() for name, value in supernet.state_dict().items()}
     data = safetensors.torch.save(state)
     document = {**to_json(facts), "weights": hashlib.sha256(data).hexdigest()}
@@ -104,7 +109,7 @@ def read_facts(folder: Path) -> SupernetFacts:
 
 
 def load_supernet(folder: Path, facts: SupernetFacts) -> Supernet:
-    """Rebuild the supernet with its weights, on the CPU; files that do not belong together are refused."""
+    """Rebuild the supernet with its weights, on the CPU; weights that do not match the description are refused."""
     try:
         data = (folder / WEIGHTS).read_bytes()
         if hashlib.sha256(data).hexdigest() != facts.weights:
@@ -119,8 +124,8 @@ def load_supernet(folder: Path, facts: SupernetFacts) -> Supernet:
         supernet.load_state_dict(state)
     except (KeyError, RuntimeError) as problem:
         raise RunProblem(f"{folder}: the weights do not fit their description ({problem}).") from None
-    found: Supernet = supernet
-    return found
+    loaded: Supernet = supernet
+    return loaded
 
 
 def check_fits(
@@ -151,6 +156,55 @@ def check_fits(
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RemainingSpace:
+    """A space without the options that a supernet has lost, so that all of it can be judged with the weights.
+
+    `options` are the indices that are left of some decisions of `space`; architectures stay those of `space`.
+    """
+
+    space: SearchSpace
+    options: Mapping[str, tuple[int, ...]]
+
+    @property
+    def architecture_type(self) -> type:
+        """The architectures of the whole space."""
+        return self.space.architecture_type
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The decisions with the options that are left."""
+        return tuple(
+            replace(row, options=tuple(row.options[index] for index in self._left[row.name]))
+            for row in self.space.decisions
+        )
+
+    def architecture(self, picks: Picks) -> Architecture:
+        """Decode picks among the options that are left."""
+        check_picks(self.decisions, picks)
+        return self.space.architecture({name: self._left[name][index] for name, index in picks.items()})
+
+    def picks(self, arch: Architecture) -> Picks:
+        """Encode an architecture; where a decision has no effect and its option was removed, use the first one left."""
+        whole = self.space.picks(arch)
+        return {
+            name: left.index(whole[name]) if whole[name] in left else 0 for name, left in self._left.items()
+        }
+
+    @cached_property
+    def _left(self) -> dict[str, tuple[int, ...]]:
+        rows = self.space.decisions
+        return {row.name: tuple(self.options.get(row.name, range(len(row.options)))) for row in rows}
+
+    def plan(self, arch: Architecture, image: Shape, classes: int) -> Plan:
+        """Expand an architecture."""
+        return self.space.plan(arch, image, classes)
+
+    def calls(self, image: Shape, classes: int) -> Iterator[OpCall]:
+        """Yield every call of the whole space, which includes those that are left."""
+        return self.space.calls(image, classes)
+
+
 def _named(task: Task) -> str:
-    more = ", ..." if task.outputs > SHOWN else ""
-    return f"{task.outputs} ({', '.join(task.classes[:SHOWN])}{more})"
+    more = ", ..." if task.outputs > MAX_SHOWN_CLASSES else ""
+    return f"{task.outputs} ({', '.join(task.classes[:MAX_SHOWN_CLASSES])}{more})"

@@ -1,8 +1,8 @@
-"""Steers the weight of the cost term, so that a search by gradients ends at its budget.
+"""The weight of the cost term, changed during a gradient search so that it ends at its budget.
 
-A weight that grows as long as the cost is above the budget is too large when the cost gets there: logits take hundreds
-of steps to move, and operators that have lost their probability train no longer and do not come back. So the cost is
-led down a path, and only what may move is steered.
+A weight that grows as long as the cost is above the budget is too large when the cost reaches it: logits need hundreds
+of steps to move, and operators that have lost their probability get no gradient and do not return. So the expected cost
+follows a path down to the budget, and the weight is changed only while logits can move.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from torch import Tensor
 from segtailor.core.strategy import Problem
 from segtailor.strategies.gradient_settings import Gradient
 
-DAMPING = 8.0  # times the share by which the cost is wrong: logarithm of the factor that answers at once
-MOST = 0.5  # what is wrong by a larger share counts no more than that
-PRESSURE = 7.0  # an adaptive cost weight changes by at most exp(7), about 1000
-ARRIVAL = 0.5  # share of the steered steps after which the cost should be at the budget
+DAMPING = 8.0  # relative error of the cost times this = logarithm of the immediate factor on the weight
+MAX_RELATIVE_ERROR = 0.5  # of the cost; larger errors are capped
+MAX_PRESSURE = 7.0  # the built-up factor stays between exp(-7) and exp(7), about 1000
+ARRIVAL_SHARE = 0.5  # of the steered steps, after which the expected cost should be at the budget
 
 
 class Steering:
-    """The factor on the cost weight: exp(pressure + excess), what has built up, and what is wrong just now.
+    """The factor on the cost weight: exp(pressure + excess).
 
-    The second damps the first, which alone would swing around the goal. `gain` times the share by which the cost is
-    wrong is what builds up in a step.
+    `pressure` adds up `gain` times the relative error of the cost over all steps; `excess` follows the error of the
+    last step, which keeps the cost from oscillating around the goal.
     """
 
     gain = 0.0
@@ -36,39 +36,40 @@ class Steering:
         self.excess = torch.zeros((), device=device)
 
     def factor(self) -> Tensor:
-        """Return what the weight is multiplied by."""
+        """Return the factor on the weight."""
         return (self.pressure + self.excess).exp()
 
     @torch.no_grad()
     def towards(self, goal: Tensor, cost: Tensor, *, bad: Tensor) -> None:
-        """Follow a goal for the expected cost by a step; a `bad` step changes nothing."""
-        wrong = torch.where(bad, 0.0, (cost / goal - 1).clamp(-MOST, MOST))
-        self.pressure.copy_((self.pressure + self.gain * wrong).clamp(-PRESSURE, PRESSURE))
-        self.excess.copy_(torch.where(bad, self.excess, DAMPING * wrong))
+        """Update the factor by the error of the expected cost; a `bad` step changes nothing."""
+        error = torch.where(bad, 0.0, (cost / goal - 1).clamp(-MAX_RELATIVE_ERROR, MAX_RELATIVE_ERROR))
+        self.pressure.copy_((self.pressure + self.gain * error).clamp(-MAX_PRESSURE, MAX_PRESSURE))
+        self.excess.copy_(torch.where(bad, self.excess, DAMPING * error))
 
     def into(self, window: tuple[float, float], shares: Sequence[float]) -> None:
-        """Halve the weight where a network's share of the budget is below the window, else double it where above."""
+        """Halve the weight if a network costs too small a share of the budget, else double it if one costs too much."""
         if min(shares) <= window[0]:
             self.pressure.sub_(math.log(2))
         elif max(shares) >= window[1]:
             self.pressure.add_(math.log(2))
-        self.pressure.clamp_(-PRESSURE, PRESSURE)
+        self.pressure.clamp_(-MAX_PRESSURE, MAX_PRESSURE)
 
     def state(self) -> dict[str, Tensor]:
-        """Return what has built up as named tensors."""
+        """Return the state as named tensors."""
         return {"pressure": self.pressure, "excess": self.excess}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned; in place, for a recorded step reads it there."""
+        """Restore what `state` returned, in place: a recorded step reads these tensors."""
         self.pressure.copy_(state["pressure"])
         self.excess.copy_(state["excess"])
 
 
 class Descent:
-    """Where the expected cost should be by now.
+    """The path of the expected cost down to the budget.
 
-    It starts where the cost is once everything may move (`begins`, a share of the search), goes down by equal factors
-    and reaches the budget half-way through what is left. A cost within the budget is left where it is.
+    It starts at the cost of the moment when all logits may move (`begins`, a share of the search), falls by equal
+    factors, and reaches the budget after ARRIVAL_SHARE of the remaining search. If the cost is within the budget
+    already, the path stays at the budget.
     """
 
     def __init__(self, limit: float, *, begins: float) -> None:
@@ -76,17 +77,17 @@ class Descent:
         self.first: float | None = None
 
     def goal(self, share: float, cost: Callable[[], float]) -> float | None:
-        """Return the goal after a `share` of the search, None before steering begins; asks for the `cost` once."""
+        """Return the goal after a `share` of the search, None before steering begins; calls `cost` once."""
         if share < self.begins:
             return None
         if self.first is None:
             self.first = cost()
-        left = 1 - (share - self.begins) / (ARRIVAL * (1 - self.begins))
+        left = 1 - (share - self.begins) / (ARRIVAL_SHARE * (1 - self.begins))
         return float(self.limit * max(1.0, self.first / self.limit) ** max(0.0, left))
 
 
 def descent_of(problem: Problem, settings: Gradient) -> Descent | None:
-    """Return the path to the budget of a search that has one and steers by it."""
+    """Return the path to the budget, or none if the search has no budget or does not adapt its weight."""
     if problem.limit is None or not settings.cost.adapt:
         return None
     groups = {decision.group for decision in problem.space.decisions}

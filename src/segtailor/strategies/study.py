@@ -12,9 +12,8 @@ from segtailor.core.errors import InvalidArchitecture, MissingCost
 from segtailor.core.job import Job
 from segtailor.core.space import Architecture, parse_architecture
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
-from segtailor.strategies.halving import Halving
-from segtailor.strategies.prices import ArchitecturePrices
-from segtailor.strategies.trial_strategy import all_failed, check_trials
+from segtailor.strategies.candidates import ArchitecturePrices
+from segtailor.strategies.trial_strategy import Halving, all_failed, check_trials
 from segtailor.strategies.trials import TrialSearch
 
 MOST = 256  # the largest factor that a field is scaled by

@@ -1,8 +1,7 @@
-"""One update of a gradient search: draw weights, run the supernet, add the cost term, move weights and logits.
+"""One update of a gradient search: draw weights, run the supernet, add the cost term, update weights and logits.
 
-Nothing here waits for the device; `report` is the place where it waits. Batches go through the supernet in as few parts
-as memory allows, and the graph from logits to driving weights is walked once, with the gradients that all parts left on
-the weights.
+Only `report` waits for the device. Batches go through the supernet in as few parts as memory allows. The gradients of
+all parts are summed on the driving weights, and go from there to the logits in a single backward pass.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from segtailor.core.errors import UserError
+from segtailor.core.plan import OpCall
 from segtailor.core.space import Group
 from segtailor.core.strategy import Problem
 from segtailor.data.batches import Batch
@@ -24,7 +24,6 @@ from segtailor.nets.mixed import Price
 from segtailor.nets.relax import Live, Weights, driving, live
 from segtailor.nets.supernet import Supernet
 from segtailor.strategies.gradient_settings import Gradient, Pass, Role
-from segtailor.strategies.prices import remembered
 from segtailor.strategies.roles import Roles, mixed_seed
 from segtailor.strategies.steering import Steering
 from segtailor.tasks import kind_of
@@ -33,21 +32,19 @@ from segtailor.training.captured import CapturedStep
 from segtailor.training.guard import Guard
 from segtailor.training.optimiser import make_optimiser, set_rate, update
 
-LEAST_COST = (
-    1e-6  # keeps the logarithm of a network of nothing but zeros finite (AutoRTNet, specification 8.1)
-)
+MIN_COST = 1e-6  # keeps the logarithm finite for a network that computes nothing (AutoRTNet)
 
 
 class EngineReport(NamedTuple):
-    """What happened since the last report; `row` is the longest row of steps without a finite loss."""
+    """What happened since the last report; `row` is the longest run of steps without a finite loss."""
 
     loss: float
     skipped: int
     row: int
 
 
-class Kind(NamedTuple):
-    """What a step does: its passes, the groups whose logits it moves, whether weights move, whether it is steered."""
+class UpdateKind(NamedTuple):
+    """What an update does: its passes, the groups whose logits it changes, whether it trains weights or is steered."""
 
     turns: tuple[Pass, ...]
     learning: frozenset[Group]
@@ -55,8 +52,8 @@ class Kind(NamedTuple):
     steered: bool
 
 
-class NoRoom(Exception):
-    """Memory ran out with so many images at a time, before anything was updated."""
+class BatchTooLarge(Exception):
+    """Memory ran out with this many images at a time, before anything was updated."""
 
     def __init__(self, images: int) -> None:
         super().__init__(images)
@@ -64,7 +61,7 @@ class NoRoom(Exception):
 
 
 class SupernetEngine:
-    """Supernet, roles and both optimisers: everything that changes, apart from the counters of the job."""
+    """Supernet, roles and both optimisers: all state of the search except the counters of the job."""
 
     def __init__(
         self, supernet: nn.Module, settings: Gradient, problem: Problem, *, device: torch.device
@@ -89,7 +86,7 @@ class SupernetEngine:
         self.steering = Steering(device)
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
-        self.most: int | None = None  # images at a time that memory is known to have room for
+        self.most: int | None = None  # images at a time that fit in memory, once that is known
         self._steps: dict[Hashable, CapturedStep] = {}
         self._pool = devices.memory_pool(device) if settings.record else None
         if settings.record:
@@ -97,7 +94,7 @@ class SupernetEngine:
             devices.let_record(self.roles.optimiser)
         with torch.no_grad():
             first = self._cost(self.roles.probabilities(self.roles.names[0]))
-            self.reference = first.clamp(min=LEAST_COST)
+            self.reference = first.clamp(min=MIN_COST)
 
     def step(
         self,
@@ -110,10 +107,10 @@ class SupernetEngine:
         turns: Sequence[Pass] | None = None,
         goal: float | None = None,
     ) -> str | None:
-        """Update the weights at a learning `rate` (None leaves them) and the logits of the groups `learning`.
+        """Update the weights at a learning `rate` (None leaves them unchanged) and the logits of the groups `learning`.
 
-        `number` decides the noise, so it must differ between updates. `turns` are the passes, by default the search's.
-        The cost weight is steered towards a `goal` for the expected cost where there is one. Return a message when the
+        `number` seeds the noise, so it must differ between updates. `turns` are the passes, by default those of the
+        settings. With a `goal` for the expected cost, the cost weight is steered towards it. Return a message if the
         batch had to be divided because memory ran out.
         """
         turns = tuple(self.settings.turns if turns is None else turns)
@@ -122,7 +119,7 @@ class SupernetEngine:
             self.roles.noise(seed=mixed_seed(self.problem.seed, 1, number, index), images=images)
             for index in range(len(turns))
         ]
-        kind = Kind(turns, frozenset(learning), trains=rate is not None, steered=goal is not None)
+        kind = UpdateKind(turns, frozenset(learning), trains=rate is not None, steered=goal is not None)
         numbers = {"temperature": temperature} | ({} if goal is None else {"goal": goal})
         if rate is not None:
             self._set_rate(rate)
@@ -131,12 +128,12 @@ class SupernetEngine:
             try:
                 self._run(kind, batch, torch.stack(noise), **numbers)
                 return message
-            except NoRoom as problem:
-                tried = problem.images  # what failed is freed only after this block is left
+            except BatchTooLarge as problem:
+                tried = problem.images  # tensors of the failed step are freed only after this block
             message = self._shrink(tried)
 
-    def _run(self, kind: Kind, batch: Batch, noise: Tensor, **numbers: float) -> None:
-        """Do the step, or its recording, which reads numbers from the device."""
+    def _run(self, kind: UpdateKind, batch: Batch, noise: Tensor, **numbers: float) -> None:
+        """Run the step, or its recording, which reads numbers from the device."""
         work: Callable[..., None] = partial(self._step, kind)
         tensors = {"images": batch.images, "labels": batch.labels, "noise": noise}
         if not self.settings.record:
@@ -149,7 +146,7 @@ class SupernetEngine:
         self._steps[key](**tensors, **placed)
 
     def _shrink(self, images: int) -> str:
-        """Forget the step that was tried; let the next ones take half the images at a time."""
+        """Discard the failed step; let the next ones take half the images at a time."""
         if images < 2:
             raise UserError(
                 "out of memory with a single image at a time. Lower the crop, or choose the mode 'path' or "
@@ -167,12 +164,12 @@ class SupernetEngine:
 
     def _forget_recordings(self) -> None:
         self._steps.clear()
-        if self.settings.record:  # a pool ends with the last step that was recorded in it
+        if self.settings.record:  # memory is returned when no recorded step uses the pool
             self._pool = devices.memory_pool(self.device)
 
     def _step(
         self,
-        kind: Kind,
+        kind: UpdateKind,
         *,
         images: Tensor,
         labels: Tensor,
@@ -180,7 +177,7 @@ class SupernetEngine:
         temperature: float | Tensor,
         goal: float | Tensor | None = None,
     ) -> None:
-        """Do what is done on the device: a function of tensors and of constants."""
+        """Run everything that happens on the device, from tensors and constants alone, so that it can be recorded."""
         self.guard.open()
         loss = torch.zeros((), device=self.device)
         batch = Batch(images, labels)
@@ -199,16 +196,16 @@ class SupernetEngine:
 
     @contextmanager
     def _rewound(self) -> Iterator[None]:
-        """Put statistics of norms back where memory ran out half-way; part of the step, which may be recorded."""
+        """Restore the statistics of norms if memory runs out in the middle of a step."""
         try:
             yield
-        except NoRoom:
+        except BatchTooLarge:
             self.guard.rewind()
             raise
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
-        """Leave out gradients of weights, which a step that moves logits alone would throw away."""
+        """Compute no gradients of weights, which a step for logits alone does not need."""
         self.module.requires_grad_(False)
         try:
             yield
@@ -230,7 +227,7 @@ class SupernetEngine:
 
     @torch.no_grad()
     def greatest_cost(self) -> Tensor:
-        """Return the expected cost of the costliest role that pays."""
+        """Return the largest expected cost of the roles that have a cost term."""
         paying = [role.name for role in self.settings.roles if role.cost > 0]
         return torch.stack([self.expected_cost(name) for name in paying]).max()
 
@@ -238,26 +235,26 @@ class SupernetEngine:
         """Return the weight of the cost term as it is now."""
         return self.settings.cost.weight * self.steering.factor()
 
-    def remove(self, doomed: Sequence[tuple[str, int]]) -> None:
-        """Drop candidates; the others keep their momentum."""
-        for decision, option in doomed:
+    def remove(self, unlikely: Sequence[tuple[str, int]]) -> None:
+        """Remove options (decision, index); the others keep the state of their optimiser."""
+        for decision, option in unlikely:
             self.supernet.remove(decision, option)
         self.roles.keep(self.supernet.remaining())
-        kept, counted = self.optimiser.state, self.guard.state()
+        optimiser_state, guard_state = self.optimiser.state, self.guard.state()
         self.optimiser = make_optimiser(self.module, self.settings.fit)
         if self.settings.record:
             devices.let_record(self.optimiser)
         for group in self.optimiser.param_groups:
             for parameter in group["params"]:
-                if parameter in kept:
-                    self.optimiser.state[parameter] = kept[parameter]
+                if parameter in optimiser_state:
+                    self.optimiser.state[parameter] = optimiser_state[parameter]
         self.guard = Guard(self.module, self.device, scaled=False)
-        self.guard.load(counted)
+        self.guard.load(guard_state)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
         self._forget_recordings()
 
     def _backward(self, batch: Batch, role: Role, soft: Weights, *, turn: Pass, learn: bool) -> Tensor:
-        """Leave gradients on weights and, to `learn`, on logits; return the loss on the data."""
+        """Add gradients to weights and, with `learn`, to logits; return the loss on the data."""
         drive = driving(
             self.supernet.decisions, soft, self.settings.mode, threshold=self.settings.prune_below
         )
@@ -275,7 +272,7 @@ class SupernetEngine:
         return loss
 
     def _kept(self, turn: Pass, drive: Weights) -> Live:
-        """Return which options run: known beforehand, or read from the device where that may be waited for."""
+        """Return the options that run: known beforehand, or read from the device, which means waiting for it."""
         if self.settings.mode != "soft":
             return live(drive)
         definite = self.roles.definite(turn.role, turn.widths)
@@ -292,30 +289,30 @@ class SupernetEngine:
         return kept | live(hard)
 
     def _data_loss(self, batch: Batch, weights: Weights, kept: Live) -> Tensor:
-        """Run the batch part by part, adding up gradients."""
+        """Run the batch part by part, summing gradients."""
         fit, count = self.settings.fit, len(batch.labels)
         part = max(1, -(-count // fit.accumulate))
         part = part if self.most is None else min(part, self.most)
         normaliser = self.criterion.normaliser(batch.labels)
         total = torch.zeros((), device=self.device)
         for start in range(0, count, part):
-            here = slice(start, start + part)
-            own = {name: row if row.dim() == 1 else row[here] for name, row in weights.items()}
-            images = devices.arrange(batch.images[here], channels_last=fit.channels_last_on(self.device))
+            rows = slice(start, start + part)
+            part_weights = {name: row if row.dim() == 1 else row[rows] for name, row in weights.items()}
+            images = devices.arrange(batch.images[rows], channels_last=fit.channels_last_on(self.device))
             try:
                 with devices.autocast(self.device, fit.precision):
-                    outputs = self.supernet.forward(images, own, kept)
-                    loss = self.criterion(outputs, batch.labels[here], normaliser=normaliser)
+                    outputs = self.supernet.forward(images, part_weights, kept)
+                    loss = self.criterion(outputs, batch.labels[rows], normaliser=normaliser)
                     if not self.criterion.global_normaliser:
                         loss = loss * len(images) / count
                 loss.backward()  # type: ignore[no-untyped-call]
             except torch.OutOfMemoryError:
-                raise NoRoom(len(images)) from None
+                raise BatchTooLarge(len(images)) from None
             total += loss.detach()
         return total
 
     def _cost_term(self, role: Role, soft: Weights) -> Tensor:
-        """Return the cost as it enters the loss: each group pays its share, through its own decisions alone."""
+        """Return the cost term of the loss; if shares differ, each group is charged for its own decisions only."""
         term = self.settings.cost
         weights = soft if term.of == "sampled" else self.roles.probabilities(role.name)
         shares = {row.group: self.settings.learning(row.group).cost for row in self.supernet.decisions}
@@ -324,15 +321,15 @@ class SupernetEngine:
         parts = []
         others = self._others(role, weights)
         for group, share in shares.items():
-            own = {
+            group_weights = {
                 row.name: weights[row.name] if row.group == group else others[row.name]
                 for row in self.supernet.decisions
             }
-            parts.append(share * self._scaled(self._cost(own)))
+            parts.append(share * self._scaled(self._cost(group_weights)))
         return torch.stack(parts).sum()
 
     def _others(self, role: Role, weights: Weights) -> Weights:
-        """Return what stands for the decisions of other groups: what a role fixes stays as it is."""
+        """Return weights for the decisions of other groups; decisions that a role fixes keep theirs."""
         detached = {name: row.detach() for name, row in weights.items()}
         if self.settings.cost.others == "current":
             return detached
@@ -345,18 +342,18 @@ class SupernetEngine:
     def _scaled(self, cost: Tensor) -> Tensor:
         form = self.settings.cost.form
         if form == "log":
-            return torch.log(cost.clamp(min=LEAST_COST))
+            return torch.log(cost.clamp(min=MIN_COST))
         return cost if form == "absolute" else cost / self.reference
 
-    def _update(self, loss: Tensor, kind: Kind, goal: float | Tensor | None) -> None:
+    def _update(self, loss: Tensor, kind: UpdateKind, goal: float | Tensor | None) -> None:
         weights = [row for group in self.optimiser.param_groups for row in group["params"]]
         logits = self.roles.parameters()
         self.roles.freeze(kind.learning)
-        found = [row.grad for row in [*weights, *logits] if row.grad is not None]
-        norm = nn.utils.get_total_norm(found)
+        gradients = [row.grad for row in [*weights, *logits] if row.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
         if self.settings.fit.clip is not None:
-            own = nn.utils.get_total_norm([row.grad for row in weights if row.grad is not None])
-            nn.utils.clip_grads_with_norm_(weights, self.settings.fit.clip, own)
+            weights_norm = nn.utils.get_total_norm([row.grad for row in weights if row.grad is not None])
+            nn.utils.clip_grads_with_norm_(weights, self.settings.fit.clip, weights_norm)
         bad = ~torch.isfinite(loss + norm)
         skip = self.guard.close(bad)
         if kind.trains:
@@ -383,8 +380,20 @@ class SupernetEngine:
 
 
 def plain(weights: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """Bring distributions to the host in one transfer."""
+    """Copy distributions to the host in one transfer."""
     names, sizes = list(weights), [len(row) for row in weights.values()]
     rows = torch.cat([weights[name].detach() for name in names]).cpu()
     parts = torch.split(rows, sizes)
     return {name: row.tolist() for name, row in zip(names, parts, strict=True)}
+
+
+def remembered(price: Callable[[OpCall], float]) -> Price:
+    """Return a price function that looks up each call once: supernets need the same prices at every step."""
+    known: dict[OpCall, float] = {}
+
+    def look_up(call: OpCall) -> float:
+        if call not in known:
+            known[call] = float(price(call))
+        return known[call]
+
+    return look_up

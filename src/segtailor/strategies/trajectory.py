@@ -1,4 +1,4 @@
-"""What a gradient search looks like over time: probabilities, entropies, expected depths, and whether it collapsed."""
+"""What a gradient search records over time, and what it warns about: collapsed, inert or too slow searches."""
 
 from __future__ import annotations
 
@@ -9,24 +9,47 @@ from segtailor.core.codec import Json
 from segtailor.core.space import Decision
 
 Probabilities = Mapping[str, Sequence[float]]  # decision name -> probability of each option
-LEAST_REACH = 2.0  # of a logit: below it no option gets more than a few times the probability of another
-USUAL_REACH = 10.0  # published searches reach 7 to 28
-DIGITS = 5  # of recorded probabilities: enough for plots
+# How far logits can move in a search: learning rate times steps.
+MIN_LOGIT_REACH = 2.0  # below it no option gets more than a few times the probability of another
+USUAL_LOGIT_REACH = 10.0  # published searches reach 7 to 28
+RECORDED_DIGITS = 5  # of probabilities: enough for plots
+
+
+class SearchWarnings:
+    """Warnings of a search, oldest first, each once; `news` returns those that no progress record has shown yet."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+        self._shown = 0
+
+    def add(self, text: str | None) -> None:
+        """Add a warning, if there is one; two warnings that are equal up to the first colon count as the same."""
+        if text and not any(text.partition(":")[0] == known.partition(":")[0] for known in self.all):
+            self.all.append(text)
+
+    def news(self) -> str | None:
+        """Return the warnings since the last call as one text, or none."""
+        new, self._shown = self.all[self._shown :], len(self.all)
+        return " ".join(new) or None
+
+    def restore(self, shown: list[str]) -> None:
+        """Start from warnings that were shown before."""
+        self.all, self._shown = shown, len(shown)
 
 
 def entropies(decisions: Sequence[Decision], probabilities: Probabilities) -> dict[str, float]:
-    """Return the mean entropy of each group as a share of the largest possible: 1 is undecided, 0 decided."""
-    found: dict[str, list[float]] = {}
+    """Return the mean entropy of each group as a share of the largest possible one: 1 is undecided, 0 decided."""
+    by_group: dict[str, list[float]] = {}
     for decision in decisions:
         row = probabilities[decision.name]
         if len(row) > 1:
             nats = -sum(p * math.log(p) for p in row if p > 0)
-            found.setdefault(decision.group, []).append(nats / math.log(len(row)))
-    return {group: sum(values) / len(values) for group, values in found.items()}
+            by_group.setdefault(decision.group, []).append(nats / math.log(len(row)))
+    return {group: sum(values) / len(values) for group, values in by_group.items()}
 
 
 def expected_depths(decisions: Sequence[Decision], probabilities: Probabilities) -> dict[str, float]:
-    """Return the expectation of every depth (AutoRTNet, Figure 5)."""
+    """Return the expected value of every depth (AutoRTNet, Figure 5)."""
     return {
         decision.name: sum(map(_times, probabilities[decision.name], decision.options))
         for decision in decisions
@@ -36,16 +59,19 @@ def expected_depths(decisions: Sequence[Decision], probabilities: Probabilities)
 
 def record(probabilities: Probabilities) -> dict[str, Json]:
     """Return probabilities as they are stored."""
-    return {name: [round(value, DIGITS) for value in row] for name, row in probabilities.items()}
+    return {name: [round(value, RECORDED_DIGITS) for value in row] for name, row in probabilities.items()}
 
 
 def collapsed(
     decisions: Sequence[Decision], probabilities: Probabilities, *, idle: Sequence[str], above: float
 ) -> str | None:
-    """Say what collapsed: nothing is computed any more where something could be, or every depth is at its least."""
-    able = _able(decisions, idle)
-    if able and all(_share(row, probabilities, idle) > above for row in able):
-        return f"all {len(able)} decisions that offer {' or '.join(idle)} prefer it with a probability above {above:g}"
+    """Return a warning if all decisions prefer to compute nothing, or all depths prefer their smallest value."""
+    offering = _offering(decisions, idle)
+    if offering and all(_share(row, probabilities, idle) > above for row in offering):
+        names = " or ".join(idle)
+        return (
+            f"all {len(offering)} decisions that offer {names} prefer it with a probability above {above:g}"
+        )
     depths = [row for row in decisions if row.group == "depth" and len(row.options) > 1]
     if depths and all(probabilities[row.name][0] > above for row in depths):
         return f"all {len(depths)} depths prefer their least with a probability above {above:g}"
@@ -55,45 +81,45 @@ def collapsed(
 def inert(
     decisions: Sequence[Decision], probabilities: Probabilities, *, idle: Sequence[str], share: float
 ) -> str | None:
-    """Say so where the likeliest network computes next to nothing, however undecided its distribution is."""
-    able = _able(decisions, idle)
-    idlers = [row for row in able if row.options[_likeliest(probabilities[row.name])] in idle]
-    if not able or len(idlers) < share * len(able):
+    """Return a warning if the most likely network computes almost nothing, even if its distribution is undecided."""
+    offering = _offering(decisions, idle)
+    ending_idle = [row for row in offering if row.options[_most_likely(probabilities[row.name])] in idle]
+    if not offering or len(ending_idle) < share * len(offering):
         return None
-    return f"{len(idlers)} of {len(able)} decisions that offer {' or '.join(idle)} end with it"
+    return f"{len(ending_idle)} of {len(offering)} decisions that offer {' or '.join(idle)} end with it"
 
 
 def too_slow(rate: float, steps: int) -> str | None:
-    """Say so where Adam, which moves a logit by about its rate per step, cannot decide anything in so few steps."""
+    """Return a warning if there are too few steps: Adam moves a logit by about its learning rate per step."""
     reach = rate * steps
-    if reach >= LEAST_REACH:
+    if reach >= MIN_LOGIT_REACH:
         return None
     return (
         f"{steps} steps at logits.lr {rate:g} move a logit by {reach:.2g} at most, too little to decide: the choice "
-        f"will be close to chance. Raise logits.lr to about {USUAL_REACH / steps:.2g}, or search longer."
+        f"will be close to chance. Raise logits.lr to about {USUAL_LOGIT_REACH / steps:.2g}, or search longer."
     )
 
 
-def hopeless(
+def unlikely_operators(
     decisions: Sequence[Decision],
     tables: Sequence[Probabilities],
     left: Mapping[str, Sequence[int]],
     *,
     below: float,
 ) -> list[tuple[str, int]]:
-    """Return the operators that all tables give less than `below`; the likeliest of a decision are never among them."""
-    found = []
+    """Return operators with a probability under `below` in all tables, never the most likely ones of a decision."""
+    unlikely = []
     for decision in decisions:
         rows = [table[decision.name] for table in tables]
         best = {row.index(max(row)) for row in rows}
         for option in left[decision.name] if decision.group == "op" else ():
             if option not in best and max(row[option] for row in rows) < below:
-                found.append((decision.name, option))
-    return found
+                unlikely.append((decision.name, option))
+    return unlikely
 
 
 def advice(what: str | None, *, weight: float) -> str | None:
-    """Say what a collapse means and what to change, where there is one."""
+    """Turn what `collapsed` or `inert` found, if anything, into a warning that says what to change."""
     if what is None:
         return None
     return (
@@ -102,7 +128,7 @@ def advice(what: str | None, *, weight: float) -> str | None:
     )
 
 
-def _able(decisions: Sequence[Decision], idle: Sequence[str]) -> list[Decision]:
+def _offering(decisions: Sequence[Decision], idle: Sequence[str]) -> list[Decision]:
     return [row for row in decisions if any(option in idle for option in row.options)]
 
 
@@ -112,7 +138,7 @@ def _share(decision: Decision, probabilities: Probabilities, idle: Sequence[str]
     )
 
 
-def _likeliest(row: Sequence[float]) -> int:
+def _most_likely(row: Sequence[float]) -> int:
     return max(range(len(row)), key=row.__getitem__)
 
 

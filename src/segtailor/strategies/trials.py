@@ -1,8 +1,9 @@
-"""Search by trials as a job: ask, execute, tell.
+"""Search by trials as a job: ask the strategy for candidates, evaluate them, tell it the results.
 
-The state of a strategy is a function of seed and told results. So results by trial id are all that must be saved:
-a resumed search asks again, finds the results it has, and issues only the others, with the same id and seed. A state
-that is dear to compute again is saved as well, as it was when the last batch had been told.
+The state of a strategy is a function of the seed and the told results. So it is enough to save the results by trial id:
+a resumed search asks again, uses the results it has, and evaluates only the others, with the same id and seed. A state
+that is expensive to compute again is saved as well, as it was after the last complete batch. Finished results are also
+cached by everything they depend on, so that no architecture is trained twice in the same way.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, fingerprint, from_json, read_json, to_json
-from segtailor.core.errors import RunProblem
+from segtailor.core.errors import RunProblem, UserError
 from segtailor.core.job import Step
 from segtailor.core.space import Architecture, architecture_document, fingerprint_of
 from segtailor.core.strategy import (
@@ -32,26 +33,24 @@ from segtailor.core.strategy import (
     Trial,
     TrialResult,
 )
-from segtailor.strategies.cache import Cache
+from segtailor.strategies.candidates import ArchitecturePrices
 from segtailor.strategies.front import pareto
-from segtailor.strategies.halving import budgets
-from segtailor.strategies.prices import ArchitecturePrices
-from segtailor.strategies.trial_strategy import TrialStrategy, check_trials
+from segtailor.strategies.trial_strategy import TrialStrategy, budgets, check_trials, work_name
 from segtailor.training.pace import Allowance
 
 FILE, STATE = "trials.json", "strategy"
 FORMAT = 1
 SAVE_SECONDS = 1.0  # trials shorter than this are not worth a checkpoint each
-LIMIT = 256 * 2**20  # bytes of the saved results
-FEWEST_DONE = 2  # trials, however late it is
+MAX_STATE_BYTES = 256 * 2**20  # of the saved results
+MIN_DONE_TRIALS = 2  # before a search may end because its time is over
 
 
 class OutOfTime(Exception):
-    """The search may take no longer."""
+    """The time of the search is over."""
 
 
-class Kept(NamedTuple):
-    """A strategy's state as it was: how to write it, the id of the next trial, and how many were judged."""
+class StateSnapshot(NamedTuple):
+    """The state of a strategy after a batch: how to write it, the id of the next trial, how many were judged."""
 
     write: Callable[[Path], None]
     next: int
@@ -67,27 +66,27 @@ class TrialSearch:
         self._problem = problem
         self._prices = ArchitecturePrices(problem)
         self._evaluator, self._executor = _required(problem)
-        self._cache = Cache(self._evaluator, problem.cache)
+        self._cache = TrialCache(self._evaluator, problem.cache)
         self._records: dict[int, dict[str, Json]] = {}
-        self._unsaid: list[dict[str, Json]] = []  # records that no step has carried yet
-        self._said: set[str] = set()  # architectures whose price a step has carried
-        self._saved = 0.0
+        self._unreported: list[dict[str, Json]] = []  # records that no step has carried yet
+        self._reported_prices: set[str] = set()  # fingerprints whose price a step has carried
+        self._saved_at = 0.0
         self._allowance = Allowance(problem.seconds)
         self._state = strategy.begin(problem, self._prices)
-        self._kept: Kept | None = None
-        self._known: Mapping[str, Json] = {}
+        self._snapshot: StateSnapshot | None = None
+        self._context: Mapping[str, Json] = {}
         self._fresh = True
         self._judged: list[Judged] = []
         self._running: dict[int, Judged] = {}
         self._next = 0
-        self._recall()
+        self._restore_context()
 
     def steps(self) -> Iterator[Step]:
-        """Search, yielding a record as each batch starts and as each trial ends."""
+        """Search; yield a progress record when a batch starts and when a trial ends."""
         if not self._fresh:
             self._state = self._strategy.begin(self._problem, self._prices)
-            self._judged, self._running, self._next, self._kept = [], {}, 0, None
-            self._recall()
+            self._judged, self._running, self._next, self._snapshot = [], {}, 0, None
+            self._restore_context()
         self._fresh = False
         self._allowance.begin()
         with self._executor.open(self._evaluator.work) as pool, suppress(OutOfTime):
@@ -97,18 +96,18 @@ class TrialSearch:
                 self._running = {}
                 self._state.tell(judged)
                 if isinstance(self._state, Keeping):
-                    self._kept = Kept(self._state.keep(), self._next, len(self._judged))
+                    self._snapshot = StateSnapshot(self._state.keep(), self._next, len(self._judged))
                 self._check_time()
 
     def save(self, folder: Path) -> None:
-        """Write all results and prices, and the strategy's state where it keeps one."""
+        """Write all results and prices, and the state of a strategy that saves one."""
         told = None
-        if self._kept is not None:
+        if self._snapshot is not None:
             (folder / STATE).mkdir()
-            self._kept.write(folder / STATE)
-            judged = self._judged[: self._kept.judged]
+            self._snapshot.write(folder / STATE)
+            judged = self._judged[: self._snapshot.judged]
             told = {
-                "next": self._kept.next,
+                "next": self._snapshot.next,
                 "judged": [[item.result.id, item.result.status, item.result.reason] for item in judged],
             }
         document = {
@@ -122,7 +121,7 @@ class TrialSearch:
 
     def load(self, folder: Path) -> None:
         """Restore results and prices."""
-        document = read_json(folder / FILE, what="search state", error=RunProblem, limit=LIMIT)
+        document = read_json(folder / FILE, what="search state", error=RunProblem, limit=MAX_STATE_BYTES)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise RunProblem(
                 f"{folder / FILE} is no search state of format {FORMAT}; use the version that wrote it."
@@ -134,18 +133,18 @@ class TrialSearch:
             told = document["told"]
             self._judged = [self._rejudged(*item) for item in told["judged"]]
             self._state.restore(folder / STATE, self._judged)
-            self._kept = Kept(self._state.keep(), told["next"], len(self._judged))
+            self._snapshot = StateSnapshot(self._state.keep(), told["next"], len(self._judged))
             self._next = told["next"]
-            self._recall()
+            self._restore_context()
 
     def retell(self, records: Iterable[Mapping[str, Json]]) -> None:
-        """Learn results and prices of an earlier session: `steps` will not issue those trials again."""
+        """Take over results and prices of an earlier session: `steps` will not evaluate those trials again."""
         for record in records:
             if "prices" in record:
                 self._prices.known.update(record["prices"])  # type: ignore[arg-type]
             else:
                 self._records[int(record["id"])] = dict(record)  # type: ignore[arg-type]
-        self._said = set(self._prices.known)
+        self._reported_prices = set(self._prices.known)
 
     def preview(self) -> Sequence[Candidate]:
         """Return the first candidates with their costs; a budget that nothing meets raises here."""
@@ -169,7 +168,7 @@ class TrialSearch:
         }
 
     def _judge(self, pool: Pool, batch: Sequence[Candidate]) -> Generator[Step, None, list[Judged]]:
-        """Evaluate a batch, rung by rung where halving is on; return it in the order asked."""
+        """Evaluate a batch, with halving rung by rung; return it in the order asked."""
         final: dict[int, Judged] = {}
         alive = list(range(len(batch)))
         halving = self._strategy.halving
@@ -179,11 +178,11 @@ class TrialSearch:
             final |= dict(zip(alive, judged, strict=True))
             if budget < 1 and halving is not None:
                 climbers = halving.climbers(judged, self._problem.objective)
-                for place, index in enumerate(alive):
-                    if final[index].done and place not in climbers:
+                for position, index in enumerate(alive):
+                    if final[index].done and position not in climbers:
                         stopped = replace(final[index].result, status="stopped", reason="halving")
                         final[index] = replace(final[index], result=stopped)
-                alive = [index for place, index in enumerate(alive) if place in climbers]
+                alive = [index for position, index in enumerate(alive) if position in climbers]
         return [final[index] for index in range(len(batch))]
 
     def _rung(
@@ -201,28 +200,28 @@ class TrialSearch:
             judged += yield from self._issue(pool, part, first=first + start, budget=budget)
             if memory is not None and budget == 1:
                 for item in judged[start:]:
-                    self._known = memory.learn(self._known, item.result)
+                    self._context = memory.learn(self._context, item.result)
         return judged
 
     def _issue(
         self, pool: Pool, batch: Sequence[Candidate], *, first: int, budget: float
     ) -> Generator[Step, None, list[Judged]]:
-        """Evaluate candidates that are told the same; return them in the order given."""
+        """Evaluate candidates that get the same context; return them in the order given."""
         trials = [self._trial(first + index, candidate, budget) for index, candidate in enumerate(batch)]
-        found: dict[int, Judged] = {}
+        judged_by_id: dict[int, Judged] = {}
         pending: list[Trial] = []
         for trial, candidate in zip(trials, batch, strict=True):
-            told = self._told(trial, candidate)
-            if told is not None:
-                found[trial.id] = Judged(candidate=candidate, result=told)
+            earlier = self._earlier_result(trial, candidate)
+            if earlier is not None:
+                judged_by_id[trial.id] = Judged(candidate=candidate, result=earlier)
                 continue
             cached = self._cache.get(trial)
             if cached is None:
                 pending.append(trial)
             else:
-                found[trial.id] = self._record(trial, candidate, cached)
+                judged_by_id[trial.id] = self._record(trial, candidate, cached)
         if budget == 1:
-            self._running |= found
+            self._running |= judged_by_id
         if pending:
             yield self._step(pool, waiting=len(pending), latest=None)
         left = {trial.id: trial for trial in pending}
@@ -230,20 +229,20 @@ class TrialSearch:
             for result in results:
                 trial = left.pop(result.id)
                 judged = self._record(trial, batch[trial.id - first], result)
-                found[trial.id] = judged
+                judged_by_id[trial.id] = judged
                 if budget == 1:
                     self._running[trial.id] = judged
                 yield self._step(pool, waiting=len(left), latest=judged)
                 self._check_time()
-        return [found[trial.id] for trial in trials]
+        return [judged_by_id[trial.id] for trial in trials]
 
     def _check_time(self) -> None:
-        """Stop where the time is over and there is something to choose from."""
-        if self._allowance.over and sum(item.done for item in self._all()) >= FEWEST_DONE:
+        """Stop when the time is over and there is something to choose from."""
+        if self._allowance.over and sum(item.done for item in self._all()) >= MIN_DONE_TRIALS:
             raise OutOfTime
 
     def _attempts(self, pool: Pool, trials: Sequence[Trial]) -> Generator[TrialResult, None, None]:
-        """Run trials; failures that may pass are repeated when the others are done, with the same seed."""
+        """Run trials; failures that may not come again are repeated with the same seed, after the others."""
         retries = self._problem.retries
         for attempt in range(retries + 1):
             again: list[int] = []
@@ -269,12 +268,12 @@ class TrialSearch:
             budget=budget,
             seed=seed,
             evaluator=merged(self._evaluator.settings, candidate.evaluator),
-            context=self._known,
+            context=self._context,
             trusted=self._problem.trusted,
         )
 
-    def _told(self, trial: Trial, candidate: Candidate) -> TrialResult | None:
-        """Return the result that an earlier session left for a trial."""
+    def _earlier_result(self, trial: Trial, candidate: Candidate) -> TrialResult | None:
+        """Return the result of an earlier session for a trial, if there is one."""
         record = self._records.get(trial.id)
         if record is None:
             return None
@@ -302,27 +301,27 @@ class TrialSearch:
             "origin": dict(candidate.origin),
             "result": to_json(result),
         }
-        self._unsaid.append(self._records[trial.id])
+        self._unreported.append(self._records[trial.id])
         return Judged(candidate=candidate, result=result)
 
     def _forget_failed(self, numbers: range) -> None:
-        """Try the last batch again where all of it failed: that ended the search, and its cause may be gone."""
+        """Forget a last batch in which every trial failed: it ended the search, and a resumed one tries it again."""
         told = [self._records[number]["result"] for number in numbers if number in self._records]
         last = len(self._records) == numbers.stop
         if last and all(isinstance(item, dict) and item["status"] == "failed" for item in told):
             for number in numbers:
                 self._records.pop(number, None)
 
-    def _recall(self) -> None:
-        """Tell the evaluator's memory every full result before the next trial."""
+    def _restore_context(self) -> None:
+        """Compute the context of the next trial from all results on the full budget so far."""
         memory = self._evaluator.memory
-        self._known = {} if memory is None else memory.begin()
+        self._context = {} if memory is None else memory.begin()
         for number in range(self._next if memory is not None else 0):
             if memory is not None and self._records[number]["budget"] == 1:
-                self._known = memory.learn(self._known, self._result(number))
+                self._context = memory.learn(self._context, self._result(number))
 
     def _rejudged(self, number: int, status: Status, reason: str | None) -> Judged:
-        """Return a candidate of an earlier session with its result."""
+        """Return a candidate of an earlier session with its result, status and reason."""
         record: dict[str, Any] = self._records[number]
         kind = self._problem.space.architecture_type
         arch: Architecture = from_json(
@@ -339,8 +338,8 @@ class TrialSearch:
         return Judged(candidate=candidate, result=result)
 
     def _result(self, number: int) -> TrialResult:
-        found = self._records[number]["result"]
-        return from_json(TrialResult, found, what=f"saved trial {number}", error=RunProblem)
+        record = self._records[number]["result"]
+        return from_json(TrialResult, record, what=f"saved trial {number}", error=RunProblem)
 
     def _step(self, pool: Pool, *, waiting: int, latest: Judged | None) -> Step:
         seconds = [item.result.seconds for item in self._all() if not item.result.cached]
@@ -363,9 +362,9 @@ class TrialSearch:
             metrics["seconds_left"] = left * sum(seconds) / len(seconds) / pool.slots
         best = self._best()
         now = time.monotonic()
-        worth = latest is not None and max(latest.result.seconds, now - self._saved) >= SAVE_SECONDS
-        due = worth or (latest is not None and waiting == 0)
-        self._saved = now if due else self._saved
+        long_enough = latest is not None and max(latest.result.seconds, now - self._saved_at) >= SAVE_SECONDS
+        due = long_enough or (latest is not None and waiting == 0)
+        self._saved_at = now if due else self._saved_at
         return Step(
             phase="search",
             done=len(self._all()),
@@ -378,11 +377,11 @@ class TrialSearch:
         )
 
     def _news(self) -> tuple[Mapping[str, Json], ...]:
-        """Return prices and results that no step has carried yet: the journal is the truth about them."""
-        prices = {key: price for key, price in self._prices.known.items() if key not in self._said}
-        news = [{"prices": prices}, *self._unsaid] if prices else [*self._unsaid]
-        self._said |= set(prices)
-        self._unsaid = []
+        """Return prices and results that no step has carried yet; the run's journal records them."""
+        prices = {key: price for key, price in self._prices.known.items() if key not in self._reported_prices}
+        news = [{"prices": prices}, *self._unreported] if prices else [*self._unreported]
+        self._reported_prices |= set(prices)
+        self._unreported = []
         return tuple(news)  # type: ignore[arg-type]
 
     def _all(self) -> list[Judged]:
@@ -403,7 +402,7 @@ class TrialSearch:
 
 
 def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with some of them changed; where both are mappings, theirs are merged in turn."""
+    """Return settings with some of them changed; mappings are merged, other values replaced."""
     result = dict(settings)
     for name, value in changes.items():
         before = result.get(name)
@@ -415,5 +414,55 @@ def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 def _required(problem: Problem) -> tuple[Evaluator, Executor]:
     check_trials(problem)
     if problem.evaluator is None or problem.executor is None:
-        raise SearchProblem("no evaluator or executor")  # check_trials has said so already
+        raise SearchProblem("no evaluator or executor")  # check_trials has refused this already
     return problem.evaluator, problem.executor
+
+
+class TrialCache:
+    """Finished results by architecture, evaluator, data and budget; a folder shares them between searches."""
+
+    def __init__(self, evaluator: Evaluator, folder: Path | None = None) -> None:
+        self._evaluator = evaluator
+        self._folder = folder
+        self._known: dict[str, TrialResult] = {}
+
+    def get(self, trial: Trial) -> TrialResult | None:
+        """Return the result of an equal trial under this trial's id."""
+        key = self._key(trial)
+        found = self._known.get(key) or self._read(key)
+        return replace(found, id=trial.id, cached=True) if found else None
+
+    def put(self, trial: Trial, result: TrialResult, *, told: bool = False) -> None:
+        """Keep a result; failures are not kept, because they may have outside causes.
+
+        A result that was `told` by a run directory stays in memory: the directory may come from somebody else, and
+        all searches trust the folder.
+        """
+        if result.status != "done":
+            return
+        key = self._key(trial)
+        self._known[key] = result
+        if self._folder is not None and not result.cached and not told:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_json(self._folder / f"{key}.json", to_json(result), what="trial cache")
+
+    def _key(self, trial: Trial) -> str:
+        return fingerprint(
+            {
+                "family": trial.architecture["family"],
+                "architecture": trial.architecture["architecture"],
+                "work": work_name(self._evaluator.work),
+                "settings": dict(trial.evaluator),
+                "data": self._evaluator.data,
+                "budget": trial.budget,
+            }
+        )
+
+    def _read(self, key: str) -> TrialResult | None:
+        if self._folder is None or not (self._folder / f"{key}.json").exists():
+            return None
+        try:
+            document = read_json(self._folder / f"{key}.json", what="trial cache")
+            return from_json(TrialResult, document, what="trial cache")
+        except UserError:
+            return None  # damaged: the trial runs again and replaces the file

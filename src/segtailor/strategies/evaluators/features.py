@@ -1,4 +1,4 @@
-"""Maps of a fixed encoder, computed once: what decoders are trained on in the first stage and judged on after it."""
+"""Maps of a fixed encoder, computed once and cached: the first stage of `staged` trains and scores decoders on them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from segtailor.nets.parts import Part
 from segtailor.nets.teacher import Teacher
 from segtailor.tasks import Targets
 
-AT_ONCE = 16  # images through the encoder at a time
+ENCODER_BATCH = 16  # images
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FixedEncoder:
-    """A fixed encoder: how to find its taps in a plan, its weights by key of any network that has it, its input.
+    """A fixed encoder: how to find its taps (output nodes) in a plan, a network that holds its weights, its input.
 
-    `fingerprint` changes with the weights, `about` says in words where they come from.
+    `fingerprint` changes with the weights, `about` tells the user where they come from.
     """
 
     taps: Callable[[Plan], tuple[str, ...]]
@@ -45,12 +45,12 @@ class FixedEncoder:
 
     @property
     def part(self) -> Part:
-        """The encoder alone: from the image to its taps."""
+        """The encoder without decoder: from the image to its taps."""
         names = self.taps(self.network.plan)
         return Part(self.network, inputs=(IMAGE,), outputs={name: name for name in names})
 
     def fill(self, network: Network) -> None:
-        """Give a network fresh copies of the encoder's weights."""
+        """Copy the encoder's weights into a network."""
         names = {f"nodes.{node.name}." for node in self.part.order}
         state = {
             key: value for key, value in self.network.state_dict().items() if key.startswith(tuple(names))
@@ -60,19 +60,19 @@ class FixedEncoder:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureStores:
-    """The files of one evaluator: maps to fit on (with the teacher's logits), and maps to judge by."""
+    """The files of one evaluator: maps to train on, with the teacher's logits, and maps to score on."""
 
     fit: Store
     judge: Store
     teacher: Store | None = None
 
     def all(self) -> list[Store]:
-        """Every store there is."""
+        """Return all stores that exist for these settings."""
         return [store for store in (self.fit, self.judge, self.teacher) if store is not None]
 
 
-class Wanted(NamedTuple):
-    """What is cut from the images: augmented crops to fit on, central ones to judge by."""
+class CropSettings(NamedTuple):
+    """What is cut from the images: `images` augmented crops to train on, central ones of size `judge` to score on."""
 
     augment: Augment
     images: int
@@ -81,44 +81,50 @@ class Wanted(NamedTuple):
 
 
 def stores(
-    root: Path, encoder: FixedEncoder, halves: tuple[Pixels, Pixels], wanted: Wanted, *,
+    root: Path, encoder: FixedEncoder, halves: tuple[Pixels, Pixels], crop_settings: CropSettings, *,
     classes: int, teacher: Teacher | None = None,
 ) -> FeatureStores:  # fmt: skip
-    """Say where the maps belong and how large they are; nothing is computed."""
+    """Return where the maps are stored and how large they are; nothing is computed."""
     fit, judge = halves
     same: dict[str, Json] = {"encoder": encoder.fingerprint, "preprocessing": to_json(encoder.preprocessing)}
     about: dict[str, Json] = {
         **same,
         "data": fit.fingerprint,
-        "augment": to_json(wanted.augment),
-        "images": wanted.images,
-        "seed": wanted.seed,
+        "augment": to_json(crop_settings.augment),
+        "images": crop_settings.images,
+        "seed": crop_settings.seed,
     }
-    kept = _map_type(fit.targets)
-    cut = tap_shapes(encoder, wanted.augment.crop)
-    size = (cut[0].height, cut[0].width)
-    arrays = _map_specs(cut, wanted.images) | {"labels": Spec(shape=(wanted.images, *size), dtype=kept)}
-    seen: dict[str, Json] = {**same, "data": judge.fingerprint, "size": list(wanted.judge)}
+    dtype = _map_type(fit.targets)
+    fit_shapes = tap_shapes(encoder, crop_settings.augment.crop)
+    size = (fit_shapes[0].height, fit_shapes[0].width)
+    fit_arrays = _map_specs(fit_shapes, crop_settings.images) | {
+        "labels": Spec(shape=(crop_settings.images, *size), dtype=dtype)
+    }
+    judge_about: dict[str, Json] = {**same, "data": judge.fingerprint, "size": list(crop_settings.judge)}
     count = len(judge)
-    shown = _map_specs(tap_shapes(encoder, wanted.judge), count)
-    shown |= {
-        "labels": Spec(shape=(count, *wanted.judge), dtype=kept),
-        "images": Spec(shape=(count, *wanted.judge, 3), dtype="uint8"),
+    judge_arrays = _map_specs(tap_shapes(encoder, crop_settings.judge), count)
+    judge_arrays |= {
+        "labels": Spec(shape=(count, *crop_settings.judge), dtype=dtype),
+        "images": Spec(shape=(count, *crop_settings.judge, 3), dtype="uint8"),
     }
-    taught = None
+    teacher_store = None
     if teacher is not None:
-        known: dict[str, Json] = {**about, "teacher": teacher.fingerprint}
-        logits = {"logits": Spec(shape=(wanted.images, classes, *size))}
-        taught = Store(folder=root / f"teacher-{fingerprint(known)}", about=known, arrays=logits)
+        teacher_about: dict[str, Json] = {**about, "teacher": teacher.fingerprint}
+        logits = {"logits": Spec(shape=(crop_settings.images, classes, *size))}
+        teacher_store = Store(
+            folder=root / f"teacher-{fingerprint(teacher_about)}", about=teacher_about, arrays=logits
+        )
     return FeatureStores(
-        fit=Store(folder=root / f"fit-{fingerprint(about)}", about=about, arrays=arrays),
-        judge=Store(folder=root / f"judge-{fingerprint(seen)}", about=seen, arrays=shown),
-        teacher=taught,
+        fit=Store(folder=root / f"fit-{fingerprint(about)}", about=about, arrays=fit_arrays),
+        judge=Store(
+            folder=root / f"judge-{fingerprint(judge_about)}", about=judge_about, arrays=judge_arrays
+        ),
+        teacher=teacher_store,
     )
 
 
 def _map_type(targets: Targets) -> str:
-    """Return the type of targets that are maps; others cannot be shrunk to features."""
+    """Return the type of targets that are maps; others cannot be shrunk to the size of features."""
     if targets.shape((2, 3)) != (2, 3):
         raise Unsupported(
             "the evaluator 'staged' trains on shrunk target maps, and the targets of this task are no maps; "
@@ -141,11 +147,11 @@ def tap_shapes(encoder: FixedEncoder, image: tuple[int, int]) -> list[Shape]:
 
 
 def fit_rows(
-    encoder: FixedEncoder, pixels: Pixels, wanted: Wanted, *, device: torch.device
+    encoder: FixedEncoder, pixels: Pixels, crop_settings: CropSettings, *, device: torch.device
 ) -> Iterator[Mapping[str, NDArray[Any]]]:
-    """Yield maps and labels of the augmented images; labels are shrunk (nearest) to the first map."""
+    """Yield maps and labels of the augmented images; labels are shrunk (nearest) to the size of the first map."""
     part = encoder.part.to(device).eval()
-    for images, labels in crops(pixels, wanted, encoder.preprocessing, device=device):
+    for images, labels in crops(pixels, crop_settings, encoder.preprocessing, device=device):
         with torch.inference_mode():
             maps = part({IMAGE: images})
             size = next(iter(maps.values())).shape[2:]
@@ -154,23 +160,24 @@ def fit_rows(
 
 
 def teacher_rows(
-    teacher: Teacher, encoder: FixedEncoder, pixels: Pixels, wanted: Wanted, *,
+    teacher: Teacher, encoder: FixedEncoder, pixels: Pixels, crop_settings: CropSettings, *,
     size: tuple[int, int], device: torch.device,
 ) -> Iterator[Mapping[str, NDArray[Any]]]:  # fmt: skip
     """Yield the teacher's logits of the same augmented images, at the size of the first map."""
-    for images, _ in crops(pixels, wanted, encoder.preprocessing, device=device):
+    for images, _ in crops(pixels, crop_settings, encoder.preprocessing, device=device):
         logits = teacher(images, encoder.preprocessing)
         yield {"logits": enlarge(logits.float(), size, align_corners=False).cpu().numpy()}
 
 
 def judge_rows(
-    encoder: FixedEncoder, pixels: Pixels, wanted: Wanted, *, device: torch.device
+    encoder: FixedEncoder, pixels: Pixels, crop_settings: CropSettings, *, device: torch.device
 ) -> Iterator[Mapping[str, NDArray[Any]]]:
     """Yield maps, labels and pixels of the central crops."""
     part = encoder.part.to(device).eval()
-    for start in range(0, len(pixels), AT_ONCE):
+    for start in range(0, len(pixels), ENCODER_BATCH):
         pairs = [
-            central(pixels, index, wanted.judge) for index in range(start, min(start + AT_ONCE, len(pixels)))
+            central(pixels, index, crop_settings.judge)
+            for index in range(start, min(start + ENCODER_BATCH, len(pixels)))
         ]
         images, labels = (np.stack(side) for side in zip(*pairs, strict=True))
         with torch.inference_mode():
@@ -179,40 +186,42 @@ def judge_rows(
 
 
 def crops(
-    pixels: Pixels, wanted: Wanted, preprocessing: Preprocessing, *, device: torch.device
+    pixels: Pixels, crop_settings: CropSettings, preprocessing: Preprocessing, *, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the augmented images and labels, the same ones every time."""
-    batches = batches_of(pixels, wanted.augment, preprocessing, device=device)(
-        batch=AT_ONCE, seed=wanted.seed
+    batches = batches_of(pixels, crop_settings.augment, preprocessing, device=device)(
+        batch=ENCODER_BATCH, seed=crop_settings.seed
     )
-    for start in range(0, wanted.images, AT_ONCE):
-        batch = batches.at(start // AT_ONCE)
-        left = wanted.images - start
+    for start in range(0, crop_settings.images, ENCODER_BATCH):
+        batch = batches.at(start // ENCODER_BATCH)
+        left = crop_settings.images - start
         yield batch.images[:left], batch.labels[:left]
 
 
 def central(pixels: Pixels, index: int, size: tuple[int, int]) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    """Return the centre of a picture in a size; pictures that are smaller are enlarged first."""
+    """Return the centre of an image in a size; smaller images are enlarged first."""
     image, labels = pixels.pair(index)
     height, width = labels.shape
     scale = max(1.0, size[0] / height, size[1] / width)
     if scale > 1:
-        goal = [max(wanted, round(side * scale)) for wanted, side in zip(size, (height, width), strict=True)]
+        enlarged = [
+            max(wanted, round(side * scale)) for wanted, side in zip(size, (height, width), strict=True)
+        ]
         picture = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float()
-        smooth = functional.interpolate(picture, size=goal, mode="bilinear", align_corners=False)
+        smooth = functional.interpolate(picture, size=enlarged, mode="bilinear", align_corners=False)
         image = smooth[0].permute(1, 2, 0).round().clamp(0, 255).byte().numpy()
         mask = functional.interpolate(
-            torch.from_numpy(np.array(labels))[None, None], size=goal, mode="nearest"
+            torch.from_numpy(np.array(labels))[None, None], size=enlarged, mode="nearest"
         )
         labels = mask[0, 0].numpy()
-        height, width = goal
+        height, width = enlarged
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
-    place = slice(top, top + size[0]), slice(left, left + size[1])
-    return np.asarray(image[place]), np.asarray(labels[place])
+    window = slice(top, top + size[0]), slice(left, left + size[1])
+    return np.asarray(image[window]), np.asarray(labels[window])
 
 
 def calibrate_norms(part: nn.Module, images: Sequence[Tensor]) -> None:
-    """Let the norms of fresh weights see some images: their starting statistics fit no weights at all."""
+    """Measure the statistics of norms on some images: the initial ones do not match random weights."""
     norms = [module for module in part.modules() if isinstance(module, nn.BatchNorm2d)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:

@@ -1,7 +1,7 @@
-"""The first stage: a decoder alone, trained and scored on maps of a fixed encoder that were computed before.
+"""The first stage of `staged`: a decoder alone, trained and scored on cached maps of a fixed encoder.
 
-Maps that fit stay on the device, and a step is one unit of work for it where it can record one, so that a step costs
-what the decoder costs and nothing more.
+Maps that fit stay on the device, and steps are recorded as CUDA graphs where the device can, so that a step costs
+little more than the decoder itself.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ from segtailor.training.optimiser import make_optimiser
 if TYPE_CHECKING:
     from segtailor.strategies.evaluators.staged import StagedEvaluator
 
-JUDGED_AT_ONCE = 16
-ORDER = 2  # separates the order of the first stage from other random streams
-RESIDENT = 0.5  # the most that kept maps may take of a device's free memory
+JUDGE_BATCH = 16  # images
+ORDER_STREAM = 2  # of random numbers for the order of images, apart from other streams
+MAX_MEMORY_SHARE = 0.5  # of a device's free memory for maps that are kept there
 
 Rows: TypeAlias = NDArray[np.int64]
-Kept: TypeAlias = NDArray[Any] | Tensor  # a memory-mapped file, or all of it on the device
+MapArray: TypeAlias = NDArray[Any] | Tensor  # a memory-mapped file, or a copy on the device
 
 
 class Maps(NamedTuple):
-    """To fit on, to judge by, and the teacher's logits: memory-mapped, or kept on a device (`on`)."""
+    """Maps to train on, maps to score on, and the teacher's logits: memory-mapped, or copied to a device (`on`)."""
 
-    fit: Mapping[str, Kept]
+    fit: Mapping[str, MapArray]
     judge: Mapping[str, Any]
-    logits: Kept | None = None
+    logits: MapArray | None = None
 
     def on(self, device: torch.device) -> Maps:
-        """Keep what is trained on where it is used, if there is room: reading it again costs more than the decoder.
+        """Copy what is trained on to the device, if there is room: reading it every time costs more than the decoder.
 
-        On a CPU it stays mapped: the files are in memory as soon as they were read.
+        For a CPU it stays memory-mapped: the files are in memory once they were read.
         """
         if device.type == "cpu":
             return self
         size = sum(array.nbytes for array in self._trained_on().values())
-        return self.kept(device) if size <= RESIDENT * free_memory(device) else self
+        return self.copied(device) if size <= MAX_MEMORY_SHARE * free_memory(device) else self
 
-    def kept(self, device: torch.device) -> Maps:
-        """Move what is trained on to a device."""
-        moved = {name: _moved(array, device) for name, array in self._trained_on().items()}
+    def copied(self, device: torch.device) -> Maps:
+        """Copy what is trained on to a device."""
+        moved = {name: _copied(array, device) for name, array in self._trained_on().items()}
         logits = moved.pop("logits", None)
         return Maps(moved, self.judge, logits)
 
-    def _trained_on(self) -> dict[str, Kept]:
+    def _trained_on(self) -> dict[str, MapArray]:
         return dict(self.fit) if self.logits is None else {**self.fit, "logits": self.logits}
 
 
@@ -86,7 +86,7 @@ class FirstStage:
         self.criterion = kind_of(task).criterion(settings.stage1.loss, task=task, device=device)
 
     def train(self, trial: Trial) -> None:
-        """Train; incomplete batches are dropped, and the averaged weights stay in the network."""
+        """Train; incomplete batches are left out, and the averaged weights stay in the network."""
         learner = DecoderLearner(self)
         self.decoder.train()
         for last_of_epoch, rows in self._order(trial):
@@ -110,7 +110,7 @@ class FirstStage:
         return self.loss_of(self.batch(rows))
 
     def loss_of(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the task's loss of all outputs at the size of the first map, and the distance to the teacher."""
+        """Return the task's loss of all outputs at the size of the first map, plus the distillation loss."""
         labels, how = batch["labels"], self.settings.stage1
         with devices.autocast(self.device, how.precision):
             outputs = self.decoder(self._named(batch))
@@ -120,24 +120,24 @@ class FirstStage:
         return loss
 
     def score(self) -> Scores:
-        """Score the main output on the other half."""
+        """Score the main output on the half that trained no weights."""
         meter = kind_of(self.task).meter(self.task, self.device)
         labels = self.maps.judge["labels"]
         with inference(self.decoder):
-            for start in range(0, len(labels), JUDGED_AT_ONCE):
-                rows = np.arange(start, min(start + JUDGED_AT_ONCE, len(labels)))
+            for start in range(0, len(labels), JUDGE_BATCH):
+                rows = np.arange(start, min(start + JUDGE_BATCH, len(labels)))
                 logits = self.decoder(self._values(self.maps.judge, rows))[MAIN]
                 count(meter, logits, labels[rows], task=self.task, device=self.device)
         return meter.scores(without=self.settings.without(self.task))
 
-    def _values(self, arrays: Mapping[str, Kept], rows: Rows) -> dict[str, Tensor]:
+    def _values(self, arrays: Mapping[str, MapArray], rows: Rows) -> dict[str, Tensor]:
         levels = range(len(self.taps))
         return self._named({f"tap{level}": self._taken(arrays[f"tap{level}"], rows) for level in levels})
 
     def _named(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: batch[f"tap{level}"] for level, name in enumerate(self.taps)}
 
-    def _taken(self, array: Kept, rows: Rows) -> Tensor:
+    def _taken(self, array: MapArray, rows: Rows) -> Tensor:
         """Return some rows on the device, maps in the memory format that the decoder reads."""
         if isinstance(array, Tensor):
             chosen = torch.from_numpy(rows).to(self.device)
@@ -145,7 +145,7 @@ class FirstStage:
                 return array.index_select(0, chosen)
             picked = (
                 array.permute(0, 2, 3, 1).index_select(0, chosen).permute(0, 3, 1, 2)
-            )  # as it lies: `_moved`
+            )  # as it lies: `_copied`
             return picked if self.settings.stage1.channels_last_on(self.device) else picked.contiguous()
         found = torch.from_numpy(array[rows]).to(self.device)
         return (
@@ -161,9 +161,10 @@ class FirstStage:
         per_epoch = total // batch
         steps = max(1, round(self.settings.stage1.total(per_epoch) * trial.budget))
         for step in range(steps):
-            epoch, place = divmod(step, per_epoch)
-            order = np.random.default_rng([ORDER, trial.seed, epoch]).permutation(total)
-            yield place == per_epoch - 1, np.sort(order[place * batch : (place + 1) * batch])
+            epoch, batch_index = divmod(step, per_epoch)
+            order = np.random.default_rng([ORDER_STREAM, trial.seed, epoch]).permutation(total)
+            rows = order[batch_index * batch : (batch_index + 1) * batch]
+            yield batch_index == per_epoch - 1, np.sort(rows)
 
 
 class DecoderLearner:
@@ -176,18 +177,18 @@ class DecoderLearner:
         self.loss = torch.zeros((), device=stage.device)
         self._optimiser = make_optimiser(stage.decoder, how)
         self._average = Average(stage.decoder, decay=how.ema, warm_up=how.ema_warmup) if how.ema else None
-        # A decay that grows is the host's to know, so such steps cannot be replayed.
-        steady = devices.can_record(stage.device) and not (how.ema and how.ema_warmup)
-        if steady:
+        # A decay that grows from step to step is computed on the host, so such steps cannot be recorded.
+        recordable = devices.can_record(stage.device) and not (how.ema and how.ema_warmup)
+        if recordable:
             devices.let_record(self._optimiser)
-        self._step = CapturedStep(self._learn, stage.device, record=steady)
+        self._step = CapturedStep(self._learn, stage.device, record=recordable)
 
     def __call__(self, batch: Mapping[str, Tensor]) -> None:
         """Take one step."""
         self._step(**batch)
 
     def take_average(self) -> None:
-        """Put the averaged weights, where there are any, into the decoder; norms' statistics stay as they are."""
+        """Copy the averaged weights, if there are any, into the decoder; statistics of norms do not change."""
         if self._average is not None:
             self._stage.decoder.load_state_dict(self._average.state(), strict=False)
 
@@ -204,14 +205,14 @@ class DecoderLearner:
 
 
 def count(meter: Meter, logits: Tensor, labels: NDArray[Any], *, task: Task, device: torch.device) -> None:
-    """Count what logits predict, at the size of the right targets."""
+    """Add the predictions of logits to a meter, at the size of the labels."""
     size = (int(labels.shape[1]), int(labels.shape[2]))
     found = kind_of(task).decode(logits, size, task=task, align_corners=False)
     meter.add(found, torch.from_numpy(np.array(labels)).to(device))
 
 
-def _moved(array: Kept, device: torch.device) -> Tensor:
-    """Move an array; maps lie with channels last, so that picking rows copies whole pixels."""
+def _copied(array: MapArray, device: torch.device) -> Tensor:
+    """Copy an array to a device; maps are stored channels last, so that picking rows copies whole pixels."""
     found = torch.from_numpy(np.array(array)) if isinstance(array, np.ndarray) else array
     if found.dim() != 4:
         return found.to(device)

@@ -1,17 +1,22 @@
-"""Judging in two stages (auxiliary cells, section 3.2): the decoder on pre-computed maps, then all of it end to end.
+"""The evaluator `staged` (auxiliary cells, section 3.2): train the decoder on cached maps, then everything end to end.
 
-The first stage is cheap and tells bad from good; whether the second is worth it, the running mean decides.
+The first stage is cheap. Whether the second is worth its time is decided by comparing the reward of the first with the
+running mean of earlier ones (`EarlyStop`). Workers have no memory: the driver computes `mean` and `count` from all
+results and sends them with every trial.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import torch
 
+from segtailor.core.codec import Json
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.plan import MAIN
 from segtailor.core.space import parse_architecture
@@ -23,24 +28,24 @@ from segtailor.nets.build import build
 from segtailor.nets.inference import inference, normalise
 from segtailor.nets.network import Network, initialise
 from segtailor.nets.teacher import Teacher
-from segtailor.strategies.evaluators.early_stop import EarlyStop
 from segtailor.strategies.evaluators.features import (
+    CropSettings,
     FeatureStores,
     FixedEncoder,
-    Wanted,
     fit_rows,
     judge_rows,
     stores,
     teacher_rows,
 )
-from segtailor.strategies.evaluators.first_stage import JUDGED_AT_ONCE, FirstStage, Maps, count
-from segtailor.strategies.evaluators.train import HalvedPixels
+from segtailor.strategies.evaluators.first_stage import JUDGE_BATCH, FirstStage, Maps, count
+from segtailor.strategies.halves import HalvedPixels
 from segtailor.tasks import LossSettings, Scores, kind_of
 from segtailor.training.distill import DistillSettings
 from segtailor.training.fit import Fit
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import EncoderSettings, FitSettings
 
+REWARD = "stage1"  # the metric that is compared with its running mean
 STAGE1 = FitSettings(
     epochs=5, batch=64, optimiser="adam", lr=3e-3, weight_decay=1e-5, clip=3.0, ema=0.9, ema_warmup=False,
     schedule=Schedule(kind="constant"), loss=LossSettings(auxiliary_default=0.15),
@@ -54,14 +59,71 @@ STAGE2 = FitSettings(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagedEvaluator:
-    """Two short trainings; the quality is the reward of the last one reached.
+class EarlyStop:
+    """Go on if the reward is above the running mean, else only with a probability that is annealed.
 
-    `images` crops by `features` are augmented once, and their maps are what `stage1` trains the decoder on; `stage2`,
-    where given, trains everything on crops by `augment`. A stage whose auxiliary coefficient is 0 is trained without
-    auxiliary outputs. `teacher` (see `nets.teacher`) is followed in the first stage. `judge` is the size of the central
-    crops that are scored; the class called `background` counts in the matrix but in none of the averages.
-    `average_each_epoch` continues the first stage from its averaged weights, as the authors' program does.
+    The probability starts at `start` and is multiplied by each of `factors` once as many architectures as the matching
+    one of `milestones` were judged. The rule `probability` is the paper's. `slack` is that of the authors' program,
+    which goes on if the reward is above `mean * (1 - u)`, with u uniform from 0 to the annealed value. Every `every`
+    trials the mean that trials get is updated.
+    """
+
+    rule: Literal["probability", "slack"] = "probability"
+    start: float = 0.9
+    milestones: tuple[int, ...] = (100, 200, 300, 400)
+    factors: tuple[float, ...] = (0.9, 0.8, 0.7, 0.6)
+    decay: float = 0.99
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        shares = (self.start, self.decay, *self.factors)
+        if not all(0 <= share <= 1 for share in shares) or len(self.factors) != len(self.milestones):
+            raise UserError(
+                f"early_stop: start {self.start}, decay {self.decay} and factors {self.factors} must be from 0 to 1, "
+                "with one factor per milestone."
+            )
+        if self.every < 1:
+            raise UserError(f"early_stop.every: {self.every} is too small; give 1 or more trials.")
+
+    def begin(self) -> Mapping[str, Json]:
+        """Return what is known before the first trial."""
+        return {"count": 0, "mean": None}
+
+    def learn(self, known: Mapping[str, Json], result: TrialResult) -> Mapping[str, Json]:
+        """Update the mean with the reward of one more first stage; the first reward starts it."""
+        reward, mean, count = result.metrics.get(REWARD), known["mean"], known["count"]
+        if reward is None or not isinstance(count, int):
+            return known
+        updated = reward if not isinstance(mean, float) else self.decay * mean + (1 - self.decay) * reward
+        return {"count": count + 1, "mean": float(updated)}
+
+    def chance(self, count: int) -> float:
+        """Return the annealed probability after `count` architectures."""
+        chance = self.start
+        for milestone, factor in zip(self.milestones, self.factors, strict=True):
+            chance *= factor if count >= milestone else 1.0
+        return chance
+
+    def goes_on(self, reward: float, known: Mapping[str, Json], draw: float) -> bool:
+        """Tell whether a trial goes on; `draw` is uniform from 0 to 1. Without a mean every trial does."""
+        mean, count = known.get("mean"), known.get("count", 0)
+        if not isinstance(mean, float) or not isinstance(count, int):
+            return True
+        if self.rule == "slack":
+            updated = self.decay * mean + (1 - self.decay) * reward
+            return reward > updated * (1 - draw * self.chance(count))
+        return reward > mean or draw < self.chance(count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedEvaluator:
+    """Two short trainings; the quality is the reward of the last stage that was reached.
+
+    `images` crops by `features` are augmented once, and `stage1` trains the decoder on their maps. `stage2`, if given,
+    trains everything on crops by `augment`. A stage whose auxiliary coefficient is 0 is trained without auxiliary
+    outputs. The first stage distils from `teacher` (see `nets.teacher`), if there is one. `judge` is the size of the
+    central crops that are scored; the class called `background` counts in the confusion matrix but in none of the
+    averages. `average_each_epoch` continues the first stage from its averaged weights, as the authors' program does.
     """
 
     features: Augment
@@ -92,54 +154,55 @@ class StagedEvaluator:
     def stores(
         self, root: Path, encoder: FixedEncoder, data: HalvedPixels, teacher: Teacher | None
     ) -> FeatureStores:
-        """Say which files the first stage needs."""
-        wanted, halves = self._wanted, (data.fit, data.judge)
-        return stores(root, encoder, halves, wanted, classes=data.task.outputs, teacher=teacher)
+        """Return the files that the first stage needs; nothing is computed."""
+        crop_settings, halves = self._crop_settings, (data.fit, data.judge)
+        return stores(root, encoder, halves, crop_settings, classes=data.task.outputs, teacher=teacher)
 
     def open(
         self, files: FeatureStores, encoder: FixedEncoder, data: HalvedPixels, *,
         device: torch.device, teacher: Teacher | None,
     ) -> Maps:  # fmt: skip
-        """Map the files; what is missing is computed now, by one process while the others wait."""
-        wanted = self._wanted
-        fit = files.fit.open(partial(fit_rows, encoder, data.fit, wanted, device=device))
-        judge = files.judge.open(partial(judge_rows, encoder, data.judge, wanted, device=device))
+        """Memory-map the files; missing ones are computed now, by one process while the others wait."""
+        crops = self._crop_settings
+        fit = files.fit.open(partial(fit_rows, encoder, data.fit, crops, device=device))
+        judge = files.judge.open(partial(judge_rows, encoder, data.judge, crops, device=device))
         logits = None
         if files.teacher is not None and teacher is not None:
             size = fit["labels"].shape[1:]
-            rows = partial(teacher_rows, teacher, encoder, data.fit, wanted, size=size, device=device)
+            rows = partial(teacher_rows, teacher, encoder, data.fit, crops, size=size, device=device)
             logits = files.teacher.open(rows)["logits"]
         return Maps(fit, judge, logits).on(device)
 
     def run(
         self, trial: Trial, *, data: HalvedPixels, encoder: FixedEncoder, maps: Maps, device: torch.device
     ) -> TrialResult:
-        """Judge a trial."""
+        """Judge a trial by one or two stages."""
         network = self._network(trial, encoder, data.task.outputs).to(device)
         first = FirstStage(self, network, encoder, data.task, maps, device)
         first.train(trial)
-        metrics = {"stage1": (found := first.score()).reward}
+        scores = first.score()
+        metrics = {REWARD: scores.reward}
         if self.stage2 is not None:
-            if not self._goes_on(trial, found.reward):
+            if not self._goes_on(trial, scores.reward):
                 return trial.stopped(
-                    found.reward, "not above the running mean after the first stage", **metrics
+                    scores.reward, "not above the running mean after the first stage", **metrics
                 )
-            found = self._second(trial, network, encoder, data=data, maps=maps, device=device)
-            metrics["stage2"] = found.reward
-        return trial.done(found.reward, **metrics, **found.figures())
+            scores = self._second(trial, network, encoder, data=data, maps=maps, device=device)
+            metrics["stage2"] = scores.reward
+        return trial.done(scores.reward, **metrics, **scores.figures())
 
     def without(self, task: Task) -> tuple[int, ...]:
-        """Return the class that is left out of the averages."""
+        """Return the indices of classes that are left out of the averages."""
         return tuple(index for index, name in enumerate(task.classes) if name == self.background)
 
     @property
-    def _wanted(self) -> Wanted:
-        return Wanted(self.features, self.images, self.judge, self.seed)
+    def _crop_settings(self) -> CropSettings:
+        return CropSettings(self.features, self.images, self.judge, self.seed)
 
     def _network(self, trial: Trial, encoder: FixedEncoder, classes: int) -> Network:
         arch = parse_architecture(dict(trial.architecture))
-        helped = self.stage1.loss.auxiliary_default or self.stage1.loss.auxiliary
-        network = build(arch, classes, outputs="all" if helped else (MAIN,))
+        auxiliary = self.stage1.loss.auxiliary_default or self.stage1.loss.auxiliary
+        network = build(arch, classes, outputs="all" if auxiliary else (MAIN,))
         initialise(network, trial.seed)
         encoder.fill(network)
         return network
@@ -171,8 +234,8 @@ class StagedEvaluator:
         network.load_state_dict(fit.weights())
         meter = kind_of(data.task).meter(data.task, device)
         with inference(network):
-            for start in range(0, len(maps.judge["labels"]), JUDGED_AT_ONCE):
-                here = slice(start, start + JUDGED_AT_ONCE)
-                batch = normalise(maps.judge["images"][here], encoder.preprocessing, device)
-                count(meter, network(batch), maps.judge["labels"][here], task=data.task, device=device)
+            for start in range(0, len(maps.judge["labels"]), JUDGE_BATCH):
+                rows = slice(start, start + JUDGE_BATCH)
+                batch = normalise(maps.judge["images"][rows], encoder.preprocessing, device)
+                count(meter, network(batch), maps.judge["labels"][rows], task=data.task, device=device)
         return meter.scores(without=self.without(data.task))

@@ -1,34 +1,25 @@
-"""Judging by a short training: fit on one half of the training split, the task's headline figure on the other."""
+"""The evaluator `train`: a short training on one half of the training split, the task's main score on the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 
 from segtailor.core.plan import MAIN
 from segtailor.core.space import Architecture, parse_architecture
 from segtailor.core.strategy import Trial, TrialResult
-from segtailor.core.task import Preprocessing, Task
+from segtailor.core.task import Preprocessing
 from segtailor.data.augment import Augment
 from segtailor.data.batches import batches_of
-from segtailor.data.cache import Pixels
 from segtailor.nets.build import build
 from segtailor.nets.network import Network, initialise
 from segtailor.nets.reparam import with_branches
+from segtailor.strategies.halves import HalvedPixels
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings
-
-
-class HalvedPixels(NamedTuple):
-    """What a worker keeps between trials: the decoded halves of the training split."""
-
-    task: Task
-    fit: Pixels
-    judge: Pixels
-
 
 Build: TypeAlias = Callable[[Architecture, int, int], Network]  # architecture, classes, seed
 
@@ -37,8 +28,8 @@ Build: TypeAlias = Callable[[Architecture, int, int], Network]  # architecture, 
 class TrainEvaluator:
     """Train for `fit.steps` or `fit.epochs` times the trial's budget, with the trial's seed.
 
-    The learning rate follows its whole schedule whatever the budget. `reparameterise` trains the branched form of
-    blocks that have one, `auxiliary` also trains the train-only outputs.
+    The learning rate follows its whole schedule, also on a smaller budget. `reparameterise` trains the branched form of
+    blocks that have one. `auxiliary` also trains the outputs that only training needs.
     """
 
     augment: Augment

@@ -35,9 +35,8 @@ from segtailor.data.batches import Batches
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.network import Network, build, initialise
-from segtailor.search.evaluators.train import HalvedPixels
-from segtailor.search.gradient_settings import Gradient
-from segtailor.search.halves import FIT, JUDGE, HalvedTrain
+from segtailor.strategies.gradient_settings import Gradient
+from segtailor.strategies.halves import FIT, JUDGE, HalvedPixels, HalvedTrain
 from segtailor.training.distill import DistillSettings
 from segtailor.training.fit import Fit
 from segtailor.training.schedule import Schedule

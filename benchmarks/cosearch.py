@@ -20,9 +20,9 @@ from segtailor.costs import LatencyTable, shipped_pack
 from segtailor.data.batches import Batch
 from segtailor.nets.network import initialise
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.search.gradient_settings import Gradient, Pass
-from segtailor.search.supernet_engine import SupernetEngine
 from segtailor.spaces.multi_resolution import MultiResolution
+from segtailor.strategies.gradient_settings import Gradient, Pass
+from segtailor.strategies.supernet_engine import SupernetEngine
 from segtailor.systems.fasterseg import PAPER_PACK, fasterseg
 from segtailor.training import device as devices
 

@@ -35,8 +35,8 @@ from segtailor.core.space import parse_architecture
 from segtailor.core.strategy import Problem
 from segtailor.costs import LatencyTable, shipped_pack
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.search.gradient_settings import Gradient
 from segtailor.spaces.multi_resolution import MultiResolution
+from segtailor.strategies.gradient_settings import Gradient
 from segtailor.systems.fasterseg import PAPER_IMAGE, fasterseg
 
 PACK = "h200-multi_resolution-fp16"

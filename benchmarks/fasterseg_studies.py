@@ -31,8 +31,8 @@ from segtailor.recipes.search import SearchRecipe
 from segtailor.recipes.train import train_recipe
 from segtailor.report.charts import Value, chart
 from segtailor.runs import Context
-from segtailor.search.gradient_settings import Gradient
 from segtailor.spaces.multi_resolution import Cell, MultiResolutionArchitecture
+from segtailor.strategies.gradient_settings import Gradient
 from segtailor.systems.fasterseg import ablation, latency_terms
 from segtailor.verbs.eval import evaluate
 from segtailor.verbs.search import search

@@ -40,12 +40,12 @@ from segtailor.data.batches import Batches
 from segtailor.nets.network import Network
 from segtailor.nets.teacher import Teacher, teacher_of
 from segtailor.recipes.evaluators import halved_pixels, open_encoder
-from segtailor.search.evaluators.features import AT_ONCE, FixedEncoder
-from segtailor.search.evaluators.first_stage import FirstStage, Learner
-from segtailor.search.evaluators.staged import STAGE1, StagedEvaluator
-from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.spaces import published
 from segtailor.spaces.decoder_cell import DecoderCell
+from segtailor.strategies.evaluators.features import ENCODER_BATCH, FixedEncoder
+from segtailor.strategies.evaluators.first_stage import DecoderLearner, FirstStage
+from segtailor.strategies.evaluators.staged import STAGE1, StagedEvaluator
+from segtailor.strategies.halves import HalvedPixels
 from segtailor.tasks.enlarging import enlarge
 from segtailor.training import device as devices
 
@@ -61,7 +61,7 @@ class Stepping:
     ) -> None:  # fmt: skip
         self.stage, self.how, self.teacher = stage, settings.stage1, teacher
         stage.decoder.train()
-        self.learner = Learner(stage)
+        self.learner = DecoderLearner(stage)
         self.part = encoder.part.eval()
         devices.place(self.part, stage.device, channels_last=self.how.channels_last)
         images, labels = data.fit.canvas()
@@ -127,7 +127,7 @@ def compared(name: str, crop: tuple[int, int], options: argparse.Namespace, fold
     how = replace(STAGE1, batch=options.batch, precision=options.precision)
     settings = StagedEvaluator(features=cut, augment=cut, judge=crop, images=options.images, stage1=how)
     space = DecoderCell(encoder=name, channels=options.channels, repeats=1)
-    data = halved_pixels(f"synthetic:size={crop[0]}x{crop[1]},train={2 * AT_ONCE},val=2", str(folder))
+    data = halved_pixels(f"synthetic:size={crop[0]}x{crop[1]},train={2 * ENCODER_BATCH},val=2", str(folder))
     encoder = open_encoder(name, settings, data.fit)
     classes = data.task.outputs
     stand_in = segtailor.create(replace(published("auxcells-arch0"), encoder="resnet50"), classes=classes)

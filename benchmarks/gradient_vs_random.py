@@ -43,8 +43,8 @@ from comparing import (
 from segtailor.core.plan import OpCall, Plan
 from segtailor.core.space import parse_architecture
 from segtailor.costs import Macs
-from segtailor.search.gradient_settings import Choice, Gradient
-from segtailor.search.ranks import spearman
+from segtailor.strategies.gradient_settings import Choice, Gradient
+from segtailor.strategies.ranks import spearman
 from segtailor.systems.autortnet import SMALL_ROBUSTNESS, autortnet, robustness
 from segtailor.systems.squeezenas import squeezenas
 

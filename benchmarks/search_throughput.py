@@ -42,9 +42,9 @@ from segtailor.data.batches import Batch
 from segtailor.nets.network import initialise
 from segtailor.nets.relax import Mode, driving, gumbel_noise, live, softmax
 from segtailor.nets.supernet import SupernetSettings
-from segtailor.search.supernet_engine import SupernetEngine
 from segtailor.spaces.hyper_cell import HyperCell
 from segtailor.spaces.inverted_residual import InvertedResidual
+from segtailor.strategies.supernet_engine import SupernetEngine
 from segtailor.systems.autortnet import autortnet
 from segtailor.systems.squeezenas import squeezenas
 from segtailor.tasks.enlarging import resize_bilinear

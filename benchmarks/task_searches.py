@@ -45,7 +45,7 @@ from segtailor.recipes.evaluators import halved_pixels
 from segtailor.recipes.search import SearchRecipe
 from segtailor.report.charts import Value, chart
 from segtailor.runs import Context
-from segtailor.search.evaluators.train import HalvedPixels
+from segtailor.strategies.halves import HalvedPixels
 from segtailor.verbs.search import SearchChoices, search, search_recipe
 
 DATA = {

@@ -18,8 +18,8 @@ from segtailor.core.objective import Within
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.strategy import Evaluator, Executor, Problem, Trial, TrialResult
 from segtailor.core.task import Task
-from segtailor.search import Processes, RandomSearch, Ray, Serial
 from segtailor.spaces.scalable_path import ScalablePath
+from segtailor.strategies import Processes, RandomSearch, Ray, Serial
 
 WANTED = 1.6
 UNDISTURBED = 0.9  # processor time per wall time of a trial on one thread
@@ -54,7 +54,7 @@ def timed(executor: Executor, trials: int, steps: int) -> tuple[float, float, fl
         objective=Within(limit=float("inf")),
         task=Task(classes=("a", "b")),
         image=Shape(3, 64, 128),
-        evaluator=Evaluator(work="trial_speedup:burn", settings={"steps": steps}),
+        evaluator=Evaluator(work=burn, settings={"steps": steps}),
         executor=executor,
     )
     job = RandomSearch(trials=trials).job(problem)

@@ -16,7 +16,7 @@ from segtailor.core.registry import SPACES
 from segtailor.core.space import parse_architecture, plan_of
 from segtailor.core.strategy import Evaluator, Problem, Trial, TrialResult
 from segtailor.core.task import Task
-from segtailor.search import Controller, Evolution, Expansion, RandomSearch, Serial
+from segtailor.strategies import Controller, Evolution, Expansion, RandomSearch, Serial
 
 FAMILIES = [name for name in SPACES.names() if name in vars(spaces)]
 STRATEGIES = {
@@ -50,7 +50,7 @@ def asked(family: str, limit: float | None = None) -> Problem:
         objective=Within(limit=limit or math.inf),
         task=Task(classes=("a", "b", "c", "d")),
         image=SIZE,
-        evaluator=Evaluator(work="tests.matrix.test_trials:judge"),
+        evaluator=Evaluator(work=judge),
         executor=Serial(),
         limit=limit,
     )

@@ -35,7 +35,7 @@ from segtailor.verbs.resume import resume
 from segtailor.verbs.search import SearchChoices, search, search_recipe
 from segtailor.verbs.train import published_training, train
 from tests.data.trees import write_image, write_mask
-from tests.search.tiny_encoder import TINY, finer_taps, layouts, three_taps
+from tests.strategies.tiny_encoder import TINY, finer_taps, layouts, three_taps
 
 DATA = "synthetic:size=32x64,train=10,val=2"
 OCCASION = Occasion(data=DATA, size=(32, 64), crop=(32, 64))

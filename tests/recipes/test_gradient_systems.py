@@ -13,8 +13,8 @@ from segtailor.core.registry import SPACES, STRATEGIES, SYSTEMS
 from segtailor.costs import Use
 from segtailor.recipes.recipe import parse_recipe, recipe_document
 from segtailor.runs import Context
-from segtailor.search.gradient_settings import Gradient
 from segtailor.spaces import published
+from segtailor.strategies.gradient_settings import Gradient
 from segtailor.systems.autortnet import ROBUSTNESS
 from segtailor.systems.fasterseg import ablation, latency_terms
 from segtailor.verbs.search import SearchChoices, search_recipe

@@ -21,8 +21,8 @@ from segtailor.data.synthetic import TASK
 from segtailor.recipes.recipe import parse_recipe, recipe_document
 from segtailor.recipes.search import SearchRecipe
 from segtailor.runs import Context
-from segtailor.search import Processes, Ray, Serial
 from segtailor.spaces.scalable_path import ScalablePath
+from segtailor.strategies import Processes, Ray, Serial
 from segtailor.verbs.search import SearchChoices, parse_limit, search, search_recipe
 
 DATA = "synthetic:size=64x128,train=8,val=2"

@@ -19,10 +19,10 @@ from segtailor.data.augment import Augment
 from segtailor.recipes.evaluators import judge_by_slicing
 from segtailor.recipes.search import SearchRecipe
 from segtailor.runs import Context, Layout, Policy
-from segtailor.search.evaluators.shared import SharedEvaluator
-from segtailor.search.evaluators.train import TrainEvaluator
-from segtailor.search.gradient_settings import Choice
-from segtailor.search.saved_supernet import DESCRIPTION, WEIGHTS, load_supernet, read_facts
+from segtailor.strategies.evaluators.shared import SharedEvaluator
+from segtailor.strategies.evaluators.train import TrainEvaluator
+from segtailor.strategies.gradient_settings import Choice
+from segtailor.strategies.saved_supernet import DESCRIPTION, WEIGHTS, load_supernet, read_facts
 from segtailor.training.settings import FitSettings
 from segtailor.training.state import read_state
 from segtailor.verbs.search import SearchChoices, search, search_recipe

@@ -9,7 +9,7 @@ import pytest
 import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.registry import SPACES
-from segtailor.search.remaining import Remaining
+from segtailor.strategies.saved_supernet import RemainingSpace
 
 FAMILIES = (
     "multi_resolution",
@@ -39,7 +39,7 @@ def test_wrong_picks_name_the_decision(family: str) -> None:
 def test_a_space_without_lost_options_numbers_what_is_left() -> None:
     whole = SPACES.get("inverted_residual")()
     options = {row.name: (2, 5) if row.name == "block0" else (0, 1, 2) for row in whole.decisions}
-    left: Any = Remaining(space=whole, options=options)
+    left: Any = RemainingSpace(space=whole, options=options)
     assert left.decisions[0].options == (whole.decisions[0].options[2], whole.decisions[0].options[5])
     picks = dict.fromkeys(options, 1)
     arch = left.architecture(picks)

@@ -189,16 +189,18 @@ class Memory(Protocol):
         """Return what is known after one more result."""
 
 
+Work: TypeAlias = Callable[[Trial, str], TrialResult]  # judges a trial on a device, in a worker
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluator:
-    """Who judges an architecture: `work` names a function `module:function` that takes a `Trial` and a device.
+    """Who judges an architecture: `work` is a function at the top level of a module, so that workers can import it.
 
-    The function returns a `TrialResult` and is found by name in the worker, where it rebuilds everything from
-    the plain `settings`. `data` is the fingerprint of what it reads. `memory` is asked what to tell each trial,
-    and `note` is for the user, as the search starts.
+    It rebuilds everything from the plain `settings`, which a trial carries. `data` is the fingerprint of what it
+    reads. `memory` is asked what to tell each trial, and `note` is for the user, as the search starts.
     """
 
-    work: str
+    work: Work
     settings: Mapping[str, Any] = field(default_factory=dict)
     data: str = ""
     memory: Memory | None = None
@@ -219,8 +221,8 @@ class Pool(Protocol):
 class Executor(Protocol):
     """Where trials run. A worker that dies costs a repetition with the same seed, then a failed result."""
 
-    def open(self, work: str) -> AbstractContextManager[Pool]:
-        """Start workers for the function `work` (`module:function`); leaving the context ends them."""
+    def open(self, work: Work) -> AbstractContextManager[Pool]:
+        """Start workers that call `work` for every trial; leaving the context ends them."""
 
 
 @dataclass(frozen=True, kw_only=True)

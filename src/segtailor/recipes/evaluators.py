@@ -35,9 +35,9 @@ from segtailor.strategies.evaluators.features import CropSettings, FixedEncoder,
 from segtailor.strategies.evaluators.first_stage import Maps
 from segtailor.strategies.evaluators.shared import SharedEvaluator, SharedJudge
 from segtailor.strategies.evaluators.staged import StagedEvaluator
-from segtailor.strategies.evaluators.train import HalvedPixels, TrainEvaluator
+from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import Gradient
-from segtailor.strategies.halves import FIT, JUDGE, HalvedTrain
+from segtailor.strategies.halves import FIT, JUDGE, HalvedPixels, HalvedTrain
 from segtailor.strategies.saved_supernet import SupernetFacts, check_fits, read_facts
 
 if TYPE_CHECKING:

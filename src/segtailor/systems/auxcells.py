@@ -29,8 +29,7 @@ from segtailor.recipes.train import StagedTrainRecipe, TrainRecipe
 from segtailor.spaces.decoder_cell import DecoderCell, DecoderCellArchitecture, final_form
 from segtailor.spaces.decoder_cell.encoders import encoder
 from segtailor.strategies import Controller
-from segtailor.strategies.evaluators.early_stop import EarlyStop
-from segtailor.strategies.evaluators.staged import STAGE1, STAGE2, StagedEvaluator
+from segtailor.strategies.evaluators.staged import STAGE1, STAGE2, EarlyStop, StagedEvaluator
 from segtailor.systems.system import SMALL_DATA, SMALL_IMAGE, Scale, System
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.schedule import Schedule

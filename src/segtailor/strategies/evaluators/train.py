@@ -1,0 +1,72 @@
+"""The evaluator `train`: a short training on one half of the training split, the task's main score on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import torch
+
+from segtailor.core.plan import MAIN
+from segtailor.core.space import Architecture, parse_architecture
+from segtailor.core.strategy import Trial, TrialResult
+from segtailor.core.task import Preprocessing
+from segtailor.data.augment import Augment
+from segtailor.data.batches import batches_of
+from segtailor.nets.network import Network, build, initialise
+from segtailor.nets.reparam import with_branches
+from segtailor.strategies.halves import HalvedPixels
+from segtailor.training.fit import Fit
+from segtailor.training.settings import FitSettings
+
+Build: TypeAlias = Callable[[Architecture, int, int], Network]  # architecture, classes, seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainEvaluator:
+    """Train for `fit.steps` or `fit.epochs` times the trial's budget, with the trial's seed.
+
+    The learning rate follows its whole schedule, also on a smaller budget. `reparameterise` trains the branched form of
+    blocks that have one. `auxiliary` also trains the outputs that only training needs.
+    """
+
+    augment: Augment
+    fit: FitSettings = field(default_factory=FitSettings)
+    reparameterise: bool = False
+    auxiliary: bool = True
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+
+    def judge(
+        self, trial: Trial, *, data: HalvedPixels, device: torch.device, build: Build | None = None
+    ) -> TrialResult:
+        """Train the trial's architecture and return its quality on the half that trained no weight."""
+        arch = parse_architecture(dict(trial.architecture))
+        settings = self._settings(trial, images=len(data.fit))
+        make = build or self._network
+        fit = Fit(
+            network=make(arch, data.task.outputs, trial.seed),
+            batches=batches_of(data.fit, self.augment, self.preprocessing, device=device),
+            settings=settings,
+            task=data.task,
+            device=device,
+            validation=data.judge,
+            preprocessing=self.preprocessing,
+        )
+        for _ in fit.steps():
+            pass
+        if fit.scores is None:
+            return trial.failed(
+                "training ended without a score; check that the training split has two halves"
+            )
+        return trial.done(fit.scores.quality, **fit.scores.figures(), steps=float(fit.done))
+
+    def _settings(self, trial: Trial, *, images: int) -> FitSettings:
+        total = self.fit.total(-(-images // self.fit.batch))
+        steps = max(1, round(total * trial.budget))
+        return replace(self.fit, steps=steps, seed=trial.seed, validate_every=0)
+
+    def _network(self, arch: Architecture, classes: int, seed: int) -> Network:
+        network = build(arch, classes, outputs="all" if self.auxiliary else (MAIN,))
+        initialise(network, seed)
+        return with_branches(network, seed=seed) if self.reparameterise else network

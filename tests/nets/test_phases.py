@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from segtailor.nets.phases import by_phases, depthwise
+from segtailor.spaces.inverted_residual.fused import by_phases, depthwise
 
 
 @pytest.mark.parametrize("size", [(8, 12), (7, 9), (2, 3), (1, 1)])

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from segtailor.nets.phases import depthwise
 from segtailor.nets.pooled import MaxPooling
 from segtailor.search.gradient import GradientSearch
+from segtailor.spaces.inverted_residual.fused import depthwise
 from tests.search.gradient_toys import OPTIONS, problem, settings
 from tests.search.hungry import HungryOps
 

@@ -14,8 +14,7 @@ from segtailor.nets.network import Network
 from segtailor.nets.relax import one_hot_weights, softmax
 from segtailor.nets.supernet import Supernet, SupernetSettings
 from segtailor.spaces.inverted_residual import InvertedResidual
-from segtailor.spaces.inverted_residual.candidates import CANDIDATES
-from segtailor.spaces.inverted_residual.frames import FrameName
+from segtailor.spaces.inverted_residual.architecture import CANDIDATES, FrameName
 from segtailor.spaces.inverted_residual.names import BLOCK, DECODERS, ENCODER, STRIDE_SKIP, WIDTH_SKIP
 from segtailor.spaces.inverted_residual.supernet import InvertedResidualSupernet
 from segtailor.testing import check_supernet

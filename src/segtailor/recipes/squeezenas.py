@@ -23,7 +23,7 @@ from segtailor.search.gradient_settings import (
     Temperature,
 )
 from segtailor.spaces.inverted_residual import InvertedResidual
-from segtailor.spaces.inverted_residual.frames import FrameName
+from segtailor.spaces.inverted_residual.architecture import FrameName
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
 

@@ -25,7 +25,7 @@ from segtailor.core.space import plan_of
 from segtailor.recipes.autortnet import PAPER_DEPTHS
 from segtailor.spaces import published
 from segtailor.spaces.hyper_cell import HyperCell, HyperCellArchitecture
-from segtailor.spaces.hyper_cell.operators import AGGREGATION_OPS
+from segtailor.spaces.hyper_cell.architecture import AGGREGATION_OPS
 
 IMAGE = Shape(3, 64, 128)
 POSITIONS = ((1, 5, 10), (3, 5, 8), (1, 2, 4))  # the paper's; its search found 1, 3, 7

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from segtailor.nets.pooled import MaxPooling
 from segtailor.search.gradient import GradientSearch
+from segtailor.spaces.hyper_cell.fused import MaxPooling
 from segtailor.spaces.inverted_residual.fused import depthwise
 from tests.search.gradient_toys import OPTIONS, problem, settings
 from tests.search.hungry import HungryOps

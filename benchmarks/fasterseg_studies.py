@@ -33,7 +33,7 @@ from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.systems import Occasion
 from segtailor.report.charts import Value, chart
 from segtailor.search.gradient_settings import Gradient
-from segtailor.spaces.multi_resolution import Cell, MultiResolutionArchitecture
+from segtailor.spaces.multi_resolution import BranchCell, MultiResolutionArchitecture
 
 
 def shortened(row: GradientRow, options: argparse.Namespace) -> GradientRow:
@@ -140,7 +140,7 @@ def trained(
 def pruned(arch: MultiResolutionArchitecture, ratio: int) -> MultiResolutionArchitecture:
     """Return the network with all connections, stem and head at one ratio."""
     branches = tuple(
-        tuple(Cell(operator=cell.operator, ratio=ratio, stride=cell.stride) for cell in branch)
+        tuple(BranchCell(operator=cell.operator, ratio=ratio, stride=cell.stride) for cell in branch)
         for branch in arch.branches
     )
     return MultiResolutionArchitecture(branches=branches, stem_ratio=ratio, head_ratio=ratio)

@@ -18,11 +18,11 @@ from segtailor.core.space import architecture_document, parse_architecture, read
 from segtailor.nets.network import Network
 from segtailor.spaces import published
 from segtailor.spaces.multi_resolution import (
-    Cell,
+    ArchitectureScores,
+    BranchCell,
     Derivation,
     MultiResolution,
     MultiResolutionArchitecture,
-    Scores,
     derive,
 )
 from segtailor.testing import check_architecture, check_space
@@ -34,8 +34,8 @@ NAMES = ("fasterseg-student", "fasterseg-teacher")
 IMAGE = Shape(3, 64, 96)
 
 
-def cells(*rows: tuple[str, int, int]) -> tuple[Cell, ...]:
-    return tuple(Cell(operator=op, ratio=ratio, stride=stride) for op, ratio, stride in rows)  # type: ignore[arg-type]
+def cells(*rows: tuple[str, int, int]) -> tuple[BranchCell, ...]:
+    return tuple(BranchCell(operator=op, ratio=ratio, stride=stride) for op, ratio, stride in rows)  # type: ignore[arg-type]
 
 
 FINE = cells(("zoomed_conv", 2, 1), ("conv", 1, 1))
@@ -43,7 +43,7 @@ MIDDLE = cells(("zoomed_conv", 2, 1), ("conv", 3, 2), ("zoomed_conv_2x", 1, 1))
 COARSE = cells(("zoomed_conv", 2, 1), ("zoomed_conv", 2, 2), ("conv_2x", 3, 2), ("conv", 1, 1))
 
 
-def small(*branches: tuple[Cell, ...]) -> MultiResolutionArchitecture:
+def small(*branches: tuple[BranchCell, ...]) -> MultiResolutionArchitecture:
     return MultiResolutionArchitecture(branches=branches, stem_ratio=1, head_ratio=1)
 
 
@@ -101,7 +101,7 @@ def test_the_built_networks_count_as_the_release_counts() -> None:
     record = GOLDEN["release_counter"]
     assert [released_count(name) for name in NAMES] == [record[name] for name in NAMES]
     raw = json.loads((FIXTURES / "fasterseg_scores.json").read_text())["networks"]["teacher"]
-    scores = Scores(**{field: tuple(raw[field]) for field in ("operators", "entries", "widths")})
+    scores = ArchitectureScores(**{field: tuple(raw[field]) for field in ("operators", "entries", "widths")})
     assert (
         round(released_count(derive(scores, Derivation(ratios=(4,)))) / 1e9, 3) == record["pruned_teacher_g"]
     )
@@ -224,7 +224,7 @@ def test_two_hundred_random_architectures_count_and_run_as_built(seed: int) -> N
     ],
 )
 def test_every_set_of_branches_counts_and_runs_as_built(
-    branches: tuple[tuple[Cell, ...], ...], outputs: set[str]
+    branches: tuple[tuple[BranchCell, ...], ...], outputs: set[str]
 ) -> None:
     arch = small(*branches)
     check_architecture(TINY, arch, sizes=((64, 96), (65, 67), (40, 72)))

@@ -21,12 +21,11 @@ from segtailor.ops import Conv
 from segtailor.ops.zoomed import ZoomedConv
 from segtailor.spaces import published
 from segtailor.spaces.multi_resolution import MultiResolution
-from segtailor.spaces.multi_resolution.architecture import Cell, MultiResolutionArchitecture
-from segtailor.spaces.multi_resolution.grid import FRAME, OPTIONS, Grid, Place
+from segtailor.spaces.multi_resolution.architecture import BranchCell, MultiResolutionArchitecture
+from segtailor.spaces.multi_resolution.derive import scales
+from segtailor.spaces.multi_resolution.grid import FRAME, OPTIONS, Grid, GridCell
 from segtailor.spaces.multi_resolution.layers import network_plan
-from segtailor.spaces.multi_resolution.paths import scales
-from segtailor.spaces.multi_resolution.relaxed_cost import SKIPS, RelaxedCost
-from segtailor.spaces.multi_resolution.supernet import MultiResolutionSupernet
+from segtailor.spaces.multi_resolution.supernet import SKIPS, MultiResolutionSupernet, RelaxedCost
 from segtailor.testing.supernets import arbitrary_price, scramble
 from tests.spaces.multi_resolution_reference import RATIOS, reference_state, reference_weights
 from tests.support import FIXTURES, fixture, noise
@@ -181,8 +180,8 @@ def test_mixing_inputs_equals_mixing_outputs_where_one_input_counts() -> None:
 SPACE = MultiResolution(layers=8, ratios=(2, 4), stem_ratios=(2, 4), head_ratios=(2, 4))
 
 
-def along(path: tuple[int, ...], layers: int) -> list[Place]:
-    return [Place(layer, scale) for layer, scale in enumerate(scales(path, layers))]
+def along(path: tuple[int, ...], layers: int) -> list[GridCell]:
+    return [GridCell(layer, scale) for layer, scale in enumerate(scales(path, layers))]
 
 
 def one_branch(end: int, seed: int) -> tuple[MultiResolution, MultiResolutionArchitecture, dict[str, Tensor]]:
@@ -204,7 +203,7 @@ def one_branch(end: int, seed: int) -> tuple[MultiResolution, MultiResolutionArc
             weights[here.entry] = one_hot(int(here.layer - 1 not in path), 2)
         ratio = head if after is None else space.ratios[int(weights[after.width].argmax())]
         stride = 2 if here.layer in path else 1
-        cells.append(Cell(operator=OPTIONS[operator], ratio=ratio, stride=stride))  # type: ignore[arg-type]
+        cells.append(BranchCell(operator=OPTIONS[operator], ratio=ratio, stride=stride))  # type: ignore[arg-type]
     arch = MultiResolutionArchitecture(branches=(tuple(cells),), stem_ratio=stem, head_ratio=head)
     return space, arch, weights
 

@@ -22,6 +22,9 @@ Weights: TypeAlias = Mapping[
 Live: TypeAlias = Mapping[str, tuple[int, ...]]  # decision name -> options with a weight other than zero
 
 Mode: TypeAlias = Literal["soft", "pair", "path", "prune"]
+Widths: TypeAlias = Literal[
+    "own", "least", "most", "random"
+]  # of a pass: as decided, or these of all options
 
 
 def softmax(logits: Tensor, *, temperature: float | Tensor = 1.0, active: Tensor | None = None) -> Tensor:

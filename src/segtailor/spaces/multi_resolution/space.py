@@ -11,15 +11,22 @@ from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
 from segtailor.core.space import SPACES, Decision, Picks, check_picks
 from segtailor.spaces.multi_resolution.architecture import (
+    RATES,
     Branch,
     MultiResolutionArchitecture,
     end_rate,
 )
-from segtailor.spaces.multi_resolution.calls import possible_calls
-from segtailor.spaces.multi_resolution.derive import Derivation, compact, derive, kept_operators
-from segtailor.spaces.multi_resolution.grid import FRAME, OPTIONS, Grid, Place, Slot, output_name
-from segtailor.spaces.multi_resolution.layers import cell_name, network_plan
-from segtailor.spaces.multi_resolution.paths import RATES, Path, allowed_paths, scales
+from segtailor.spaces.multi_resolution.derive import (
+    Derivation,
+    Path,
+    allowed_paths,
+    compact,
+    derive,
+    kept_operators,
+    scales,
+)
+from segtailor.spaces.multi_resolution.grid import FRAME, OPTIONS, Grid, GridCell, Slot, output_name
+from segtailor.spaces.multi_resolution.layers import cell_name, network_plan, possible_calls
 
 if TYPE_CHECKING:
     from segtailor.nets.network import Network
@@ -182,7 +189,7 @@ class MultiResolution:
             levels = scales(path, self.layers)
             for position, (cell, layer) in enumerate(zip(branch, places, strict=True)):
                 name = cell_name(arch, number, position)
-                slot = Slot(name, Place(layer, levels[layer]), OPTIONS.index(cell.operator), cell.stride)
+                slot = Slot(name, GridCell(layer, levels[layer]), OPTIONS.index(cell.operator), cell.stride)
                 found.setdefault(name, slot)
         return list(found.values())
 

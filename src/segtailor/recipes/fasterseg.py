@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from segtailor.data.augment import Augment
-from segtailor.nets.supernet import SupernetSettings
 from segtailor.recipes.choices import Scale
 from segtailor.recipes.gradient_row import SMALL_IMAGE, GradientRow
 from segtailor.search.gradient_settings import (
@@ -27,6 +26,7 @@ from segtailor.search.gradient_settings import (
     Temperature,
 )
 from segtailor.spaces.multi_resolution import MultiResolution
+from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.schedule import Schedule
 from segtailor.training.settings import FitSettings
@@ -63,7 +63,7 @@ def fasterseg(
         pretraining=Pretraining(
             fit=_pretraining_fit(paper=paper), augment=_augment((256, 512) if paper else image, paper=paper)
         ),
-        supernet=SupernetSettings(fused=paper, masked=paper, matrices=paper, mix_inputs=mix_inputs),
+        supernet=MultiResolutionSettings(fused=paper, masked=paper, matrices=paper, mix_inputs=mix_inputs),
         record=paper,
         updates="alternating",
         temperature=Temperature(start=1.0, end=1.0),

@@ -14,7 +14,7 @@ from segtailor.core.strategy import STRATEGIES, Problem, SearchProblem
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import Augment
 from segtailor.nets.relax import Mode, Widths, geometric, linear
-from segtailor.nets.supernet import SupernetSettings
+from segtailor.nets.supernet import AnySupernetSettings, SupernetSettings
 from segtailor.training.settings import FitSettings
 
 SHAPES = {"geometric": geometric, "linear": linear}
@@ -194,7 +194,7 @@ class Gradient:
 
     fit: FitSettings = field(default_factory=FitSettings)
     augment: Augment | None = None
-    supernet: SupernetSettings = field(default_factory=SupernetSettings)
+    supernet: AnySupernetSettings = field(default_factory=SupernetSettings)
     updates: Literal["joint", "alternating"] = "joint"
     mode: Mode = "soft"
     prune_below: float = 1e-3

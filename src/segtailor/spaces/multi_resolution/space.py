@@ -148,11 +148,20 @@ class MultiResolution:
         self, image: Shape, classes: int, *, settings: SupernetSettings | None = None
     ) -> MultiResolutionSupernet:
         """Build the network that holds all paths, operators and widths."""
-        from segtailor.nets.supernet import SupernetSettings
-        from segtailor.spaces.multi_resolution.supernet import MultiResolutionSupernet
+        from segtailor.spaces.multi_resolution.supernet import (
+            MultiResolutionSettings,
+            MultiResolutionSupernet,
+        )
 
-        how = settings or SupernetSettings()
-        return MultiResolutionSupernet(self.grid, image, classes, how, space=self)
+        own = MultiResolutionSettings.of(settings)
+        return MultiResolutionSupernet(self.grid, image, classes, own, space=self)
+
+    @staticmethod
+    def supernet_settings() -> type[SupernetSettings]:
+        """Return the type of the settings that `supernet` takes."""
+        from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
+
+        return MultiResolutionSettings
 
     def derived(self, probabilities: Mapping[str, Sequence[float]]) -> dict[str, MultiResolutionArchitecture]:
         """Return the network for every choice of ends, by the supernet's output that reads the same scales."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,33 @@ Kind: TypeAlias = tuple[
 SKIPS: dict[int, Operator] = {1: Identity(), 2: FactorisedReduction(first=False)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class MultiResolutionSettings(SupernetSettings):
+    """How this family's supernet computes, besides the general settings.
+
+    `matrices` resizes by matrix products. `mix_inputs` runs a cell once on the mix of its inputs, which changes
+    results. `width_gradient` says how masked widths learn from data: by the score of the drawn one (FasterSeg), or
+    through the values of all norms, which tells widths apart.
+    """
+
+    matrices: bool = False
+    mix_inputs: bool = False
+    width_gradient: Literal["score", "norms"] = "score"
+
+    def __post_init__(self) -> None:
+        if self.width_gradient == "norms" and not self.masked:
+            raise Unsupported(
+                "supernet.width_gradient: norms of all widths need supernet.masked; set it, or use score."
+            )
+
+    @classmethod
+    def of(cls, settings: SupernetSettings | None) -> MultiResolutionSettings:
+        """Return settings of this family: general ones get the defaults for the rest."""
+        if isinstance(settings, cls):
+            return settings
+        return cls() if settings is None else cls(**vars(settings))
+
+
 class MultiResolutionSupernet(nn.Module):
     """Stems, cells at all scales of all layers, heads. `space` is only needed to derive networks."""
 
@@ -61,7 +88,7 @@ class MultiResolutionSupernet(nn.Module):
         grid: Grid,
         image: Shape,
         classes: int,
-        settings: SupernetSettings,
+        settings: MultiResolutionSettings,
         *,
         space: MultiResolution | None = None,
     ) -> None:

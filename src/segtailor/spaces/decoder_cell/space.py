@@ -164,6 +164,13 @@ def final_form(
     return replace(arch, channels=channels, repeats=repeats)
 
 
+def _decision(name: str, entries: int = 0) -> Decision:
+    """Return a choice among `entries` pool entries, or among the operations."""
+    if entries:
+        return Decision(name=name, options=tuple(range(entries)), group="path")
+    return Decision(name=name, options=OPERATIONS, group="op")
+
+
 def _check_taps(name: str, build: PlanBuilder, taps: Sequence[Tap]) -> None:
     """Refuse an encoder that does not give four maps at strides 4, 8, 16 and 32: blocks count on both."""
     strides = [tap.stride for tap in taps]
@@ -174,13 +181,6 @@ def _check_taps(name: str, build: PlanBuilder, taps: Sequence[Tap]) -> None:
             f"encoder '{name}': its taps are {sizes} at strides {strides} for an image of {build.image.height}x"
             f"{build.image.width}; the decoder needs {wanted} at {list(STRIDES)}. Tap other layers."
         )
-
-
-def _decision(name: str, entries: int = 0) -> Decision:
-    """Return a choice among `entries` pool entries, or among the operations."""
-    if entries:
-        return Decision(name=name, options=tuple(range(entries)), group="path")
-    return Decision(name=name, options=OPERATIONS, group="op")
 
 
 def _write_decoder(

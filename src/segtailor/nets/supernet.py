@@ -80,7 +80,7 @@ class Supernet(Protocol):
     align_corners: bool  # of the resize from `main` to the image size
 
     def forward(self, image: Tensor, weights: Weights, live: Live | None = None) -> Outputs:
-        """Return every output; `live`, where the caller knows it, spares one transfer from the device."""
+        """Return every output. `live` are the options to run; without it one transfer from the device finds them."""
 
     def cost(self, weights: Weights, price: Price) -> Tensor:
         """Return the expected cost of the whole network; equals the plan's cost for one-hot weights."""
@@ -197,7 +197,7 @@ def transfer_nodes(
     """Copy the state of every node that has one from the module of the same name, or its picked candidate."""
     for name, target in network.nodes.items():
         source: nn.Module | None = modules.get(name)
-        if isinstance(source, Mixed):  # asked for also where it has no weights: it may have been removed
+        if isinstance(source, Mixed):  # even where the target has no weights: the candidate may be removed
             source = _picked(source, driven_by[name], picks)
         if not target.state_dict():
             continue
@@ -228,7 +228,7 @@ def remaining_options(
 
 
 def keep_only(supernet: Supernet, options: Mapping[str, Sequence[int]]) -> None:
-    """Remove all other options: what a resumed search does before it loads the supernet's state."""
+    """Remove all other options, as a resumed search does before it loads the supernet's state."""
     for decision, left in supernet.remaining().items():
         for option in set(left) - set(options[decision]):
             supernet.remove(decision, option)

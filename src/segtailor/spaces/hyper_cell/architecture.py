@@ -78,11 +78,11 @@ class Wiring:
     @cached_property
     def strides(self) -> dict[str, int]:
         """Stride of every input and node relative to the image."""
-        found = dict(zip(INPUTS, INPUT_STRIDES, strict=True))
+        strides = dict(zip(INPUTS, INPUT_STRIDES, strict=True))
         for link in self.links:
-            reached = found[link.src] * link.stride
-            found[link.dst] = min(found.get(link.dst, reached), reached)
-        return found
+            reached = strides[link.src] * link.stride
+            strides[link.dst] = min(strides.get(link.dst, reached), reached)
+        return strides
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:

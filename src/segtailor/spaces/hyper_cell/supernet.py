@@ -123,15 +123,15 @@ class HyperCellSupernet(nn.Module):
         return remaining_options(self.decisions, self._mixed())
 
     def _mixed(self) -> dict[str, list[Mixed]]:
-        found: dict[str, list[Mixed]] = {}
+        by_decision: dict[str, list[Mixed]] = {}
         for stage in self._stages():
             for cell in stage.supercells():
                 for key, mixed in zip(cell.frame.keys, cell.mixed, strict=True):
-                    found.setdefault(key, []).append(mixed)
+                    by_decision.setdefault(key, []).append(mixed)
         for name, key in self.tail.driven_by.items():
             node = self.tail.nodes[name]
-            found[key] = [node] if isinstance(node, Mixed) else []
-        return found
+            by_decision[key] = [node] if isinstance(node, Mixed) else []
+        return by_decision
 
     def _stages(self) -> list[HyperCellNet]:
         return [stage for stage in self.stages if isinstance(stage, HyperCellNet)]
@@ -222,13 +222,13 @@ class HyperCellNet(nn.Module):
 
     def named_nodes(self) -> dict[str, nn.Module]:
         """Return modules under the names of a plan's nodes."""
-        found: dict[str, nn.Module] = {}
+        nodes: dict[str, nn.Module] = {}
         for cell, name in self._named_cells():
-            found |= {f"{name}_pre0": cell.pre0, f"{name}_pre1": cell.pre1}
-            found |= {f"{name}_{edge}": mixed for edge, mixed in cell.edges.items()}
+            nodes |= {f"{name}_pre0": cell.pre0, f"{name}_pre1": cell.pre1}
+            nodes |= {f"{name}_{edge}": mixed for edge, mixed in cell.edges.items()}
         if self.bridge is not None:
-            found[f"{self.name}_bridge"] = self.bridge
-        return found
+            nodes[f"{self.name}_bridge"] = self.bridge
+        return nodes
 
     def driven_by(self) -> dict[str, str]:
         """Return which decision drives which node."""

@@ -29,7 +29,7 @@ class FusedInverted:
 
     def __call__(self, image: Tensor, terms: Sequence[Terms]) -> list[Tensor]:
         """Return one sum for each of the terms."""
-        return [self._mix(image, found) for found in terms]
+        return [self._mix(image, one) for one in terms]
 
     def _mix(self, image: Tensor, terms: Terms) -> Tensor:
         families: dict[tuple[int, int], list[tuple[InvertedResidualBlock, Tensor]]] = {}
@@ -111,8 +111,8 @@ def by_phases(maps: Tensor, kernels: Tensor, *, stride: int, dilation: int) -> T
     if stride > 1:
         return depthwise(maps[:, :, ::dilation, ::dilation], kernels, stride=stride // dilation, dilation=1)
     height, width = maps.shape[2:]
-    found = _together(depthwise(_apart(maps, dilation), kernels, stride=1, dilation=1), dilation)
-    return found[:, :, :height, :width]
+    joined = _together(depthwise(_apart(maps, dilation), kernels, stride=1, dilation=1), dilation)
+    return joined[:, :, :height, :width]
 
 
 def _apart(maps: Tensor, phases: int) -> Tensor:

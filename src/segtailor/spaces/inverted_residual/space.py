@@ -140,7 +140,7 @@ def block_operator(candidate: Candidate, block: BlockFrame) -> Operator:
 
 
 def _skip(block: BlockFrame) -> Operator:
-    """Pass the input on; where shapes change, by the least that changes them."""
+    """Pass the input on; where shapes change, by the cheapest layer that changes them."""
     if block.stride != 1:
         return FactorisedReduction(first=True, norm="each")
     if block.inputs != block.outputs:

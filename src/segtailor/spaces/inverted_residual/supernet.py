@@ -45,8 +45,8 @@ class InvertedResidualSupernet(nn.Module):
         self.space = space
         self.decisions = space.decisions
         blocks = FRAMES[space.frame].blocks
-        some = InvertedResidualArchitecture(frame=space.frame, blocks=(CANDIDATES[0],) * len(blocks))
-        plan = space.plan(some, image, classes)
+        uniform = InvertedResidualArchitecture(frame=space.frame, blocks=(CANDIDATES[0],) * len(blocks))
+        plan = space.plan(uniform, image, classes)
         names = [decision.name for decision in self.decisions]
         mixed = {
             name: _superblock(block, plan.call(name).source, settings)

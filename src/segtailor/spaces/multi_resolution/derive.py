@@ -49,9 +49,9 @@ class ArchitectureScores:
             "widths": (self.widths, tuple(layers - max(level, 1) for level in levels)),
         }
         for field, (arrays, lengths) in wanted.items():
-            found = tuple(len(rows) for rows in arrays)
-            if found != lengths:
-                raise InvalidArchitecture(f"scores.{field}: {found} rows; {layers} layers need {lengths}.")
+            given = tuple(len(rows) for rows in arrays)
+            if given != lengths:
+                raise InvalidArchitecture(f"scores.{field}: {given} rows; {layers} layers need {lengths}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,15 +198,15 @@ def softmax(row: Sequence[float]) -> list[float]:
 
 def _ratios(widths: tuple[Rows, ...], along: Sequence[int], ratios: tuple[int, ...]) -> list[int]:
     """Return the ratio of each connection on a path: the one after layer `l` has the scale of layer `l + 1`."""
-    found = []
+    chosen = []
     for layer, scale in enumerate(along[1:], start=1):
         row = widths[scale][layer - max(scale, 1)]
         if len(row) != len(ratios):
             raise InvalidArchitecture(
                 f"scores.widths: a row has {len(row)} values; allowed: {len(ratios)}, one per ratio {list(ratios)}."
             )
-        found.append(ratios[_top(row)])
-    return found
+        chosen.append(ratios[_top(row)])
+    return chosen
 
 
 def _top(row: Sequence[float]) -> int:

@@ -170,8 +170,8 @@ class FusedPass:
 
     def _hidden(self) -> list[tuple[NormUse, Width]]:
         """List the norms whose width only the device knows."""
-        found = [(row, _width(row, use.widths)) for use in self._uses for row in self._rows[id(use.cell)]]
-        return [(row, width) for row, width in found if width.index is None]
+        uses = [(row, _width(row, use.widths)) for use in self._uses for row in self._rows[id(use.cell)]]
+        return [(row, width) for row, width in uses if width.index is None]
 
     def _row(self, name: str) -> Tensor:
         """Return one value of all norms in one row."""

@@ -169,7 +169,7 @@ class MultiResolution:
         frame = list(probabilities[FRAME])
         stem_ratio, head_ratio = grid.sets[frame.index(max(frame))]
         scores = grid.scores(probabilities)
-        found = {}
+        networks = {}
         for ends in grid.pairs:
             how = Derivation(
                 ends=ends,
@@ -178,13 +178,13 @@ class MultiResolution:
                 head_ratio=head_ratio,
                 path16=self.path16,
             )
-            found[output_name(ends)] = derive(scores, how)
-        return found
+            networks[output_name(ends)] = derive(scores, how)
+        return networks
 
     def alternatives(self, probabilities: Mapping[str, Sequence[float]]) -> dict[str, Picks]:
         """Return the picks for every choice of ends, coarsest first, by the output of the supernet that judges it."""
-        found = reversed(self.derived(probabilities).items())
-        return {name: self.picks(arch) for name, arch in found}
+        networks = reversed(self.derived(probabilities).items())
+        return {name: self.picks(arch) for name, arch in networks}
 
     def discretise(self, probabilities: Mapping[str, Sequence[float]]) -> Picks:
         """Return the picks of the derived network with the coarsest ends."""
@@ -192,15 +192,15 @@ class MultiResolution:
 
     def slots(self, arch: MultiResolutionArchitecture) -> list[Slot]:
         """Return where in the supernet each cell of a network is: on the first paths that hold its branches."""
-        found: dict[str, Slot] = {}
+        slots: dict[str, Slot] = {}
         for number, branch in enumerate(arch.branches):
             places, path = self._place(number, branch)
             levels = scales(path, self.layers)
             for position, (cell, layer) in enumerate(zip(branch, places, strict=True)):
                 name = cell_name(arch, number, position)
                 slot = Slot(name, GridCell(layer, levels[layer]), OPTIONS.index(cell.operator), cell.stride)
-                found.setdefault(name, slot)
-        return list(found.values())
+                slots.setdefault(name, slot)
+        return list(slots.values())
 
     @staticmethod
     def published_names(network: Network, arch: MultiResolutionArchitecture) -> NameMap:

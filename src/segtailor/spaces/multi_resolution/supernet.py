@@ -236,8 +236,8 @@ class MultiResolutionSupernet(nn.Module):
 
     def _head(self, cell: GridCell, known: Live) -> Width:
         """Return the width that a cell of the last layer writes."""
-        own = self.grid.sets[known[FRAME][0]][1]
-        return Width(channels=_channels(cell.scale, self._heads), index=self._heads.index(own))
+        ratio = self.grid.sets[known[FRAME][0]][1]
+        return Width(channels=_channels(cell.scale, self._heads), index=self._heads.index(ratio))
 
     @property
     def _heads(self) -> tuple[int, ...]:
@@ -245,7 +245,7 @@ class MultiResolutionSupernet(nn.Module):
 
 
 class Ends(nn.Module):
-    """From the last maps of all scales to the outputs; a coarse map meets the last finer ones on its way up."""
+    """From the last maps of all scales to the outputs; on its way up a coarse map is joined with the finer ones."""
 
     def __init__(self, grid: Grid, ratio: int, classes: int) -> None:
         super().__init__()
@@ -330,7 +330,7 @@ class RelaxedCost:
 
     def _mixed(self, rows: Weights, known: CellPrices) -> dict[tuple[GridCell, int], Tensor]:
         """Return the expected price of each cell at both strides; cells that share a table are priced together."""
-        found: dict[tuple[GridCell, int], Tensor] = {}
+        expected: dict[tuple[GridCell, int], Tensor] = {}
         for key, members in self._kinds().items():
             stride = key[3]
             operators, reads, writes = [], [], []
@@ -342,8 +342,8 @@ class RelaxedCost:
             stacked = [torch.stack(row) for row in (operators, reads, writes)]
             table = known.tables[key].to(stacked[0].dtype)
             costs = torch.einsum("nk,ni,no,kio->n", *stacked, table).unbind()
-            found |= {(cell, stride): cost for cell, cost in zip(members, costs, strict=True)}
-        return found
+            expected |= {(cell, stride): cost for cell, cost in zip(members, costs, strict=True)}
+        return expected
 
     def _kinds(self) -> dict[Kind, list[GridCell]]:
         kinds: dict[Kind, list[GridCell]] = {}
@@ -370,9 +370,9 @@ class RelaxedCost:
         self, price: Price, scale: int, reads: list[int], writes: list[int], *, stride: int
     ) -> list[list[list[float]]]:
         rate, size = RATES[scale], self.sizes[3 + scale]
-        found = []
+        table = []
         for name in OPTIONS:
-            found.append(
+            table.append(
                 [
                     [
                         _price(
@@ -383,7 +383,7 @@ class RelaxedCost:
                     for read in reads
                 ]
             )
-        return found
+        return table
 
     def _stem(self, price: Price, ratio: int) -> float:
         total, width = 0.0, self.sizes[0].channels

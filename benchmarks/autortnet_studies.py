@@ -24,7 +24,7 @@ from segtailor.core.sampling import sample
 from segtailor.core.space import plan_of
 from segtailor.spaces import published
 from segtailor.spaces.hyper_cell import HyperCell, HyperCellArchitecture
-from segtailor.spaces.hyper_cell.operators import AGGREGATION_OPS
+from segtailor.spaces.hyper_cell.architecture import AGGREGATION_OPS
 from segtailor.systems.autortnet import PAPER_DEPTHS
 
 IMAGE = Shape(3, 64, 128)

@@ -31,7 +31,7 @@ from segtailor.recipes.search import SearchRecipe
 from segtailor.recipes.train import train_recipe
 from segtailor.report.charts import Value, chart
 from segtailor.runs import Context
-from segtailor.spaces.multi_resolution import Cell, MultiResolutionArchitecture
+from segtailor.spaces.multi_resolution import BranchCell, MultiResolutionArchitecture
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.systems.fasterseg import ablation, latency_terms
 from segtailor.verbs.eval import evaluate
@@ -143,7 +143,7 @@ def trained(
 def pruned(arch: MultiResolutionArchitecture, ratio: int) -> MultiResolutionArchitecture:
     """Return the network with all connections, stem and head at one ratio."""
     branches = tuple(
-        tuple(Cell(operator=cell.operator, ratio=ratio, stride=cell.stride) for cell in branch)
+        tuple(BranchCell(operator=cell.operator, ratio=ratio, stride=cell.stride) for cell in branch)
         for branch in arch.branches
     )
     return MultiResolutionArchitecture(branches=branches, stem_ratio=ratio, head_ratio=ratio)

@@ -8,12 +8,11 @@ from torch.nn import functional
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import OpCall, Shape
 from segtailor.nets.fused import NormState, compiled_kernels, norm_mix, spread
-from segtailor.nets.fused_inverted import FusedInverted
-from segtailor.nets.fused_units import FusedUnits
 from segtailor.nets.mixed import Fuse, Mixed, mix
-from segtailor.nets.pooled import MaxPooling
 from segtailor.nets.relax import straight_through
 from segtailor.ops import Conv, FactorisedReduction, Identity, InvertedBottleneck, MaxPool, Separable
+from segtailor.spaces.hyper_cell.fused import FusedUnits, MaxPooling
+from segtailor.spaces.inverted_residual.fused import FusedInverted
 from segtailor.testing.supernets import scramble
 
 SOURCE = Shape(4, 9, 11)

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segtailor.nets.slim_ops import SLIM_OPTIONS
-from segtailor.spaces.multi_resolution.grid import Grid, Place
-from segtailor.spaces.multi_resolution.paths import RATES
+from segtailor.spaces.multi_resolution.architecture import RATES
+from segtailor.spaces.multi_resolution.grid import OPTIONS, Grid, GridCell
 from tests.support import deterministic
 
 SETS = (1, 0)  # ours by theirs: they count the teacher first
@@ -66,8 +65,8 @@ def _own(key: str, value: Tensor) -> Tensor:
 def _slim(grid: Grid, key: str, value: Tensor) -> Tensor:
     _, cell, mix, operator, layer, entry = key.split(".")
     number, rate = cell.removeprefix("layer").split("_")
-    place = Place(int(number), RATES.index(int(rate)))
-    index = SLIM_OPTIONS.index(operator)
+    place = GridCell(int(number), RATES.index(int(rate)))
+    index = OPTIONS.index(operator)
     prefix = f"cells.{place.layer}.{place.scale}.{'_op' if mix == 'same' else 'downsample'}._ops.{index}"
     if layer.startswith("conv"):
         return deterministic(f"{prefix}.{layer}.weight", tuple(value.shape))

@@ -24,8 +24,8 @@ from segtailor.spaces.hyper_cell import (
     MultiScale,
     Wiring,
 )
-from segtailor.spaces.hyper_cell.architecture import empty_nodes
-from segtailor.spaces.hyper_cell.operators import AGGREGATION_OPS, CELL_OPS, operator
+from segtailor.spaces.hyper_cell.architecture import AGGREGATION_OPS, CELL_OPS, empty_nodes
+from segtailor.spaces.hyper_cell.layers import operator
 from segtailor.spaces.networks import expand
 from segtailor.spaces.published import published, published_record
 from segtailor.testing import check_architecture, check_operator, check_space

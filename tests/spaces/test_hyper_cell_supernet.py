@@ -24,7 +24,7 @@ from segtailor.nets.relax import (
 )
 from segtailor.nets.supernet import Supernet, SupernetSettings, keep_only
 from segtailor.spaces.hyper_cell import ADJACENT_SCALES, OWN_PATHS, HyperCell, MultiScale
-from segtailor.spaces.hyper_cell.operators import CELL_OPS
+from segtailor.spaces.hyper_cell.architecture import CELL_OPS
 from segtailor.spaces.hyper_cell.supernet import HyperCellSupernet
 from segtailor.testing import check_supernet
 from segtailor.testing.supernets import (

@@ -20,8 +20,7 @@ from segtailor.nets.checkpoint_file import read_state
 from segtailor.nets.network import Network
 from segtailor.spaces import published
 from segtailor.spaces.inverted_residual import InvertedResidual, InvertedResidualArchitecture
-from segtailor.spaces.inverted_residual.candidates import CANDIDATES
-from segtailor.spaces.inverted_residual.frames import FRAME_NAMES, FRAMES, FrameName
+from segtailor.spaces.inverted_residual.architecture import CANDIDATES, FRAME_NAMES, FRAMES, FrameName
 from segtailor.testing import check_architecture, check_space
 from tests.support import FIXTURES, deterministic, deterministic_state, fixture, noise, shared
 

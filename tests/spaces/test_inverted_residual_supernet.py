@@ -14,8 +14,8 @@ from segtailor.nets.network import Network
 from segtailor.nets.relax import one_hot_weights, softmax
 from segtailor.nets.supernet import Supernet, SupernetSettings
 from segtailor.spaces.inverted_residual import InvertedResidual
-from segtailor.spaces.inverted_residual.candidates import CANDIDATES
-from segtailor.spaces.inverted_residual.frames import FrameName
+from segtailor.spaces.inverted_residual.architecture import CANDIDATES, FrameName
+from segtailor.spaces.inverted_residual.fused import by_phases, depthwise
 from segtailor.spaces.inverted_residual.names import BLOCK, DECODERS, ENCODER, STRIDE_SKIP, WIDTH_SKIP
 from segtailor.spaces.inverted_residual.supernet import InvertedResidualSupernet
 from segtailor.testing import check_supernet
@@ -228,3 +228,31 @@ def test_weights_that_do_not_fit_are_refused(
     change(weights)
     with pytest.raises(Unsupported, match=message):
         SMALL.supernet(TINY, 4)(torch.randn(2, *TINY), weights)
+
+
+@pytest.mark.parametrize("size", [(8, 12), (7, 9), (2, 3), (1, 1)])
+@pytest.mark.parametrize(
+    ("kernel", "dilation", "stride"), [(3, 2, 1), (3, 2, 2), (5, 3, 1), (3, 2, 4), (3, 3, 3)]
+)
+def test_phases_equal_the_dilated_convolution(
+    size: tuple[int, int], kernel: int, dilation: int, stride: int
+) -> None:
+    generator = torch.Generator().manual_seed(kernel)
+    maps = torch.randn(2, 4, *size, generator=generator, dtype=torch.float64, requires_grad=True)
+    kernels = torch.randn(4, 1, kernel, kernel, generator=generator, dtype=torch.float64, requires_grad=True)
+    padding = dilation * (kernel // 2)
+    wanted = functional.conv2d(maps, kernels, None, stride, padding, dilation, groups=4)
+    found = by_phases(maps, kernels, stride=stride, dilation=dilation)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(depthwise(maps, kernels, stride=stride, dilation=dilation), wanted)
+    slope = torch.randn(wanted.shape, generator=generator, dtype=torch.float64)
+    for got, right in zip(
+        *(torch.autograd.grad(out, (maps, kernels), slope) for out in (found, wanted)), strict=True
+    ):
+        torch.testing.assert_close(got, right)
+
+
+def test_channels_stay_last_in_memory() -> None:
+    maps = torch.randn(2, 4, 6, 10).contiguous(memory_format=torch.channels_last)
+    found = by_phases(maps, torch.randn(4, 1, 3, 3), stride=1, dilation=2)
+    assert found.is_contiguous(memory_format=torch.channels_last)

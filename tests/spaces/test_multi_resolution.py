@@ -15,13 +15,14 @@ from segtailor.core.plan import Plan, Shape
 from segtailor.core.sampling import mutate, sample, sample_picks
 from segtailor.core.space import architecture_document, parse_architecture, read_architecture
 from segtailor.nets.network import Network
+from segtailor.nets.weights import WeightsProblem
 from segtailor.spaces import published
 from segtailor.spaces.multi_resolution import (
-    Cell,
+    ArchitectureScores,
+    BranchCell,
     Derivation,
     MultiResolution,
     MultiResolutionArchitecture,
-    Scores,
     derive,
 )
 from segtailor.spaces.networks import expand
@@ -34,8 +35,8 @@ NAMES = ("fasterseg-student", "fasterseg-teacher")
 IMAGE = Shape(3, 64, 96)
 
 
-def cells(*rows: tuple[str, int, int]) -> tuple[Cell, ...]:
-    return tuple(Cell(operator=op, ratio=ratio, stride=stride) for op, ratio, stride in rows)  # type: ignore[arg-type]
+def cells(*rows: tuple[str, int, int]) -> tuple[BranchCell, ...]:
+    return tuple(BranchCell(operator=op, ratio=ratio, stride=stride) for op, ratio, stride in rows)  # type: ignore[arg-type]
 
 
 FINE = cells(("zoomed_conv", 2, 1), ("conv", 1, 1))
@@ -43,7 +44,7 @@ MIDDLE = cells(("zoomed_conv", 2, 1), ("conv", 3, 2), ("zoomed_conv_2x", 1, 1))
 COARSE = cells(("zoomed_conv", 2, 1), ("zoomed_conv", 2, 2), ("conv_2x", 3, 2), ("conv", 1, 1))
 
 
-def small(*branches: tuple[Cell, ...]) -> MultiResolutionArchitecture:
+def small(*branches: tuple[BranchCell, ...]) -> MultiResolutionArchitecture:
     return MultiResolutionArchitecture(branches=branches, stem_ratio=1, head_ratio=1)
 
 
@@ -101,7 +102,7 @@ def test_the_built_networks_count_as_the_release_counts() -> None:
     record = GOLDEN["release_counter"]
     assert [released_count(name) for name in NAMES] == [record[name] for name in NAMES]
     raw = json.loads((FIXTURES / "fasterseg_scores.json").read_text())["networks"]["teacher"]
-    scores = Scores(**{field: tuple(raw[field]) for field in ("operators", "entries", "widths")})
+    scores = ArchitectureScores(**{field: tuple(raw[field]) for field in ("operators", "entries", "widths")})
     assert (
         round(released_count(derive(scores, Derivation(ratios=(4,)))) / 1e9, 3) == record["pruned_teacher_g"]
     )
@@ -224,7 +225,7 @@ def test_two_hundred_random_architectures_count_and_run_as_built(seed: int) -> N
     ],
 )
 def test_every_set_of_branches_counts_and_runs_as_built(
-    branches: tuple[tuple[Cell, ...], ...], outputs: set[str]
+    branches: tuple[tuple[BranchCell, ...], ...], outputs: set[str]
 ) -> None:
     arch = small(*branches)
     check_architecture(TINY, arch, sizes=((64, 96), (65, 67), (40, 72)))
@@ -347,3 +348,59 @@ def test_newer_and_truncated_files_are_refused(tmp_path: Path) -> None:
 def test_a_space_that_cannot_be_is_refused(field: dict[str, object]) -> None:
     with pytest.raises(InvalidArchitecture, match=next(iter(field))):
         MultiResolution(**field)  # type: ignore[arg-type]
+
+
+@cache
+def _published(name: str) -> dict[str, torch.Tensor]:
+    network = segtailor.create(name, outputs="all")
+    names, own = MultiResolution.published_names(network, network.architecture).names, network.state_dict()
+    return {
+        alias: own[key] + number for key, aliases in names.items() for number, alias in enumerate(aliases)
+    }
+
+
+def published_state(name: str) -> dict[str, torch.Tensor]:
+    """Return a fresh network's state under published names; aliases of a shared cell hold different values."""
+    return dict(_published(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("outputs", ["main", "all"])
+@pytest.mark.parametrize("without", [(), ("ffm.channel_attention",), ("ffm.channel", "heads16", "heads32")])
+def test_checkpoints_load_with_and_without_train_only_keys(
+    name: str, outputs: str, without: tuple[str, ...]
+) -> None:
+    state = {key: value for key, value in published_state(name).items() if not key.startswith(without)}
+    network = segtailor.create(name, outputs=outputs)
+    if outputs == "all" and "heads16" in without:
+        with pytest.raises(WeightsProblem, match="missing key 'heads16"):
+            segtailor.load_published(network, state)
+        return
+    segtailor.load_published(network, state)
+    assert torch.equal(network.nodes["head8"].conv2.bias, state["heads8.conv_1x1.bias"])
+
+
+def test_names_of_the_student_are_those_of_the_reference_and_the_later_alias_wins() -> None:
+    facts, _ = fixture("fasterseg_student_parity")
+    state = published_state(NAMES[0])
+    assert {key: list(value.shape) for key, value in state.items()} == dict(facts["state"])
+    network = segtailor.create(NAMES[0])
+    segtailor.load_published(network, state)
+    assert torch.equal(network.nodes["cell1"].conv2.weight, state["cells.1-1._op._op.conv2.weight"])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda state: state.pop("cells.2-0._op._op.bn1.weight"), "missing key 'cells.2-0._op._op.bn1.weight'"),
+        (lambda state: state.pop("refines16.conv.0.weight"), "missing key 'refines16.conv.0.weight'"),
+        (lambda state: state.update({"heads16.extra": torch.zeros(1)}), "unknown key 'heads16.extra'"),
+        (lambda state: state.update({"cells.9-1.x": torch.zeros(1)}), "unknown key 'cells.9-1.x'"),
+        (lambda state: state.update({"stem.0.conv.0.weight": torch.zeros(1)}), "'stem.0.conv.0.weight' has shape"),
+    ],
+)  # fmt: skip
+def test_a_key_that_does_not_fit_is_named(change: object, says: str) -> None:
+    state = published_state(NAMES[0])
+    change(state)  # type: ignore[operator]
+    with pytest.raises(WeightsProblem, match=says):
+        segtailor.load_published(segtailor.create(NAMES[0]), state)

@@ -11,9 +11,17 @@ import pytest
 import segtailor
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.spaces import published
-from segtailor.spaces.multi_resolution import Derivation, MultiResolution, Scores, derive
-from segtailor.spaces.multi_resolution.derive import best_path, compact, kept_operators
-from segtailor.spaces.multi_resolution.paths import allowed_paths, minimum_length, path_pairs, paths, scales
+from segtailor.spaces.multi_resolution import ArchitectureScores, Derivation, MultiResolution, derive
+from segtailor.spaces.multi_resolution.derive import (
+    allowed_paths,
+    best_path,
+    compact,
+    kept_operators,
+    minimum_length,
+    path_pairs,
+    paths,
+    scales,
+)
 from tests.support import FIXTURES
 
 RAW: dict[str, Any] = json.loads((FIXTURES / "fasterseg_scores.json").read_text())["networks"]
@@ -22,9 +30,9 @@ STUDENT = Derivation()
 TEACHER = Derivation(ratios=(12,), stem_ratio=12, head_ratio=12, ignore_skip=True)
 
 
-def scores(name: str) -> Scores:
+def scores(name: str) -> ArchitectureScores:
     raw = copy.deepcopy(RAW[name])
-    return Scores(
+    return ArchitectureScores(
         operators=tuple(raw["operators"]), entries=tuple(raw["entries"]), widths=tuple(raw["widths"])
     )
 
@@ -143,19 +151,21 @@ def test_removal_drops_the_width_after_the_layer_and_the_last_cell_writes_the_he
 def test_scores_of_the_wrong_shape_are_refused() -> None:
     given = scores("student")
     with pytest.raises(InvalidArchitecture, match=r"scores\.entries"):
-        Scores(operators=given.operators, entries=(given.entries[1], given.entries[0]), widths=given.widths)
+        ArchitectureScores(
+            operators=given.operators, entries=(given.entries[1], given.entries[0]), widths=given.widths
+        )
     with pytest.raises(InvalidArchitecture, match=r"scores\.widths: a row has 5 values; allowed: 1"):
         derive(given, TEACHER)
 
 
-def drawn_scores(layers: int, rng: Random) -> Scores:
+def drawn_scores(layers: int, rng: Random) -> ArchitectureScores:
     def rows(count: int, options: int) -> list[list[float]]:
         return [
             [rng.gauss(0, 1) + (1.5 if options == 5 and not k else 0) for k in range(options)]
             for _ in range(count)
         ]
 
-    return Scores(
+    return ArchitectureScores(
         operators=tuple(rows(layers - scale, 5) for scale in range(3)),
         entries=tuple(rows(layers - scale - 1, 2) for scale in (1, 2)),
         widths=tuple(rows(layers - max(scale, 1), 5) for scale in range(3)),
@@ -167,7 +177,7 @@ def probability(values: Sequence[float], option: int = 0) -> float:
     return powers[option] / sum(powers)
 
 
-def best_of_all_paths(given: Scores, end: int) -> tuple[int, ...]:
+def best_of_all_paths(given: ArchitectureScores, end: int) -> tuple[int, ...]:
     """Score every path there is, and leave out those with fewer than two stride-1 layers at a rate."""
     layers = len(given.operators[0])
     found = {}

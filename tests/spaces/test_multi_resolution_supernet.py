@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from segtailor.core.errors import InvalidArchitecture, MissingCost, Unsupported
+from segtailor.core.codec import from_json, to_json
+from segtailor.core.errors import InvalidArchitecture, MissingCost, Unsupported, UserError
 from segtailor.core.plan import OpCall, Shape
 from segtailor.costs import LatencyTable, shipped_pack
 from segtailor.nets.network import Network
@@ -21,12 +22,17 @@ from segtailor.ops import Conv
 from segtailor.ops.convolutions import ZoomedConv
 from segtailor.spaces import published
 from segtailor.spaces.multi_resolution import MultiResolution
-from segtailor.spaces.multi_resolution.architecture import Cell, MultiResolutionArchitecture
-from segtailor.spaces.multi_resolution.grid import FRAME, OPTIONS, Grid, Place
+from segtailor.spaces.multi_resolution.architecture import BranchCell, MultiResolutionArchitecture
+from segtailor.spaces.multi_resolution.derive import scales
+from segtailor.spaces.multi_resolution.grid import FRAME, OPTIONS, Grid, GridCell
 from segtailor.spaces.multi_resolution.layers import network_plan
-from segtailor.spaces.multi_resolution.paths import scales
-from segtailor.spaces.multi_resolution.relaxed_cost import SKIPS, RelaxedCost
-from segtailor.spaces.multi_resolution.supernet import MultiResolutionSupernet
+from segtailor.spaces.multi_resolution.supernet import (
+    SKIPS,
+    MultiResolutionSettings,
+    MultiResolutionSupernet,
+    RelaxedCost,
+)
+from segtailor.strategies.gradient_settings import Gradient
 from segtailor.testing.supernets import arbitrary_price, scramble
 from tests.spaces.multi_resolution_reference import RATIOS, reference_state, reference_weights
 from tests.support import FIXTURES, fixture, noise
@@ -56,7 +62,7 @@ def drawn(grid: Grid, seed: int, *, frame: int = 0) -> dict[str, Tensor]:
 
 
 def small(**settings: bool) -> MultiResolutionSupernet:
-    supernet = MultiResolutionSupernet(SMALL, IMAGE, 3, SupernetSettings(**settings))
+    supernet = MultiResolutionSupernet(SMALL, IMAGE, 3, MultiResolutionSettings(**settings))
     scramble(supernet, seed=1)
     return supernet
 
@@ -79,7 +85,7 @@ def test_the_outputs_are_those_of_the_reference() -> None:
     }
     supernets = [
         MultiResolutionSupernet(grid, Shape(3, 64, 128), 19, settings).eval()
-        for settings in (SupernetSettings(), SupernetSettings(fused=True, matrices=True))
+        for settings in (MultiResolutionSettings(), MultiResolutionSettings(fused=True, matrices=True))
     ]
     state = reference_state(grid, supernets[0].state_dict())
     for supernet in supernets:
@@ -138,7 +144,7 @@ def test_gradients_of_widths_flow_through_the_scores_of_both_ends() -> None:
     """In evaluation, that is: with statistics of the batch a norm removes the factor that a score is."""
     weights = drawn(SMALL, seed=4)
     grads = []
-    for settings, masked in ((SupernetSettings(), False), (SupernetSettings(fused=True), True)):
+    for settings, masked in ((MultiResolutionSettings(), False), (MultiResolutionSettings(fused=True), True)):
         supernet = MultiResolutionSupernet(SMALL, IMAGE, 3, settings).eval()
         scramble(supernet, seed=1)
         leaves = {name: row.clone().requires_grad_(name.startswith("width")) for name, row in weights.items()}
@@ -155,7 +161,7 @@ def test_gradients_of_widths_flow_through_the_scores_of_both_ends() -> None:
 @pytest.mark.parametrize("fused", [False, True])
 def test_widths_learn_through_norms_what_every_option_would_do(fused: bool) -> None:
     weights = drawn(SMALL, seed=4)
-    settings = SupernetSettings(fused=fused, masked=True, width_gradient="norms")
+    settings = MultiResolutionSettings(fused=fused, masked=True, width_gradient="norms")
     supernet = MultiResolutionSupernet(SMALL, Shape(3, 64, 128), 3, settings)
     scramble(supernet, seed=1)
     plain = small().train()(noise(2, 3, 64, 128), weights)
@@ -181,8 +187,8 @@ def test_mixing_inputs_equals_mixing_outputs_where_one_input_counts() -> None:
 SPACE = MultiResolution(layers=8, ratios=(2, 4), stem_ratios=(2, 4), head_ratios=(2, 4))
 
 
-def along(path: tuple[int, ...], layers: int) -> list[Place]:
-    return [Place(layer, scale) for layer, scale in enumerate(scales(path, layers))]
+def along(path: tuple[int, ...], layers: int) -> list[GridCell]:
+    return [GridCell(layer, scale) for layer, scale in enumerate(scales(path, layers))]
 
 
 def one_branch(end: int, seed: int) -> tuple[MultiResolution, MultiResolutionArchitecture, dict[str, Tensor]]:
@@ -204,7 +210,7 @@ def one_branch(end: int, seed: int) -> tuple[MultiResolution, MultiResolutionArc
             weights[here.entry] = one_hot(int(here.layer - 1 not in path), 2)
         ratio = head if after is None else space.ratios[int(weights[after.width].argmax())]
         stride = 2 if here.layer in path else 1
-        cells.append(Cell(operator=OPTIONS[operator], ratio=ratio, stride=stride))  # type: ignore[arg-type]
+        cells.append(BranchCell(operator=OPTIONS[operator], ratio=ratio, stride=stride))  # type: ignore[arg-type]
     arch = MultiResolutionArchitecture(branches=(tuple(cells),), stem_ratio=stem, head_ratio=head)
     return space, arch, weights
 
@@ -412,7 +418,9 @@ def test_skips_without_an_entry_are_priced_by_what_derivation_makes_of_them() ->
 def test_fewer_scales_and_branches_search_as_well(ends: tuple[tuple[int, ...], ...]) -> None:
     space = replace(SPACE, ends=ends)
     weights = drawn(space.grid, 1)
-    outputs = space.supernet(IMAGE, 3, settings=SupernetSettings(fused=True))(noise(2, *IMAGE), weights)
+    outputs = space.supernet(IMAGE, 3, settings=MultiResolutionSettings(fused=True))(
+        noise(2, *IMAGE), weights
+    )
     arch = space.architecture(space.discretise({name: row.tolist() for name, row in weights.items()}))
     assert arch.ends == tuple(rates[-1] for rates in ends)
     assert "_".join(map(str, sorted(arch.ends))) in outputs
@@ -436,3 +444,33 @@ def test_bad_input_is_refused_with_a_remedy() -> None:
         _ = MultiResolution(stem_ratios=(8,)).grid
     with pytest.raises(InvalidArchitecture, match="ends"):
         MultiResolution(ends=((8,), (32,)))
+
+
+OLD_GENERAL = dict.fromkeys(("fused", "compiled", "recompute", "affine", "masked"), True)
+OLD_SETTINGS = OLD_GENERAL | {"matrices": True, "mix_inputs": True, "width_gradient": "norms"}
+
+
+def test_settings_of_the_family_are_read_and_written_unchanged() -> None:
+    strategy = from_json(Gradient, {"supernet": OLD_SETTINGS}, what="strategy")
+    assert strategy.supernet == MultiResolutionSettings(**OLD_SETTINGS)  # type: ignore[arg-type]
+    assert to_json(strategy)["supernet"] == OLD_SETTINGS
+
+
+def test_general_settings_hold_nothing_of_the_family() -> None:
+    strategy = from_json(Gradient, {"supernet": OLD_GENERAL}, what="strategy")
+    assert type(strategy.supernet) is SupernetSettings
+    assert to_json(strategy)["supernet"] == OLD_GENERAL
+
+
+def test_a_supernet_takes_general_settings_too() -> None:
+    supernet = MultiResolution(layers=8).supernet(IMAGE, 3, settings=SupernetSettings(masked=True))
+    assert supernet.settings == MultiResolutionSettings(masked=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"mix_inputs": "yes"}, "mix_inputs"), ({"speed": 1}, "supernet.speed: no such field")],
+)
+def test_wrong_settings_are_refused_by_name(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        from_json(Gradient, {"supernet": wrong}, what="strategy")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from segtailor.nets.phases import depthwise
-from segtailor.nets.pooled import MaxPooling
+from segtailor.spaces.hyper_cell.fused import MaxPooling
+from segtailor.spaces.inverted_residual.fused import depthwise
 from segtailor.strategies.gradient import GradientSearch
 from tests.strategies.gradient_toys import OPTIONS, problem, settings
 from tests.strategies.hungry import HungryOps

@@ -1,4 +1,4 @@
-"""What fused mixes share: several norms as one, many small tensors gathered at once, exchangeable kernels.
+"""What the fused mixes of several families share: norms joined to one, small tensors gathered at once, kernels.
 
 Facts that make fusing exact: convolutions of one input are one convolution with concatenated kernels; a batch norm
 works channel by channel, so norms of concatenated maps are one norm; between layers of different candidates nothing is
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 
 class NormState(NamedTuple):
-    """A norm as tensors: statistics (moved in training), scale, shift; how it was called."""
+    """A norm as arguments of `batch_norm`: statistics (updated in training), scale, shift, mode."""
 
     mean: Tensor
     variance: Tensor
@@ -30,7 +30,7 @@ class NormState(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """What stands between convolutions; exchangeable, so that a compiler can have it."""
+    """What runs between convolutions: as it is (`EAGER`), or compiled."""
 
     norm_relu: Callable[[Tensor, NormState], Tensor]
     norm_mix: Callable[[Tensor, NormState, Tensor | None, int, int], Tensor]
@@ -49,7 +49,7 @@ def norm_mix(maps: Tensor, state: NormState, weights: Tensor | None, candidates:
     normed = functional.batch_norm(maps, *state)
     terms = candidates // targets
     if _channels_last(maps):
-        # Summed as it lies in memory, so that sums lie alike: another order costs a copy at every layer.
+        # Summed in the memory order of the maps, so that sums have it too: another order costs a copy at every layer.
         rows = normed.permute(0, 2, 3, 1).view(len(maps), *maps.shape[2:], terms, targets, -1)
         if weights is not None:
             rows = rows * weights.to(normed.dtype).view(len(maps), 1, 1, *rows.shape[3:5], 1)
@@ -66,8 +66,8 @@ def spread(image: Tensor, weights: Tensor) -> Tensor:
     """Return a map times (targets,) or (images, targets) weights, one target's channels behind the other's."""
     rows = weights.to(image.dtype).reshape(-1, weights.shape[-1])
     if _channels_last(image):
-        lying = image.permute(0, 2, 3, 1)[:, :, :, None] * rows[:, None, None, :, None]
-        return lying.flatten(3).permute(0, 3, 1, 2)
+        last = image.permute(0, 2, 3, 1)[:, :, :, None] * rows[:, None, None, :, None]
+        return last.flatten(3).permute(0, 3, 1, 2)
     return (image[:, None] * rows[:, :, None, None, None]).flatten(1, 2)
 
 
@@ -88,7 +88,7 @@ def compiled_kernels() -> Kernels:
 
 
 class FamilyLayers(NamedTuple):
-    """Gathered values of one family: kernels (flat, in the order asked for) and norms."""
+    """Gathered values of one family, candidates that run as one: kernels (flat, in the given order) and norms."""
 
     kernels: Sequence[Tensor]
     norms: Sequence[NormState]
@@ -96,7 +96,7 @@ class FamilyLayers(NamedTuple):
 
 
 class Layers:
-    """All small tensors of many candidates in a few long ones: one concatenation, whatever their number."""
+    """All small tensors of many candidates in a few long ones, made by one concatenation."""
 
     def __init__(
         self,
@@ -110,15 +110,15 @@ class Layers:
         lists += [[norm.weight for norm in row] for row in rows]
         lists += [[norm.bias for norm in row] for row in rows]
         learned = iter(_gathered(lists))
-        self._moved = [_tensor(norm.running_mean) for norm in self._norms]
-        self._moved += [_tensor(norm.running_var) for norm in self._norms]
-        self._statistics = torch.cat(self._moved) if self._moved else torch.empty(0)
+        self._running = [_tensor(norm.running_mean) for norm in self._norms]
+        self._running += [_tensor(norm.running_var) for norm in self._norms]
+        self._statistics = torch.cat(self._running) if self._running else torch.empty(0)
         widths = [sum(norm.num_features for norm in row) for row in rows]
         moving = self._statistics.split(widths * 2)  # type: ignore[no-untyped-call]
         taken = [[next(learned) for _ in family] for family in kernels]
         weights, biases = [next(learned) for _ in rows], [next(learned) for _ in rows]
         states = iter(
-            NormState(mean, variance, weight, bias, *_manner(row[0]))
+            NormState(mean, variance, weight, bias, *_mode(row[0]))
             for mean, variance, weight, bias, row in zip(
                 moving[: len(rows)], moving[len(rows) :], weights, biases, rows, strict=True
             )
@@ -152,13 +152,13 @@ class Layers:
             self.families[index] = family._replace(norms=[*family.norms[:-1], last])
 
     def finish(self) -> None:
-        """Give the moved statistics back to the norms they belong to."""
+        """Write the updated statistics back to the norms."""
         if not self._norms or not self._norms[0].training:
             return
         widths = [norm.num_features for norm in self._norms]
         counters = [norm.num_batches_tracked for norm in self._norms if norm.num_batches_tracked is not None]
         with torch.no_grad():
-            torch._foreach_copy_(self._moved, list(self._statistics.split(widths * 2)))  # type: ignore[no-untyped-call]
+            torch._foreach_copy_(self._running, list(self._statistics.split(widths * 2)))  # type: ignore[no-untyped-call]
             if counters:
                 torch._foreach_add_(counters, 1)
 
@@ -172,7 +172,7 @@ def added(sums: Sequence[Tensor]) -> Tensor:
 
 
 def as_computed(kernels: Tensor) -> Tensor:
-    """Return kernels in the precision of convolutions here: cast together once instead of one by one."""
+    """Return kernels in the precision that autocast gives convolutions: cast once instead of one by one."""
     kind = kernels.device.type
     return kernels.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else kernels
 
@@ -200,7 +200,7 @@ def _gathered(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     return list(torch.cat(everything).split(sizes))  # type: ignore[no-untyped-call]
 
 
-def _manner(norm: nn.BatchNorm2d) -> tuple[bool, float, float]:
+def _mode(norm: nn.BatchNorm2d) -> tuple[bool, float, float]:
     return norm.training, 0.0 if norm.momentum is None else norm.momentum, norm.eps
 
 

@@ -1,7 +1,7 @@
 """Mixed operators: candidates that read one map, summed with given weights.
 
-The plain path runs candidate after candidate and is obviously right. A `Fuse` computes the same for many candidates,
-and several mixes of one map, at once (`fused_units.py`, `fused_inverted.py`); both read the very same modules.
+The plain path runs one candidate after another and is the reference. A `Fuse` computes the same for many candidates,
+and for several mixes of one map, at once (`fused.py` of a family); both use the same modules.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ Fuse: TypeAlias = Callable[[Tensor, Sequence[Terms]], list[Tensor]]  # one weigh
 class Mixed(nn.Module):
     """Sum of candidates of one input, each times its weight, plus the input itself once where `residual`.
 
-    `calls` has one entry per option; None costs nothing and contributes zero, `silent` ones only the latter. Only
-    candidates with a weight other than zero run, so one-hot weights run one. Straight-through weights make it
+    `calls` has one entry per option. An option without a call (None) costs nothing and contributes zero; a `silent` one
+    costs what its call costs, but contributes zero too. Only candidates with a weight other than zero run, so one-hot
+    weights run one. Straight-through weights make it
     `op_k(x) * (1 + m_k - stop_gradient(m_k))`.
     """
 
@@ -52,14 +53,14 @@ class Mixed(nn.Module):
         super().__init__()
         self.options = tuple(calls)
         self.calls = tuple(calls.values())
-        loud = {name: call for name, call in calls.items() if call is not None and name not in silent}
-        self.candidates = nn.ModuleDict({name: call.op.module(call) for name, call in loud.items()})
+        computing = {name: call for name, call in calls.items() if call is not None and name not in silent}
+        self.candidates = nn.ModuleDict({name: call.op.module(call) for name, call in computing.items()})
         self.residual = residual
         self.fuse = fuse
         self.recompute = recompute
         self._removed: set[str] = set()
         self._priced: tuple[Price, Tensor] | None = None
-        some = next(iter(loud.values()))
+        some = next(iter(computing.values()))
         self._channels, self._stride = some.output().channels, some.stride
 
     @property
@@ -98,13 +99,13 @@ class Mixed(nn.Module):
         return Terms(tuple(module for _, module in run), _columns(weights, indices))
 
     def forward(self, image: Tensor, weights: Tensor, keep: Sequence[int] | None = None) -> Tensor:
-        """Return the weighted sum; `keep` spares the look at the weights where the caller knows it."""
+        """Return the weighted sum of the options in `keep`, by default of those with a weight other than zero."""
         return mix([self], image, [weights], [live({"": weights})[""] if keep is None else keep])[0]
 
     def expected_price(self, weights: Tensor, price: Price) -> Tensor:
         """Return the price of the candidates weighted by `weights`, averaged over images.
 
-        Prices stay on the device until another `price` is asked for: no transfer, no look-up per step.
+        Prices stay on the device until another `price` is given: no transfer and no look-up per step.
         """
         rows = per_batch(weights)
         if self._priced is None or self._priced[0] != price or self._priced[1].device != rows.device:
@@ -123,10 +124,10 @@ def mix(
 ) -> list[Tensor]:
     """Run several mixed operators that read the same map; those that fuse do it together."""
     terms = [mixed.terms(row, keep) for mixed, row, keep in zip(mixes, weights, kept, strict=True)]
-    busy = [index for index, found in enumerate(terms) if found.modules]
+    running = [index for index, found in enumerate(terms) if found.modules]
     recompute = any(mixed.recompute for mixed in mixes) and torch.is_grad_enabled()
     run = _recomputed if recompute else _sums
-    sums = dict(zip(busy, run(mixes[0].fuse, image, [terms[index] for index in busy]), strict=True))
+    sums = dict(zip(running, run(mixes[0].fuse, image, [terms[index] for index in running]), strict=True))
     outputs = []
     for index, mixed in enumerate(mixes):
         if mixed.residual:
@@ -142,7 +143,7 @@ def per_batch(weights: Tensor) -> Tensor:
 
 
 def plain(image: Tensor, terms: Sequence[Terms]) -> list[Tensor]:
-    """Run candidate after candidate: the reference that every `Fuse` must equal."""
+    """Run one candidate after another: the reference that every `Fuse` must equal."""
     return [_plain_sum(image, found) for found in terms]
 
 
@@ -181,7 +182,7 @@ def _sums(fuse: Fuse | None, image: Tensor, terms: Sequence[Terms]) -> list[Tens
 
 
 def _recomputed(fuse: Fuse | None, image: Tensor, terms: Sequence[Terms]) -> list[Tensor]:
-    """Keep only the input for the backward pass and run again there; norms count the batch once."""
+    """Keep only the input for the backward pass and run again there; running statistics are updated only once."""
 
     def run(image: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
         again = [Terms(found.modules, row) for found, row in zip(terms, weights, strict=True)]
@@ -202,11 +203,11 @@ def _contexts(
 
 @contextmanager
 def _statistics_untouched(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Let norms normalise by the batch without moving their running statistics a second time."""
+    """Let norms normalise by the batch without updating their running statistics a second time."""
     norms = [part for module in modules for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
     before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
-        # What is saved for the backward pass must look the same as the first time, so statistics stay in the call.
+        # The tensors saved for the backward pass must be the same as the first time, so statistics stay in the call.
         norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield

@@ -1,7 +1,7 @@
 """From logits to weights on the simplex: softmax, Gumbel, straight-through and one-hot; schedules of temperature.
 
 Every function works on tensors whose last dimension is the options, so one decision or a whole table of them can be
-relaxed at once. What the weights drive is the business of supernets; which relaxation to use, of strategies.
+relaxed at once. Supernets define what the weights drive; strategies choose the relaxation.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from torch import Tensor
 from segtailor.core.errors import Unsupported
 from segtailor.core.space import Decision, Picks
 
-Weights: TypeAlias = Mapping[
-    str, Tensor
-]  # decision name -> (options,), or (images, options) for one draw per image
+# By decision name: (options,), or (images, options) for one draw per image.
+Weights: TypeAlias = Mapping[str, Tensor]
 Live: TypeAlias = Mapping[str, tuple[int, ...]]  # decision name -> options with a weight other than zero
 
 Mode: TypeAlias = Literal["soft", "pair", "path", "prune"]
+Widths: TypeAlias = Literal[
+    "own", "least", "most", "random"
+]  # of a pass: as decided, or these of all options
 
 
 def softmax(logits: Tensor, *, temperature: float | Tensor = 1.0, active: Tensor | None = None) -> Tensor:
     """Return probabilities; options that are not `active` get exactly zero, and so do their gradients.
 
-    A temperature that is a tensor is on the device and taken as it is: looking at it would wait.
+    A temperature that is a tensor is not checked: reading it would wait for the device.
     """
     if not isinstance(temperature, Tensor):
         _check_temperature(temperature)
@@ -97,9 +99,9 @@ def driving(
     """Return the weights that drive `forward` where soft ones were drawn; costs use the soft ones in any mode.
 
     `soft` runs everything. `pair` runs the two likeliest candidates of a draw, mixed; `path` the likeliest alone. Both
-    leave depths soft: an exit is only a factor, which the norm behind it removes, and with it the gradient. The same
-    holds, less strictly, for the lone operator of `path`: its gradient says whether more of it would help, which the
-    weights behind it settle, not whether another would be better. `prune` skips weights below `threshold`.
+    leave depths soft: the weight of an exit is only a factor, which the norm behind it removes together with the
+    gradient. With `path`, the gradient of the only operator says whether more of it would help, not whether another one
+    would be better. `prune` skips weights below `threshold`.
     """
     if mode not in get_args(Mode):
         raise Unsupported(f"mode is '{mode}'; choose one of {', '.join(get_args(Mode))}.")
@@ -141,12 +143,12 @@ def live(weights: Weights) -> dict[str, tuple[int, ...]]:
     tables = [weights[name].detach() for name in names]
     rows = [table if table.dim() == 1 else table.abs().flatten(0, -2).amax(dim=0) for table in tables]
     flags = (torch.cat(rows) != 0).tolist()
-    found, start = {}, 0
+    options, start = {}, 0
     for name, row in zip(names, rows, strict=True):
         own = flags[start : start + len(row)]
-        found[name] = tuple(index for index, flag in enumerate(own) if flag)
+        options[name] = tuple(index for index, flag in enumerate(own) if flag)
         start += len(row)
-    return found
+    return options
 
 
 def entropy(probabilities: Tensor) -> Tensor:

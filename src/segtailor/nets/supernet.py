@@ -6,15 +6,19 @@ parts included. `searched_cost` is what the searched operators alone contribute,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
+from pydantic import SerializeAsAny, ValidatorFunctionWrapHandler, WrapValidator
 from torch import Tensor, nn
 
+from segtailor.core.codec import adapter
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Plan, Shape
+from segtailor.core.registry import SPACES
 from segtailor.core.space import Architecture, Decision, Picks
 from segtailor.nets.fused import EAGER, Kernels, compiled_kernels
 from segtailor.nets.mixed import Mixed, Price
@@ -26,15 +30,13 @@ Outputs: TypeAlias = dict[str, Tensor]  # logits by name (`main`, ...), each at 
 
 @dataclass(frozen=True, kw_only=True)
 class SupernetSettings:
-    """How a supernet computes; what it computes does not depend on it, except for `affine` and `mix_inputs`.
+    """How a supernet computes, as every family understands it; a family adds settings of its own in a subclass.
 
     `fused` runs candidates together (fast on a GPU), `compiled` also hands what is between convolutions to torch's
-    compiler (minutes at the first step). `recompute` trades a second forward pass for memory.
-    `affine` False freezes scale and shift of the candidates' norms at 1 and 0, so that all stay on one scale.
-    Where widths are shared: `masked` leaves drawn widths on the device and fills with zeros, so that nothing waits and
-    shapes stay; `matrices` resizes by matrix products; `mix_inputs` runs a cell once on the mix of its inputs.
-    `width_gradient` says how masked widths learn from data: by the score of the drawn one (FasterSeg), or through the
-    values of all norms, which tells widths apart.
+    compiler (minutes at the first step). `recompute` trades a second forward pass for memory. `masked` leaves drawn
+    options on the device: all that may be drawn run, those not drawn with weight zero, so that the host never waits.
+    None of these changes results. `affine` False freezes scale and shift of the candidates' norms at 1 and 0, so that
+    all candidates stay on one scale.
     """
 
     fused: bool = False
@@ -42,15 +44,6 @@ class SupernetSettings:
     recompute: bool = False
     affine: bool = True
     masked: bool = False
-    matrices: bool = False
-    mix_inputs: bool = False
-    width_gradient: Literal["score", "norms"] = "score"
-
-    def __post_init__(self) -> None:
-        if self.width_gradient == "norms" and not self.masked:
-            raise Unsupported(
-                "supernet.width_gradient: norms of all widths need supernet.masked; set it, or use score."
-            )
 
     @property
     def kernels(self) -> Kernels | None:
@@ -58,6 +51,26 @@ class SupernetSettings:
         if not self.fused:
             return None
         return compiled_kernels() if self.compiled else EAGER
+
+
+def _read_settings(data: Any, read_general: ValidatorFunctionWrapHandler) -> SupernetSettings:
+    """Read settings from JSON: general ones, or those of the first space whose own settings have all given fields."""
+    if isinstance(data, dict) and not set(data) <= _names(SupernetSettings):
+        for name in SPACES.names():
+            own_type = getattr(SPACES.get(name), "supernet_settings", None)  # see `Relaxable`
+            if own_type is not None and set(data) <= _names(own_type()):
+                own: SupernetSettings = adapter(own_type()).validate_json(json.dumps(data), strict=True)
+                return own
+    settings: SupernetSettings = read_general(data)
+    return settings
+
+
+def _names(settings: type[SupernetSettings]) -> set[str]:
+    return {field.name for field in fields(settings)}
+
+
+# The type of a field that holds general settings or those of a family.
+AnySupernetSettings: TypeAlias = Annotated[SerializeAsAny[SupernetSettings], WrapValidator(_read_settings)]
 
 
 @runtime_checkable
@@ -68,7 +81,7 @@ class Supernet(Protocol):
     align_corners: bool  # of the resize from `main` to the image size
 
     def forward(self, image: Tensor, weights: Weights, live: Live | None = None) -> Outputs:
-        """Return every output; `live`, where the caller knows it, spares one transfer from the device."""
+        """Return every output. `live` are the options to run; without it one transfer from the device finds them."""
 
     def cost(self, weights: Weights, price: Price) -> Tensor:
         """Return the expected cost of the whole network; equals the plan's cost for one-hot weights."""
@@ -90,7 +103,11 @@ class Supernet(Protocol):
 
 
 class Relaxable(Protocol):
-    """A space that has a supernet."""
+    """A space that has a supernet.
+
+    Where its supernet has settings of its own, a static method `supernet_settings` returns their type, a subclass of
+    `SupernetSettings` whose defaults mean the same as general settings.
+    """
 
     def supernet(self, image: Shape, classes: int, *, settings: SupernetSettings | None = None) -> Supernet:
         """Build the supernet; costs are those at the size of `image`, which `forward` does not depend on."""
@@ -181,7 +198,7 @@ def transfer_nodes(
     """Copy the state of every node that has one from the module of the same name, or its picked candidate."""
     for name, target in network.nodes.items():
         source: nn.Module | None = modules.get(name)
-        if isinstance(source, Mixed):  # asked for also where it has no weights: it may have been removed
+        if isinstance(source, Mixed):  # even where the target has no weights: the candidate may be removed
             source = _picked(source, driven_by[name], picks)
         if not target.state_dict():
             continue
@@ -212,7 +229,7 @@ def remaining_options(
 
 
 def keep_only(supernet: Supernet, options: Mapping[str, Sequence[int]]) -> None:
-    """Remove all other options: what a resumed search does before it loads the supernet's state."""
+    """Remove all other options, as a resumed search does before it loads the supernet's state."""
     for decision, left in supernet.remaining().items():
         for option in set(left) - set(options[decision]):
             supernet.remove(decision, option)

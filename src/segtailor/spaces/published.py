@@ -52,9 +52,9 @@ def _files(family: str) -> dict[str, Any]:
     folder = resources.files("segtailor.spaces") / family / "published"
     if not folder.is_dir():
         return {}
-    found = [file for file in folder.iterdir() if file.name.endswith(".json")]
+    files = [file for file in folder.iterdir() if file.name.endswith(".json")]
     return {
-        file.name.removesuffix(".json"): file for file in sorted(found, key=lambda file: _order(file.name))
+        file.name.removesuffix(".json"): file for file in sorted(files, key=lambda file: _order(file.name))
     }
 
 

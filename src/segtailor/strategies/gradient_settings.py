@@ -17,8 +17,7 @@ from segtailor.core.space import Group, Picks
 from segtailor.core.strategy import Problem, SearchProblem
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import Augment
-from segtailor.nets.relax import Mode, geometric, linear
-from segtailor.nets.slim import Widths
+from segtailor.nets.relax import Mode, Widths, geometric, linear
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.strategies.candidates import ArchitecturePrices
 from segtailor.training.settings import FitSettings

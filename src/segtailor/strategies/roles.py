@@ -11,8 +11,7 @@ from torch.optim import Adam
 
 from segtailor.core.space import Decision, Group
 from segtailor.core.strategy import SearchProblem
-from segtailor.nets.relax import gumbel_noise, softmax, straight_through
-from segtailor.nets.slim import Widths
+from segtailor.nets.relax import Widths, gumbel_noise, softmax, straight_through
 from segtailor.strategies.gradient_settings import Gradient, Role
 
 

@@ -1,7 +1,14 @@
 """The auxiliary-cells family: one searched cell in a decoder on a pre-trained encoder (Nekrasov et al., CVPR 2019)."""
 
-from segtailor.spaces.decoder_cell.architecture import Branch, Cell, DecoderCellArchitecture
-from segtailor.spaces.decoder_cell.sequence import decode, encode, flatten, unflatten
+from segtailor.spaces.decoder_cell.architecture import (
+    Branch,
+    Cell,
+    DecoderCellArchitecture,
+    decode,
+    encode,
+    flatten,
+    unflatten,
+)
 from segtailor.spaces.decoder_cell.space import SEARCH_FORM, DecoderCell, final_form
 
 __all__ = [

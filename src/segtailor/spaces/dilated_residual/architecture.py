@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from segtailor.core.codec import short
 from segtailor.core.errors import InvalidArchitecture
 
-MOST_CHANNELS, MOST_BLOCKS, MOST_DILATION = 8192, 256, 64
+MAX_CHANNELS, MAX_BLOCKS, MAX_DILATION = 8192, 256, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,15 +30,15 @@ class DilatedResidualArchitecture:
 
     def __post_init__(self) -> None:
         for field in ("stem", "quarter", "eighth", "decoder"):
-            _check(field, getattr(self, field), MOST_CHANNELS)
-        _check("half", self.half, MOST_CHANNELS, least=0)
-        _check("quarter_blocks", self.quarter_blocks, MOST_BLOCKS)
-        if not isinstance(self.dilations, Sequence) or not 1 <= len(self.dilations) <= MOST_BLOCKS:
+            _check(field, getattr(self, field), MAX_CHANNELS)
+        _check("half", self.half, MAX_CHANNELS, least=0)
+        _check("quarter_blocks", self.quarter_blocks, MAX_BLOCKS)
+        if not isinstance(self.dilations, Sequence) or not 1 <= len(self.dilations) <= MAX_BLOCKS:
             raise InvalidArchitecture(
-                f"dilations: {short(self.dilations)}; allowed: a list of 1 to {MOST_BLOCKS} integers."
+                f"dilations: {short(self.dilations)}; allowed: a list of 1 to {MAX_BLOCKS} integers."
             )
         for position, value in enumerate(self.dilations):
-            _check(f"dilations[{position}]", value, MOST_DILATION)
+            _check(f"dilations[{position}]", value, MAX_DILATION)
 
 
 def _check(field: str, value: object, most: int, *, least: int = 1) -> None:

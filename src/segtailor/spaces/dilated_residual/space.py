@@ -1,9 +1,9 @@
 """Decisions and plans of the family.
 
-Small sets reward networks that stay at 1/8 and see far by dilation instead of shrinking further (ERFNet, Romera et al.
-2018; DABNet, Li et al. 2019): detail survives, and dense 3x3 convolutions of few channels run well on any device. The
-family takes that idea with plain residual blocks and a short decoder at 1/4, or further at 1/2, and leaves widths,
-depths and dilations to a search.
+On small datasets, networks do well that stay at 1/8 and get a large receptive field by dilation instead of shrinking
+further (ERFNet, Romera et al. 2018; DABNet, Li et al. 2019): detail is kept, and dense 3x3 convolutions of few channels
+are fast on any device. The family has plain residual blocks and a short decoder at 1/4, or further at 1/2; widths,
+depths and dilations are searched.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class DilatedResidual:
 
 
 def _residual(build: PlanBuilder, name: str, source: str, *, dilation: int = 1) -> str:
-    """Two 3x3 convolutions, the second dilated, around which the input is carried past."""
+    """Two 3x3 convolutions, the second dilated; the input is added to their result."""
     inner = build.add(f"{name}_conv1", CONV, source)
     body = build.add(f"{name}_conv2", Conv(dilation=dilation, activation="none"), inner)
     return _activated(build, build.add(name, Sum(), body, source))

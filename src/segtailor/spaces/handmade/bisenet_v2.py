@@ -12,11 +12,7 @@ from segtailor.ops.pooling import AveragePool, BinPool
 from segtailor.spaces.handmade.parts import BARE, BARE_POINT, CONV, DEPTHWISE, POINT, concat, head
 
 DETAIL = ((64, 2), (64, 3), (128, 3))  # width and number of convolutions per stage, the first of each strided
-SEMANTIC = (
-    (32, 2),
-    (64, 2),
-    (128, 4),
-)  # width and number of gather-and-expansion layers, the first of each strided
+SEMANTIC = ((32, 2), (64, 2), (128, 4))  # width and number of gather-and-expansion layers, the first strided
 EXPANSION = 6
 WIDTH = 128  # of both branches where they meet
 HIDDEN = 1024  # of the main head
@@ -40,8 +36,8 @@ def bisenet_v2(build: PlanBuilder, classes: int) -> dict[str, str]:
         boosted.append(source)
     fused = _aggregate(build, detail, _embed(build, source))
     outputs = {"main": head(build, "head", fused, hidden=HIDDEN, classes=classes)}
-    for number, place in enumerate(boosted, start=1):
-        outputs[f"aux{number}"] = head(build, f"aux{number}", place, hidden=BOOSTER, classes=classes)
+    for number, source in enumerate(boosted, start=1):
+        outputs[f"aux{number}"] = head(build, f"aux{number}", source, hidden=BOOSTER, classes=classes)
     return outputs
 
 

@@ -69,8 +69,8 @@ def _attend(build: PlanBuilder, name: str, detail: str, context: str) -> str:
 
 def _differ(build: PlanBuilder, name: str, edges: str, context: str) -> str:
     """Add what a 3x3 convolution finds in the context."""
-    found = build.add(f"{name}_conv", BARE, context, channels=build.shape(edges).channels)
-    return build.add(name, Sum(), edges, found)
+    change = build.add(f"{name}_conv", BARE, context, channels=build.shape(edges).channels)
+    return build.add(name, Sum(), edges, change)
 
 
 def _parallel_pyramid(build: PlanBuilder, source: str, *, channels: int) -> str:

@@ -1,7 +1,15 @@
 """AutoRTNet's family: hyper-cells of searched depth, then an aggregation cell (Sun et al. 2021)."""
 
-from segtailor.spaces.hyper_cell.aggregation import ADJACENT_SCALES, OWN_PATHS, Aggregation, Link, Wiring
-from segtailor.spaces.hyper_cell.architecture import HyperCellArchitecture, MultiScale, Stage
+from segtailor.spaces.hyper_cell.architecture import (
+    ADJACENT_SCALES,
+    OWN_PATHS,
+    Aggregation,
+    HyperCellArchitecture,
+    HyperCellStage,
+    Link,
+    MultiScale,
+    Wiring,
+)
 from segtailor.spaces.hyper_cell.space import HyperCell
 
 __all__ = [
@@ -10,8 +18,8 @@ __all__ = [
     "Aggregation",
     "HyperCell",
     "HyperCellArchitecture",
+    "HyperCellStage",
     "Link",
     "MultiScale",
-    "Stage",
     "Wiring",
 ]

@@ -1,42 +1,69 @@
-"""The layers of the family: stem, cells, hyper-cells, aggregation cell, multi-scale module, classifier.
+"""The operators and layers of the family: stem, cells, hyper-cells, aggregation cell, multi-scale module, classifier.
 
-Node names are regular, so that shared weights of a search find their place: `stem1`, `lead2_out`,
-`hyper1_cell2_pre0`, `hyper1_cell2_edge13`, `hyper1_bridge`, `agg_edge_H1_N1`, `context_rate6`, `classifier`.
+Operators of cells are pre-activation units as in DARTS and SNAS (AutoRTNet section 3.1): ReLU, convolution, norm; a
+stride sits on the first one. Node names are regular, so that the shared weights of a search can be matched to them:
+`stem1`, `lead2_out`, `hyper1_cell2_pre0`, `hyper1_cell2_edge13`, `hyper1_bridge`, `agg_edge_H1_N1`, `context_rate6`,
+`classifier`.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from segtailor.core.plan import IMAGE, Plan, PlanBuilder, Shape
-from segtailor.ops import Concat, Conv, FactorisedReduction, PooledConv, Separable, Sum, Zero
-from segtailor.spaces.hyper_cell.aggregation import INPUTS, Aggregation
-from segtailor.spaces.hyper_cell.architecture import EDGES, Cell, HyperCellArchitecture, MultiScale, Stage
-from segtailor.spaces.hyper_cell.operators import operator
+from segtailor.core.plan import IMAGE, Operator, Plan, PlanBuilder, Shape
+from segtailor.ops import (
+    Concat,
+    Conv,
+    FactorisedReduction,
+    Identity,
+    MaxPool,
+    PooledConv,
+    Separable,
+    Sum,
+    Zero,
+)
+from segtailor.spaces.hyper_cell.architecture import (
+    EDGES,
+    INPUTS,
+    Aggregation,
+    AggregationOp,
+    CellOp,
+    EdgeOps,
+    HyperCellArchitecture,
+    HyperCellStage,
+    MultiScale,
+)
 
 ADAPT = Conv(kernel=1, first=True)  # brings an input to the node width
+_OPERATORS: dict[CellOp | AggregationOp, Operator] = {
+    "zero": Zero(),
+    "skip": Identity(),
+    "maxpool3": MaxPool(),
+    "conv3": Conv(first=True),
+    "conv3_x2": Conv(repeats=2, first=True),
+    "sep3": Separable(first=True),
+    "sep3_x2": Separable(repeats=2, first=True),
+    "dsep3_d2": Separable(dilation=2, first=True),
+    "dsep3_d4": Separable(dilation=4, first=True),
+    "dsep3_d2_x2": Separable(dilation=2, repeats=2, first=True),
+    "conv1_x2": Conv(kernel=1, repeats=2, first=True),
+    "dsep3_d4_x2": Separable(dilation=4, repeats=2, first=True),
+    "dsep3_d8_x2": Separable(dilation=8, repeats=2, first=True),
+}
 
 
-class Pair(NamedTuple):
-    """The two latest maps; `finer` tells that the older one is a scale finer than the newer."""
-
-    older: str
-    newer: str
-    finer: bool = False
-
-
-def network(arch: HyperCellArchitecture, image: Shape, classes: int) -> Plan:
+def network_plan(arch: HyperCellArchitecture, image: Shape, classes: int) -> Plan:
     """Write the whole network; what `zero` operators leave unread is not part of it."""
     build = PlanBuilder(image)
     first = build.add("stem1", Conv(activation="none"), IMAGE, channels=arch.stem, stride=2)
-    pair = Pair(first, build.add("stem2", Conv(first=True), first))
+    latest = LatestMaps(first, build.add("stem2", Conv(first=True), first))
     for number in range(1, arch.lead + 1):
-        made = _cell(build, f"lead{number}", arch.stages[0].normal, pair, width=arch.stem)
-        pair = Pair(pair.newer, made)
+        made = _cell(build, f"lead{number}", arch.stages[0].normal, latest, width=arch.stem)
+        latest = LatestMaps(latest.newer, made)
     outputs = []
     for number, stage in enumerate(arch.stages, start=1):
-        pair = _hyper_cell(build, f"hyper{number}", stage, pair, bridge=arch.bridge)
-        outputs.append(pair.newer)
+        latest = _hyper_cell(build, f"hyper{number}", stage, latest, bridge=arch.bridge)
+        outputs.append(latest.newer)
     joined = outputs[-1] if arch.aggregation is None else _aggregation(build, arch.aggregation, outputs)
     features = _multi_scale(build, arch.context, joined)
     classifier = Conv(kernel=1, norm=False, bias=True, activation="none")
@@ -44,25 +71,44 @@ def network(arch: HyperCellArchitecture, image: Shape, classes: int) -> Plan:
     return build.plan(outputs={"main": main}, align_corners=False).select()
 
 
-def _hyper_cell(build: PlanBuilder, name: str, stage: Stage, pair: Pair, *, bridge: bool) -> Pair:
+def operator(name: CellOp | AggregationOp, *, stride: int) -> Operator:
+    """Return the operator of an edge; a `skip` that must halve the map is a factorised reduction."""
+    return FactorisedReduction() if name == "skip" and stride == 2 else _OPERATORS[name]
+
+
+class LatestMaps(NamedTuple):
+    """The two latest maps; `finer` tells that the older one is a scale finer than the newer."""
+
+    older: str
+    newer: str
+    finer: bool = False
+
+
+def _hyper_cell(
+    build: PlanBuilder, name: str, stage: HyperCellStage, latest: LatestMaps, *, bridge: bool
+) -> LatestMaps:
     """Add a hyper-cell; return what the next reduction cell reads."""
-    entered = pair.newer
-    made = _cell(build, f"{name}_cell1", stage.reduction, pair, width=stage.width, stride=2)
+    entered = latest.newer
+    made = _cell(build, f"{name}_cell1", stage.reduction, latest, width=stage.width, stride=2)
     if stage.depth == 1 and bridge:
         older = build.add(f"{name}_bridge", FactorisedReduction(), entered, channels=2 * stage.width)
-        return Pair(older, made)
-    pair = Pair(entered, made, finer=True)
+        return LatestMaps(older, made)
+    latest = LatestMaps(entered, made, finer=True)
     for number in range(2, stage.depth + 1):
-        pair = Pair(pair.newer, _cell(build, f"{name}_cell{number}", stage.normal, pair, width=stage.width))
-    return pair
+        latest = LatestMaps(
+            latest.newer, _cell(build, f"{name}_cell{number}", stage.normal, latest, width=stage.width)
+        )
+    return latest
 
 
-def _cell(build: PlanBuilder, name: str, cell: Cell, pair: Pair, *, width: int, stride: int = 1) -> str:
+def _cell(
+    build: PlanBuilder, name: str, cell: EdgeOps, latest: LatestMaps, *, width: int, stride: int = 1
+) -> str:
     maps = {
         0: build.add(
-            f"{name}_pre0", FactorisedReduction() if pair.finer else ADAPT, pair.older, channels=width
+            f"{name}_pre0", FactorisedReduction() if latest.finer else ADAPT, latest.older, channels=width
         ),
-        1: build.add(f"{name}_pre1", ADAPT, pair.newer, channels=width),
+        1: build.add(f"{name}_pre1", ADAPT, latest.newer, channels=width),
     }
     for node in (2, 3):
         terms = []
@@ -72,7 +118,7 @@ def _cell(build: PlanBuilder, name: str, cell: Cell, pair: Pair, *, width: int, 
                 op = operator(choice, stride=step)
                 terms.append(build.add(f"{name}_edge{source}{target}", op, maps[source], stride=step))
         if not terms:  # reads the raw input: it needs a size, not the work of the adaptation
-            maps[node] = build.add(f"{name}_node{node}", Zero(), pair.newer, channels=width, stride=stride)
+            maps[node] = build.add(f"{name}_node{node}", Zero(), latest.newer, channels=width, stride=stride)
         else:
             maps[node] = _sum(build, f"{name}_node{node}", terms)
     return build.add(f"{name}_out", Concat(), maps[2], maps[3], channels=2 * width)

@@ -10,19 +10,22 @@ from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
 from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Picks, check_picks, picked
-from segtailor.spaces.hyper_cell.aggregation import OWN_PATHS, Aggregation, Wiring
 from segtailor.spaces.hyper_cell.architecture import (
+    AGGREGATION_OPS,
+    CELL_OPS,
     EDGES,
     MULTI_SCALE,
+    OWN_PATHS,
     STAGES,
-    Cell,
+    Aggregation,
+    EdgeOps,
     HyperCellArchitecture,
+    HyperCellStage,
     MultiScale,
-    Stage,
+    Wiring,
     dead,
 )
-from segtailor.spaces.hyper_cell.layers import network
-from segtailor.spaces.hyper_cell.operators import AGGREGATION_OPS, CELL_OPS
+from segtailor.spaces.hyper_cell.layers import network_plan
 
 if TYPE_CHECKING:
     from segtailor.nets.network import Network
@@ -39,14 +42,11 @@ RESCUED = EDGES.index((1, 2))  # the edge that becomes `skip` in a dead cell
 class HyperCell:
     """Ten operators per edge of six cells, the depth of each hyper-cell, five operators per aggregation edge.
 
+    `depths` are the greatest depths, reduction cells included.
     A cell whose inputs are all picked `zero` decodes with `skip` on its edge 1-2, so that any picks give a network.
     """
 
-    depths: tuple[int, int, int] = (
-        5,
-        10,
-        10,
-    )  # the deepest choice per hyper-cell, its reduction cell included
+    depths: tuple[int, int, int] = (5, 10, 10)
     widths: tuple[int, int, int] = (8, 24, 72)
     stem: int = 8
     wiring: Wiring | None = OWN_PATHS
@@ -92,7 +92,7 @@ class HyperCell:
 
     def plan(self, arch: HyperCellArchitecture, image: Shape, classes: int) -> Plan:
         """Write the layers."""
-        return network(arch, image, classes)
+        return network_plan(arch, image, classes)
 
     def calls(self, image: Shape, classes: int) -> Iterator[OpCall]:
         """Yield every call of any plan: it depends on operator, hyper-cell and which nodes are fed."""
@@ -119,16 +119,16 @@ class HyperCell:
         return most_likely(self.decisions, probabilities)
 
     @staticmethod
-    def published_names(network: Network, arch: HyperCellArchitecture) -> NameMap:
-        """Return how a checkpoint names the weights of this network."""
-        from segtailor.spaces.hyper_cell.names import published_names
+    def published_names(network: Network, arch: HyperCellArchitecture) -> NameMap:  # noqa: ARG004 - one signature
+        """Return our own names: the authors released neither code nor weights."""
+        from segtailor.nets.weights import NameMap
 
-        return published_names(network, arch)
+        return NameMap(names={key: (key,) for key in network.state_dict()})
 
-    def _stage(self, picks: Picks, stage: int) -> Stage:
+    def _stage(self, picks: Picks, stage: int) -> HyperCellStage:
         reduction, normal = (_cell(picks, cell_keys(kind, stage)) for kind in KINDS)
         depth = 1 + picks[f"depth{stage + 1}"]
-        return Stage(width=self.widths[stage], depth=depth, reduction=reduction, normal=normal)
+        return HyperCellStage(width=self.widths[stage], depth=depth, reduction=reduction, normal=normal)
 
     def aggregation_keys(self) -> list[str]:
         """Return the decisions of the aggregation cell's edges, in their order."""
@@ -174,7 +174,7 @@ def cell_keys(kind: str, stage: int) -> list[str]:
     return [f"{kind}{stage + 1}_edge{source}{target}" for source, target in EDGES]
 
 
-def _cell(picks: Picks, keys: list[str]) -> Cell:
+def _cell(picks: Picks, keys: list[str]) -> EdgeOps:
     cell = [CELL_OPS[picks[key]] for key in keys]
     if dead(cell):
         cell[RESCUED] = "skip"

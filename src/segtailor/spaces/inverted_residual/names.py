@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from segtailor.spaces.inverted_residual.architecture import InvertedResidualArchitecture
-from segtailor.spaces.inverted_residual.frames import FRAMES
+from segtailor.spaces.inverted_residual.architecture import FRAMES, InvertedResidualArchitecture
 
 if TYPE_CHECKING:
     from segtailor.nets.network import Network

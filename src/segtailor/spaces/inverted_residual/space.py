@@ -1,4 +1,4 @@
-"""Decisions and plans of the family (SqueezeNAS sections 3 and 4, appendices B and C)."""
+"""Decisions, plans and growth of the family (SqueezeNAS sections 3 and 4, appendices B and C)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.core.growth import Growth
-from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
+from segtailor.core.growth import Coordinates, Direction, Growth
+from segtailor.core.plan import IMAGE, OpCall, Operator, Plan, PlanBuilder, Shape
 from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Picks, check_picks
-from segtailor.ops import Conv
-from segtailor.spaces.inverted_residual.architecture import InvertedResidualArchitecture
-from segtailor.spaces.inverted_residual.candidates import CANDIDATES, operator
-from segtailor.spaces.inverted_residual.decoder import aspp, lr_aspp
-from segtailor.spaces.inverted_residual.frames import FRAME_NAMES, FRAMES, Frame, FrameName
-from segtailor.spaces.inverted_residual.growth import growth
+from segtailor.ops import Concat, Conv, FactorisedReduction, Identity, Resize, Sum
+from segtailor.ops import InvertedBottleneck as InvertedResidualOp
+from segtailor.ops.attention import Gate
+from segtailor.ops.pooling import GlobalMean, WindowPool
+from segtailor.spaces.inverted_residual.architecture import (
+    CANDIDATES,
+    FRAME_NAMES,
+    FRAMES,
+    BlockFrame,
+    Candidate,
+    Frame,
+    FrameName,
+    InvertedResidualArchitecture,
+)
 
 if TYPE_CHECKING:
     from segtailor.nets.network import Network
@@ -24,7 +32,12 @@ if TYPE_CHECKING:
     from segtailor.nets.weights import NameMap
     from segtailor.spaces.inverted_residual.supernet import InvertedResidualSupernet
 
-DECODERS = {"lr_aspp": lr_aspp, "aspp": aspp}
+POINT = Conv(kernel=1)
+LINEAR = Conv(kernel=1, norm=False, bias=True, activation="none")
+ASPP_DILATIONS = (6, 12, 18)
+EXPANSIONS = ("skip", "e1_g2", "e1_g1", "e3_g1", "e6_g1")  # ascending in cost
+KERNELS = ("k3_d1", "k3_d2", "k5_d1")  # ascending in receptive field, then in cost
+START_EXPANSION = 1  # index of the cheapest expansion that computes something
 
 
 @SPACES.register("inverted_residual")
@@ -71,7 +84,7 @@ class InvertedResidual:
         for index, (candidate, block) in enumerate(zip(arch.blocks, frame.blocks, strict=True)):
             source = build.add(
                 f"block{index}",
-                operator(candidate, block),
+                block_operator(candidate, block),
                 source,
                 channels=block.outputs,
                 stride=block.stride,
@@ -93,8 +106,8 @@ class InvertedResidual:
                     yield call
 
     def growth(self) -> Growth:
-        """Return how a network grows: expansion and kernel, group by group."""
-        return growth(self.frame)
+        """Return how a network grows: expansion and kernel of one group of blocks at a time (no paper has this)."""
+        return _growth(self.frame)
 
     def supernet(
         self, image: Shape, classes: int, *, settings: SupernetSettings | None = None
@@ -119,6 +132,102 @@ class InvertedResidual:
         return published_names(network, arch)
 
 
+def block_operator(candidate: Candidate, block: BlockFrame) -> Operator:
+    """Return what a candidate computes in a block, the residual sum included."""
+    if candidate == "skip":
+        return _skip(block)
+    kernel, dilation, expansion, groups = (int(part[1:]) for part in candidate.split("_"))
+    return InvertedResidualOp(kernel=kernel, dilation=dilation, expansion=expansion, groups=groups)
+
+
+def _skip(block: BlockFrame) -> Operator:
+    """Pass the input on; where shapes change, by the cheapest layer that changes them."""
+    if block.stride != 1:
+        return FactorisedReduction(first=True, norm="each")
+    if block.inputs != block.outputs:
+        return Conv(kernel=1, first=True)
+    return Identity()
+
+
 def _decoder(build: PlanBuilder, frame: Frame, last: str, classes: int) -> str:
-    decode = DECODERS[frame.decoder]
+    """Write the frame's decoder: it reads the last map and one earlier block, and gives logits at the latter's size."""
+    decode = {"lr_aspp": _lr_aspp, "aspp": _aspp}[frame.decoder]
     return decode(build, last, f"block{frame.low_level}", channels=frame.decoder_channels, classes=classes)
+
+
+def _lr_aspp(build: PlanBuilder, last: str, low: str, *, channels: int, classes: int) -> str:
+    """Gate the last map by its own windowed means, then add the logits of both maps; return the output."""
+    features = build.add("decoder_features", POINT, last, channels=channels)
+    window = build.add("decoder_window", WindowPool(), last)
+    attention = build.add(
+        "decoder_attention",
+        Conv(kernel=1, norm=False, bias=True, activation="sigmoid"),
+        window,
+        channels=channels,
+    )
+    gated = build.add("decoder_gated", Gate(align_corners=False), features, attention)
+    resized = build.add("decoder_resized", Resize(align_corners=False), gated, low)
+    high = build.add("decoder_high", LINEAR, resized, channels=classes)
+    detail = build.add("decoder_low", LINEAR, low, channels=classes)
+    return build.add("head", Sum(), high, detail)
+
+
+def _aspp(build: PlanBuilder, last: str, low: str, *, channels: int, classes: int) -> str:
+    """Join four fields of view and the mean of the last map, refine with the low map; return the output."""
+    views = [build.add("decoder_point", POINT, last, channels=channels)]
+    for dilation in ASPP_DILATIONS:
+        # "Fully depthwise" in the paper: as many groups as outputs, so each output reads two of the 320 inputs.
+        op = Conv(kernel=3, dilation=dilation, groups=channels)
+        views.append(build.add(f"decoder_dilated{dilation}", op, last, channels=channels))
+    views.append(build.add("decoder_mean", GlobalMean(), last))
+    joined = _concat(build, "decoder_joined", views, Concat())
+    fused = build.add("decoder_fused", POINT, joined, channels=channels)
+    detail = build.add("decoder_low", LINEAR, low)
+    merged = _concat(build, "decoder_merged", [fused, detail], Concat(like=1, align_corners=True))
+    refined = build.add("decoder_refined", Conv(kernel=3, groups=0), merged)
+    return build.add("head", LINEAR, refined, channels=classes)
+
+
+def _concat(build: PlanBuilder, name: str, maps: list[str], op: Concat) -> str:
+    return build.add(name, op, *maps, channels=sum(build.shape(source).channels for source in maps))
+
+
+def _growth(frame: FrameName) -> Growth:
+    """Return the growth of a frame: two directions per group of blocks of one width."""
+    blocks = range(len(FRAMES[frame].blocks))
+    directions, first = [], 0
+    for index, group in enumerate(FRAMES[frame].groups):
+        members = range(first, first + group.repeats)
+        for part in ("expansion", "kernel"):
+            delta = {f"{part}{block}": 1 for block in members}
+            directions.append(Direction(name=f"{part} of group {index}", delta=delta))
+        first += group.repeats
+
+    def build(coordinates: Coordinates) -> InvertedResidualArchitecture:
+        chosen = tuple(
+            _candidate(int(coordinates[f"expansion{block}"]), int(coordinates[f"kernel{block}"]))
+            for block in blocks
+        )
+        return InvertedResidualArchitecture(frame=frame, blocks=chosen)
+
+    top = {f"expansion{block}": len(EXPANSIONS) - 1 for block in blocks}
+    top |= {f"kernel{block}": len(KERNELS) - 1 for block in blocks}
+    start = {f"expansion{block}": START_EXPANSION for block in blocks} | {
+        f"kernel{block}": 0 for block in blocks
+    }
+    return Growth(start=start, directions=tuple(directions), build=build, locate=_locate, top=top)
+
+
+def _candidate(expansion: int, kernel: int) -> Candidate:
+    if expansion == 0:
+        return "skip"
+    return CANDIDATES[CANDIDATES.index(f"{KERNELS[kernel]}_{EXPANSIONS[expansion]}")]
+
+
+def _locate(arch: InvertedResidualArchitecture) -> Coordinates:
+    coordinates: dict[str, int] = {}
+    for block, candidate in enumerate(arch.blocks):
+        kernel, expansion = (KERNELS[0], "skip") if candidate == "skip" else (candidate[:5], candidate[6:])
+        coordinates[f"expansion{block}"] = EXPANSIONS.index(expansion)
+        coordinates[f"kernel{block}"] = KERNELS.index(kernel)
+    return coordinates

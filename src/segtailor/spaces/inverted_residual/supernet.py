@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import IMAGE, OpCall, Shape
-from segtailor.nets.fused_inverted import FusedInverted
 from segtailor.nets.mixed import Mixed, Price
 from segtailor.nets.network import Network
 from segtailor.nets.relax import Live, Weights
@@ -26,10 +25,14 @@ from segtailor.nets.supernet import (
 )
 from segtailor.ops import Identity
 from segtailor.ops.modules.blocks import InvertedResidualBlock
-from segtailor.spaces.inverted_residual.architecture import InvertedResidualArchitecture
-from segtailor.spaces.inverted_residual.candidates import CANDIDATES, operator
-from segtailor.spaces.inverted_residual.frames import FRAMES, BlockFrame
-from segtailor.spaces.inverted_residual.space import InvertedResidual
+from segtailor.spaces.inverted_residual.architecture import (
+    CANDIDATES,
+    FRAMES,
+    BlockFrame,
+    InvertedResidualArchitecture,
+)
+from segtailor.spaces.inverted_residual.fused import FusedInverted
+from segtailor.spaces.inverted_residual.space import InvertedResidual, block_operator
 
 
 class InvertedResidualSupernet(nn.Module):
@@ -42,8 +45,8 @@ class InvertedResidualSupernet(nn.Module):
         self.space = space
         self.decisions = space.decisions
         blocks = FRAMES[space.frame].blocks
-        some = InvertedResidualArchitecture(frame=space.frame, blocks=(CANDIDATES[0],) * len(blocks))
-        plan = space.plan(some, image, classes)
+        uniform = InvertedResidualArchitecture(frame=space.frame, blocks=(CANDIDATES[0],) * len(blocks))
+        plan = space.plan(uniform, image, classes)
         names = [decision.name for decision in self.decisions]
         mixed = {
             name: _superblock(block, plan.call(name).source, settings)
@@ -90,7 +93,7 @@ def _superblock(block: BlockFrame, source: Shape, settings: SupernetSettings) ->
     residual = block.stride == 1 and block.inputs == block.outputs
     calls: dict[str, OpCall] = {
         candidate: OpCall(
-            op=operator(candidate, block), inputs=(source,), channels=block.outputs, stride=block.stride
+            op=block_operator(candidate, block), inputs=(source,), channels=block.outputs, stride=block.stride
         )
         for candidate in CANDIDATES
     }

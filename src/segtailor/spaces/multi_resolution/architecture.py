@@ -10,13 +10,14 @@ from segtailor.core.errors import InvalidArchitecture
 
 CellOperator: TypeAlias = Literal["conv", "zoomed_conv", "conv_2x", "zoomed_conv_2x"]
 CELL_OPERATORS: tuple[CellOperator, ...] = get_args(CellOperator)  # order of the alpha vector, after "skip"
-FIRST_RATE = 8  # downsampling rate after the stem
-MOST_CELLS = 64
-HIGHEST_RATIO = 256
+RATES = (8, 16, 32)  # downsampling rates at which a branch may end, finest first; the stem ends at the first
+FIRST_RATE = RATES[0]
+MAX_CELLS = 64
+MAX_RATIO = 256  # of channels to the downsampling rate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class BranchCell:
     """One operator; its output has `ratio` times the downsampling rate channels, at the rate it is written at."""
 
     operator: CellOperator
@@ -24,7 +25,7 @@ class Cell:
     stride: Literal[1, 2] = 1
 
 
-Branch: TypeAlias = tuple[Cell, ...]
+Branch: TypeAlias = tuple[BranchCell, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +75,17 @@ def end_rate(branch: Branch) -> int:
 
 
 def _check_branch(field: str, branch: Branch, *, head_ratio: int) -> None:
-    if not 1 <= len(branch) <= MOST_CELLS:
-        raise InvalidArchitecture(f"{field}: {len(branch)} cells; allowed: 1 to {MOST_CELLS}.")
+    if not 1 <= len(branch) <= MAX_CELLS:
+        raise InvalidArchitecture(f"{field}: {len(branch)} cells; allowed: 1 to {MAX_CELLS}.")
     for number, cell in enumerate(branch):
-        place = f"{field}.{number}"
+        where = f"{field}.{number}"
         if cell.operator not in CELL_OPERATORS:
             raise InvalidArchitecture(
-                f"{place}.operator: {cell.operator!r}; allowed: {', '.join(CELL_OPERATORS)}."
+                f"{where}.operator: {cell.operator!r}; allowed: {', '.join(CELL_OPERATORS)}."
             )
         if cell.stride not in (1, 2):
-            raise InvalidArchitecture(f"{place}.stride: {cell.stride}; allowed: 1 or 2.")
-        _check_ratio(f"{place}.ratio", cell.ratio)
+            raise InvalidArchitecture(f"{where}.stride: {cell.stride}; allowed: 1 or 2.")
+        _check_ratio(f"{where}.ratio", cell.ratio)
     if end_rate(branch) > 4 * FIRST_RATE:
         raise InvalidArchitecture(
             f"{field}: ends at rate {end_rate(branch)}; allowed: at most 2 cells of stride 2, for a rate of 32."
@@ -97,5 +98,5 @@ def _check_branch(field: str, branch: Branch, *, head_ratio: int) -> None:
 
 
 def _check_ratio(field: str, ratio: int) -> None:
-    if not 1 <= ratio <= HIGHEST_RATIO:
-        raise InvalidArchitecture(f"{field}: {ratio}; allowed: 1 to {HIGHEST_RATIO}.")
+    if not 1 <= ratio <= MAX_RATIO:
+        raise InvalidArchitecture(f"{field}: {ratio}; allowed: 1 to {MAX_RATIO}.")

@@ -8,27 +8,28 @@ length. Scores are plain nested lists; nothing passed in is changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise, product
 from typing import Literal, TypeAlias
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.spaces.multi_resolution.architecture import (
     CELL_OPERATORS,
+    RATES,
     Branch,
-    Cell,
+    BranchCell,
     MultiResolutionArchitecture,
 )
-from segtailor.spaces.multi_resolution.paths import RATES, Path, allowed_paths, minimum_length, scales
 
 Rows: TypeAlias = Sequence[Sequence[float]]
+Path: TypeAlias = tuple[int, ...]  # the layers at which a branch halves its resolution, in order
 SKIP = 0  # the first operator of the alpha vector: removed from a derived network
 BARRED = -math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores:
+class ArchitectureScores:
     """Raw architecture parameters of one set, by scale index; row `l - j` of `operators[j]` is the cell of layer `l`.
 
     `entries[j - 1]` row `l - j - 1` weighs the inputs of cell (l, j): column 0 from the finer scale, column 1 from the
@@ -48,9 +49,9 @@ class Scores:
             "widths": (self.widths, tuple(layers - max(level, 1) for level in levels)),
         }
         for field, (arrays, lengths) in wanted.items():
-            found = tuple(len(rows) for rows in arrays)
-            if found != lengths:
-                raise InvalidArchitecture(f"scores.{field}: {found} rows; {layers} layers need {lengths}.")
+            given = tuple(len(rows) for rows in arrays)
+            if given != lengths:
+                raise InvalidArchitecture(f"scores.{field}: {given} rows; {layers} layers need {lengths}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ class Derivation:
     path16: Literal["release", "consistent"] = "release"
 
 
-def derive(scores: Scores, how: Derivation) -> MultiResolutionArchitecture:
+def derive(scores: ArchitectureScores, how: Derivation) -> MultiResolutionArchitecture:
     """Return the network that a set of scores stands for."""
     # One copy for all end rates, in the release's order: a skip barred for one branch stays barred for the next.
     operators = [[list(row) for row in rows] for rows in scores.operators]
@@ -140,13 +141,51 @@ def compact(operators: Sequence[int | None], ratios: Sequence[int], path: Path, 
     kept = [(layer, operator) for layer, operator in enumerate(operators) if operator is not None]
     last = kept[-1][0]
     return tuple(
-        Cell(
+        BranchCell(
             operator=CELL_OPERATORS[operator - 1],
             ratio=head_ratio if layer == last else ratios[layer],
             stride=2 if layer in path else 1,
         )
         for layer, operator in kept
     )
+
+
+def paths(layers: int, end: int) -> tuple[Path, ...]:
+    """Return every path from rate 8 to `end`; the last layer never halves."""
+    return tuple(combinations(range(layers - 1), RATES.index(end)))
+
+
+def allowed_paths(layers: int, end: int) -> tuple[Path, ...]:
+    """Return the paths that the derivation considers, in its order.
+
+    To 16: not at layer 0, and four layers from the end at the latest. To 32: at least two stride-1 layers at each rate.
+    """
+    if end == 8:
+        return ((),)
+    if end == 16:
+        return tuple((layer,) for layer in range(1, layers - 3))
+    return tuple((first, second) for second in range(layers - 2) for first in range(2, second - 2))
+
+
+def path_pairs(
+    layers: int, listing: Callable[[int, int], tuple[Path, ...]] = paths
+) -> tuple[tuple[Path, Path], ...]:
+    """Return all pairs of paths to two different rates: 1695 of them over 16 layers (FasterSeg section 3.1)."""
+    return tuple(
+        (finer, coarser)
+        for one, other in combinations(RATES, 2)
+        for finer, coarser in product(listing(layers, one), listing(layers, other))
+    )
+
+
+def minimum_length(layers: int, end: int) -> int:
+    """Return the fewest cells of a branch that ends at `end`, whatever is skipped."""
+    return round(layers / 3) + 2 * RATES.index(end)
+
+
+def scales(path: Path, layers: int) -> tuple[int, ...]:
+    """Return the scale index (0, 1, 2 for rates 8, 16, 32) at which each layer reads."""
+    return tuple(sum(stride < layer for stride in path) for layer in range(layers))
 
 
 def softmax(row: Sequence[float]) -> list[float]:
@@ -159,15 +198,15 @@ def softmax(row: Sequence[float]) -> list[float]:
 
 def _ratios(widths: tuple[Rows, ...], along: Sequence[int], ratios: tuple[int, ...]) -> list[int]:
     """Return the ratio of each connection on a path: the one after layer `l` has the scale of layer `l + 1`."""
-    found = []
+    chosen = []
     for layer, scale in enumerate(along[1:], start=1):
         row = widths[scale][layer - max(scale, 1)]
         if len(row) != len(ratios):
             raise InvalidArchitecture(
                 f"scores.widths: a row has {len(row)} values; allowed: {len(ratios)}, one per ratio {list(ratios)}."
             )
-        found.append(ratios[_top(row)])
-    return found
+        chosen.append(ratios[_top(row)])
+    return chosen
 
 
 def _top(row: Sequence[float]) -> int:

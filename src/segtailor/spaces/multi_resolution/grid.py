@@ -15,16 +15,15 @@ from typing import NamedTuple
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.space import Decision
-from segtailor.spaces.multi_resolution.architecture import CELL_OPERATORS
-from segtailor.spaces.multi_resolution.derive import BARRED, Scores
-from segtailor.spaces.multi_resolution.paths import RATES
+from segtailor.spaces.multi_resolution.architecture import CELL_OPERATORS, RATES
+from segtailor.spaces.multi_resolution.derive import BARRED, ArchitectureScores
 
 OPTIONS = ("skip", *CELL_OPERATORS)
 ENTRIES = ("finer", "same")
 FRAME = "frame"  # the decision about stem and head
 
 
-class Place(NamedTuple):
+class GridCell(NamedTuple):
     """A cell: its layer and the index of its scale."""
 
     layer: int
@@ -52,10 +51,10 @@ class Place(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Where a cell of a derived network comes from: its node, its place, the index of its operator, its stride."""
+    """Where a cell of a derived network comes from: its node, its cell here, the index of its operator, its stride."""
 
     name: str
-    place: Place
+    cell: GridCell
     operator: int
     stride: int
 
@@ -81,10 +80,10 @@ class Grid:
         return 1 + max(RATES.index(rate) for rates in self.ends for rate in rates)
 
     @cached_property
-    def cells(self) -> tuple[Place, ...]:
+    def cells(self) -> tuple[GridCell, ...]:
         """All cells, layer by layer, finest first."""
         return tuple(
-            Place(layer, scale)
+            GridCell(layer, scale)
             for layer in range(self.layers)
             for scale in range(self.scales)
             if layer >= scale
@@ -119,33 +118,33 @@ class Grid:
         ]
         return tuple(rows)
 
-    def has_choice(self, cell: Place) -> bool:
+    def has_choice(self, cell: GridCell) -> bool:
         """Tell whether a cell has two inputs."""
         return 0 < cell.scale < cell.layer
 
-    def below(self, cell: Place) -> Place | None:
+    def below(self, cell: GridCell) -> GridCell | None:
         """Return the cell that reads this one's result at its own resolution; None behind the last layer."""
-        return Place(cell.layer + 1, cell.scale) if cell.layer + 1 < self.layers else None
+        return GridCell(cell.layer + 1, cell.scale) if cell.layer + 1 < self.layers else None
 
-    def beside(self, cell: Place) -> Place | None:
+    def beside(self, cell: GridCell) -> GridCell | None:
         """Return the cell that reads this one's result at half its resolution, if there is one."""
         room = cell.layer + 1 < self.layers and cell.scale + 1 < self.scales
-        return Place(cell.layer + 1, cell.scale + 1) if room else None
+        return GridCell(cell.layer + 1, cell.scale + 1) if room else None
 
-    def sources(self, cell: Place) -> tuple[Place, ...]:
+    def sources(self, cell: GridCell) -> tuple[GridCell, ...]:
         """Return the cells that a cell reads: finer scale first. The first cell of all reads the stem."""
-        finer = (Place(cell.layer - 1, cell.scale - 1),) if cell.scale > 0 else ()
-        same = (Place(cell.layer - 1, cell.scale),) if cell.layer > cell.scale else ()
+        finer = (GridCell(cell.layer - 1, cell.scale - 1),) if cell.scale > 0 else ()
+        same = (GridCell(cell.layer - 1, cell.scale),) if cell.layer > cell.scale else ()
         return finer + same
 
-    def scores(self, probabilities: Mapping[str, Sequence[float]]) -> Scores:
+    def scores(self, probabilities: Mapping[str, Sequence[float]]) -> ArchitectureScores:
         """Return what derivation reads: logarithms of probabilities are as good as the logits they came from."""
 
         def rows(names: list[str]) -> list[list[float]]:
             return [[math.log(p) if p > 0 else BARRED for p in probabilities[name]] for name in names]
 
         by_scale = [[cell for cell in self.cells if cell.scale == scale] for scale in range(self.scales)]
-        return Scores(
+        return ArchitectureScores(
             operators=tuple(rows([cell.operator for cell in cells]) for cells in by_scale),
             entries=tuple(
                 rows([cell.entry for cell in cells if self.has_choice(cell)]) for cells in by_scale[1:]

@@ -12,15 +12,22 @@ from segtailor.core.plan import OpCall, Plan, Shape
 from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Picks, check_picks
 from segtailor.spaces.multi_resolution.architecture import (
+    RATES,
     Branch,
     MultiResolutionArchitecture,
     end_rate,
 )
-from segtailor.spaces.multi_resolution.calls import possible_calls
-from segtailor.spaces.multi_resolution.derive import Derivation, compact, derive, kept_operators
-from segtailor.spaces.multi_resolution.grid import FRAME, OPTIONS, Grid, Place, Slot, output_name
-from segtailor.spaces.multi_resolution.layers import cell_name, network_plan
-from segtailor.spaces.multi_resolution.paths import RATES, Path, allowed_paths, scales
+from segtailor.spaces.multi_resolution.derive import (
+    Derivation,
+    Path,
+    allowed_paths,
+    compact,
+    derive,
+    kept_operators,
+    scales,
+)
+from segtailor.spaces.multi_resolution.grid import FRAME, OPTIONS, Grid, GridCell, Slot, output_name
+from segtailor.spaces.multi_resolution.layers import cell_name, network_plan, possible_calls
 
 if TYPE_CHECKING:
     from segtailor.nets.network import Network
@@ -142,11 +149,20 @@ class MultiResolution:
         self, image: Shape, classes: int, *, settings: SupernetSettings | None = None
     ) -> MultiResolutionSupernet:
         """Build the network that holds all paths, operators and widths."""
-        from segtailor.nets.supernet import SupernetSettings
-        from segtailor.spaces.multi_resolution.supernet import MultiResolutionSupernet
+        from segtailor.spaces.multi_resolution.supernet import (
+            MultiResolutionSettings,
+            MultiResolutionSupernet,
+        )
 
-        how = settings or SupernetSettings()
-        return MultiResolutionSupernet(self.grid, image, classes, how, space=self)
+        own = MultiResolutionSettings.of(settings)
+        return MultiResolutionSupernet(self.grid, image, classes, own, space=self)
+
+    @staticmethod
+    def supernet_settings() -> type[SupernetSettings]:
+        """Return the type of the settings that `supernet` takes."""
+        from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
+
+        return MultiResolutionSettings
 
     def derived(self, probabilities: Mapping[str, Sequence[float]]) -> dict[str, MultiResolutionArchitecture]:
         """Return the network for every choice of ends, by the supernet's output that reads the same scales."""
@@ -154,7 +170,7 @@ class MultiResolution:
         frame = list(probabilities[FRAME])
         stem_ratio, head_ratio = grid.sets[frame.index(max(frame))]
         scores = grid.scores(probabilities)
-        found = {}
+        networks = {}
         for ends in grid.pairs:
             how = Derivation(
                 ends=ends,
@@ -163,13 +179,13 @@ class MultiResolution:
                 head_ratio=head_ratio,
                 path16=self.path16,
             )
-            found[output_name(ends)] = derive(scores, how)
-        return found
+            networks[output_name(ends)] = derive(scores, how)
+        return networks
 
     def alternatives(self, probabilities: Mapping[str, Sequence[float]]) -> dict[str, Picks]:
         """Return the picks for every choice of ends, coarsest first, by the output of the supernet that judges it."""
-        found = reversed(self.derived(probabilities).items())
-        return {name: self.picks(arch) for name, arch in found}
+        networks = reversed(self.derived(probabilities).items())
+        return {name: self.picks(arch) for name, arch in networks}
 
     def discretise(self, probabilities: Mapping[str, Sequence[float]]) -> Picks:
         """Return the picks of the derived network with the coarsest ends."""
@@ -177,15 +193,15 @@ class MultiResolution:
 
     def slots(self, arch: MultiResolutionArchitecture) -> list[Slot]:
         """Return where in the supernet each cell of a network is: on the first paths that hold its branches."""
-        found: dict[str, Slot] = {}
+        slots: dict[str, Slot] = {}
         for number, branch in enumerate(arch.branches):
             places, path = self._place(number, branch)
             levels = scales(path, self.layers)
             for position, (cell, layer) in enumerate(zip(branch, places, strict=True)):
                 name = cell_name(arch, number, position)
-                slot = Slot(name, Place(layer, levels[layer]), OPTIONS.index(cell.operator), cell.stride)
-                found.setdefault(name, slot)
-        return list(found.values())
+                slot = Slot(name, GridCell(layer, levels[layer]), OPTIONS.index(cell.operator), cell.stride)
+                slots.setdefault(name, slot)
+        return list(slots.values())
 
     @staticmethod
     def published_names(network: Network, arch: MultiResolutionArchitecture) -> NameMap:

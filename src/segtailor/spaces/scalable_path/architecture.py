@@ -14,7 +14,7 @@ from segtailor.core.codec import short
 from segtailor.core.errors import InvalidArchitecture
 
 STAGES = 5
-MOST_BLOCKS, MOST_CHANNELS = 256, 8192
+MAX_BLOCKS, MAX_CHANNELS = 256, 8192
 Interaction: TypeAlias = Literal[
     "none", "direct_a", "direct_b", "attention_a", "attention_b", "bilateral_a", "bilateral_b"
 ]
@@ -56,7 +56,7 @@ class ScalablePathArchitecture:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resolution", _canonical(self.resolution))
-        for field, values, most in (("depth", self.depth, MOST_BLOCKS), ("width", self.width, MOST_CHANNELS)):
+        for field, values, most in (("depth", self.depth, MAX_BLOCKS), ("width", self.width, MAX_CHANNELS)):
             if not _integers(values, most):
                 raise InvalidArchitecture(
                     f"{field}: {short(values)}; allowed: {STAGES} integers from 1 to {most}."

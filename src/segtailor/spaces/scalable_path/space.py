@@ -1,8 +1,8 @@
-"""Decisions and plans of the family (LPS-Net sections 3.1 to 3.3)."""
+"""Decisions, plans and growth of the family (LPS-Net sections 3.1 to 3.4)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -10,39 +10,50 @@ from itertools import combinations_with_replacement, product
 from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.core.growth import Growth
-from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
+from segtailor.core.growth import Coordinates, Direction, Growth
+from segtailor.core.plan import IMAGE, OpCall, Operator, Plan, PlanBuilder, Shape
 from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Picks, check_picks, picked
-from segtailor.ops import Concat, Conv, ScaleImage
+from segtailor.ops import Concat, Conv, InvertedBottleneck, RepConv, ScaleImage, Separable
+from segtailor.ops.blocks import Bottleneck, Ghost, Residual, Shuffle
 from segtailor.spaces.scalable_path.architecture import STAGES, Block, Interaction, ScalablePathArchitecture
-from segtailor.spaces.scalable_path.blocks import BLOCK_OPERATORS
-from segtailor.spaces.scalable_path.growth import growth
 from segtailor.spaces.scalable_path.interaction import interact
 
 if TYPE_CHECKING:
     from segtailor.nets.network import Network
     from segtailor.nets.weights import NameMap
 
-INTERACTION_AFTER = (2, 3)  # the stages (from 0) after which paths exchange features: spec section 8
-STRIDES = (2, 2, 2, 2, 1)
+INTERACTION_AFTER = (2, 3)  # the stages (from 0) after which paths exchange features
+STRIDES = (2, 2, 2, 2, 1)  # of the stages
+# Table 2 of the paper.
+BLOCK_OPERATORS: dict[Block, Operator] = {
+    "conv": RepConv(),
+    "residual": Residual(),
+    "bottleneck": Bottleneck(),
+    "separable": Separable(),
+    "inverted_residual": InvertedBottleneck(activation="relu6"),
+    "ghost": Ghost(),
+    "shuffle": Shuffle(),
+}
+# Start and the operations of the expansion, Table 4; each path adds one, a step of its ratio.
+START_DEPTH = (1, 1, 1, 1, 1)
+START_WIDTH = (4, 8, 16, 32, 32)
+START_RATIO = Fraction(1, 2)
+DEPTH_STEPS = ((0, 1, 1, 1, 1), (0, 0, 1, 1, 1), (0, 0, 0, 1, 1))
+WIDTH_STEPS = ((4, 8, 16, 32, 32), (0, 8, 16, 32, 32), (0, 0, 16, 32, 32), (0, 0, 0, 32, 32))
+RATIO_STEP = Fraction(1, 8)
 
 
 @SPACES.register("scalable_path")
 @dataclass(frozen=True, kw_only=True)
 class ScalablePath:
-    """Depth and width per stage and ratio per path, in the steps of LPS-Net's expansion."""
+    """Depth and width per stage and ratio per path, in the steps of LPS-Net's expansion.
+
+    `width_steps` multiply (4, 8, 16, 32, 32), the first step of widths in Table 4.
+    """
 
     depths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 10)
-    width_steps: tuple[int, ...] = (
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-    )  # times (4, 8, 16, 32, 32): the first delta of Table 4
+    width_steps: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7)
     ratios: tuple[str, ...] = (
         "0",
         "1/8",
@@ -135,7 +146,7 @@ class ScalablePath:
     def growth(self) -> Growth:
         """Return how LPS-Net's expansion grows a network; it may leave the options of `decisions` behind."""
         make = partial(ScalablePathArchitecture, block=self.block, interaction=self.interaction)
-        return growth(self.paths, make)
+        return _growth(self.paths, make)
 
     @staticmethod
     def published_names(network: Network, arch: ScalablePathArchitecture) -> NameMap:
@@ -177,3 +188,42 @@ def _stage(build: PlanBuilder, arch: ScalablePathArchitecture, path: int, stage:
         name = f"path{path}_stage{stage}_block{block}"
         source = build.add(name, op, source, channels=arch.width[stage], stride=stride)
     return source
+
+
+def _growth(paths: int, make: Callable[..., ScalablePathArchitecture]) -> Growth:
+    """Return the growth of networks with up to `paths` paths; `make` adds block and interaction.
+
+    Ratios keep their positions while growing; the architecture drops zeros and sorts them.
+    """
+    directions = [_direction("depth", delta) for delta in DEPTH_STEPS]
+    directions += [_direction("width", delta) for delta in WIDTH_STEPS]
+    for path in range(paths):
+        delta = tuple(RATIO_STEP if path == other else 0 for other in range(paths))
+        directions.append(_direction("resolution", delta))
+
+    def build(coordinates: Coordinates) -> ScalablePathArchitecture:
+        return make(
+            depth=tuple(int(coordinates[f"depth{stage}"]) for stage in range(STAGES)),
+            width=tuple(int(coordinates[f"width{stage}"]) for stage in range(STAGES)),
+            resolution=tuple(Fraction(coordinates[f"resolution{path}"]) for path in range(paths)),
+        )
+
+    def locate(arch: ScalablePathArchitecture) -> Coordinates:
+        if len(arch.resolution) > paths:
+            raise InvalidArchitecture(f"resolution: {len(arch.resolution)} paths; this space allows {paths}.")
+        ratios = (*arch.resolution, *[Fraction(0)] * (paths - len(arch.resolution)))
+        return _coordinates(arch.depth, arch.width, ratios)
+
+    start = _coordinates(START_DEPTH, START_WIDTH, (START_RATIO, *[Fraction(0)] * (paths - 1)))
+    return Growth(start=start, directions=tuple(directions), build=build, locate=locate)
+
+
+def _direction(dimension: str, delta: tuple[int | Fraction, ...]) -> Direction:
+    steps = {f"{dimension}{index}": step for index, step in enumerate(delta) if step}
+    return Direction(name=f"{dimension} {{{','.join(map(str, delta))}}}", delta=steps)
+
+
+def _coordinates(depth: tuple[int, ...], width: tuple[int, ...], ratios: tuple[Fraction, ...]) -> Coordinates:
+    values: dict[str, int | Fraction] = {f"depth{stage}": value for stage, value in enumerate(depth)}
+    values |= {f"width{stage}": value for stage, value in enumerate(width)}
+    return values | {f"resolution{path}": value for path, value in enumerate(ratios)}

@@ -7,9 +7,18 @@ from torch.nn import functional
 
 from segtailor.core.errors import Unsupported
 from segtailor.nets.relax import one_hot
-from segtailor.nets.slim import SlimConv, SlimNorm, Width, fixed, width_row
-from segtailor.nets.slim_ops import CellWidths, SlimCell, SlimFrame, SlimSkip, SlimUnit
-from segtailor.nets.slim_resize import resize, sides
+from segtailor.spaces.multi_resolution.slim import (
+    CellWidths,
+    SlimCell,
+    SlimConv,
+    SlimFrame,
+    SlimNorm,
+    SlimSkip,
+    SlimUnit,
+    Width,
+    fixed,
+)
+from segtailor.spaces.multi_resolution.slim_fused import resize, resize_matrices
 from segtailor.testing.supernets import scramble
 from tests.support import noise
 
@@ -111,19 +120,9 @@ def test_resizing_by_matrices_is_bilinear(
 ) -> None:
     image = noise(2, 3, *before)
     image = image.contiguous(memory_format=torch.channels_last) if last else image
-    found = resize(image, sides(before, after, image.device, image.dtype))
+    found = resize(image, resize_matrices(before, after, image.device, image.dtype))
     wanted = functional.interpolate(image, size=after, mode="bilinear", align_corners=True)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_widths_are_least_most_or_drawn() -> None:
-    generator = torch.Generator().manual_seed(0)
-    assert width_row("least", 3, generator=generator).tolist() == [1, 0, 0]
-    assert width_row("most", 3, generator=generator).tolist() == [0, 0, 1]
-    drawn = [width_row("random", 3, generator=generator).argmax().item() for _ in range(50)]
-    assert set(drawn) == {0, 1, 2}
-    with pytest.raises(Unsupported, match="least, most or random"):
-        width_row("own", 3, generator=generator)
 
 
 def test_bad_widths_are_refused() -> None:

@@ -1,8 +1,14 @@
-"""Pre-activation units and poolings of one map, mixed at once."""
+"""Pre-activation units and poolings of one map, mixed at once: fast on a GPU, and equal to one after another.
+
+The max pooling here keeps only its input for the backward pass. Torch keeps the index of every maximum in 8 bytes, four
+times the map itself in half precision: a tenth of all memory in a supernet with a pooling on every edge. Finding the
+indices again takes one kernel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +26,6 @@ from segtailor.nets.fused import (
     spread,
 )
 from segtailor.nets.mixed import Terms, scaled
-from segtailor.nets.pooled import MaxPooling
 
 
 class FusedUnits:
@@ -182,3 +187,24 @@ def _norm_names(module: nn.Module) -> list[str]:
 
 def _named(modules: Sequence[nn.Module], name: str) -> list[nn.Module]:
     return [getattr(module, name) for module in modules if hasattr(module, name)]
+
+
+class MaxPooling(torch.autograd.Function):
+    """Call as `MaxPooling.apply(image, kernel, stride, padding)`."""
+
+    @staticmethod
+    def forward(ctx: Any, image: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+        """Pool."""
+        ctx.save_for_backward(image)
+        ctx.window = kernel, stride, padding
+        return functional.max_pool2d(image, kernel, stride, padding)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        """Pool again to know where the maxima were."""
+        (image,) = ctx.saved_tensors
+        with torch.enable_grad():
+            again = image.detach().requires_grad_()
+            pooled = functional.max_pool2d(again, *ctx.window)
+            (found,) = torch.autograd.grad(pooled, again, gradient)
+        return found, None, None, None

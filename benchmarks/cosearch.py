@@ -19,7 +19,7 @@ from segtailor.core.task import Task
 from segtailor.costs import LatencyTable, shipped_pack
 from segtailor.data.batches import Batch
 from segtailor.nets.network import initialise
-from segtailor.nets.supernet import SupernetSettings
+from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.strategies.gradient_settings import Gradient, Pass
 from segtailor.strategies.supernet_engine import SupernetEngine
@@ -106,7 +106,7 @@ def search_settings(words: frozenset[str], kind: Kind, *, batch: int) -> Gradien
     graph = "graph" in words
     return replace(
         strategy,
-        supernet=SupernetSettings(
+        supernet=MultiResolutionSettings(
             fused="fused" in words,
             masked="masked" in words or graph,
             matrices="gemm" in words,

@@ -34,7 +34,7 @@ from segtailor.core.plan import OpCall, Plan
 from segtailor.core.space import parse_architecture
 from segtailor.core.strategy import Problem
 from segtailor.costs import LatencyTable, shipped_pack
-from segtailor.nets.supernet import SupernetSettings
+from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.systems.fasterseg import PAPER_IMAGE, fasterseg
@@ -80,7 +80,7 @@ def strategy_of(row: GradientRow, bench: Bench, options: argparse.Namespace) -> 
         own,
         fit=replace(own.fit, steps=setting.steps, batch=setting.batch),
         pretraining=replace(first, fit=replace(first.fit, steps=setting.ahead, batch=setting.batch)),
-        supernet=SupernetSettings(
+        supernet=MultiResolutionSettings(
             fused=fast, masked=True, matrices=fast, width_gradient=options.width_gradient
         ),
         record=path == "recorded",

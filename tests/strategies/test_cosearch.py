@@ -11,7 +11,7 @@ import torch
 from segtailor.core.errors import Unsupported
 from segtailor.core.space import parse_architecture
 from segtailor.core.strategy import SearchProblem
-from segtailor.nets.supernet import SupernetSettings
+from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.spaces.multi_resolution.architecture import MultiResolutionArchitecture
 from segtailor.spaces.multi_resolution.grid import OPTIONS
 from segtailor.strategies.gradient import GradientSearch
@@ -135,7 +135,7 @@ def test_a_step_for_logits_leaves_weights_alone_and_trains_them_again_afterwards
 def test_a_step_that_never_waits_equals_the_plain_one() -> None:
     losses = []
     for fast in (False, True):
-        how = settings(supernet=SupernetSettings(fused=fast, masked=fast, matrices=fast), record=fast)
+        how = settings(supernet=MultiResolutionSettings(fused=fast, masked=fast, matrices=fast), record=fast)
         job = GradientSearch(how, problem())
         own = []
         for number, rate in ((1, None), (2, 0.01)):
@@ -325,7 +325,7 @@ def test_bad_settings_are_refused_with_a_remedy() -> None:
         settings(record=True)
     with pytest.raises(Unsupported, match="samples to 0"):
         GradientSearch(settings(choice=Choice(samples=3)), problem())
-    steered = settings(cost=CostTerm(adapt=0.02), supernet=SupernetSettings(masked=True), record=True)
+    steered = settings(cost=CostTerm(adapt=0.02), supernet=MultiResolutionSettings(masked=True), record=True)
     with pytest.raises(Unsupported, match=r"steer by cost\.window"):
         GradientSearch(steered, problem(limit=3e6))
     with pytest.raises(SearchProblem, match=r"choice\.scale"):

@@ -18,7 +18,7 @@ from segtailor.core.strategy import Problem, SearchProblem
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import Augment
 from segtailor.nets.relax import Mode, Widths, geometric, linear
-from segtailor.nets.supernet import SupernetSettings
+from segtailor.nets.supernet import AnySupernetSettings, SupernetSettings
 from segtailor.strategies.candidates import ArchitecturePrices
 from segtailor.training.settings import FitSettings
 
@@ -205,7 +205,7 @@ class Gradient:
 
     fit: FitSettings = field(default_factory=FitSettings)
     augment: Augment | None = None
-    supernet: SupernetSettings = field(default_factory=SupernetSettings)
+    supernet: AnySupernetSettings = field(default_factory=SupernetSettings)
     updates: Literal["joint", "alternating"] = "joint"
     mode: Mode = "soft"
     prune_below: float = 1e-3

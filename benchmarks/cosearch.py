@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from segtailor.core.objective import Power
+from segtailor.core.cost import Power
 from segtailor.core.plan import Shape
 from segtailor.core.strategy import Problem
 from segtailor.core.task import Task

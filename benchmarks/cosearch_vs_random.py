@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 import torch
 
 from comparing import Bench, Notes, asked, at_cost, common, document, in_processes, mean, setting_of
-from segtailor.core.objective import Power
+from segtailor.core.cost import Power
 from segtailor.core.plan import OpCall, Plan
 from segtailor.core.space import parse_architecture
 from segtailor.core.strategy import Problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from segtailor.core.version import VERSION
+from segtailor.core.shipped import VERSION
 
 __version__ = VERSION
 

@@ -9,8 +9,8 @@ import pytest
 from segtailor import api
 from segtailor.core.errors import UserError
 from segtailor.core.plan import IMAGE, Plan, PlanBuilder, Shape, count
-from segtailor.core.sampling import sample
 from segtailor.core.space import SPACES
+from segtailor.core.variation import sample
 from segtailor.costs.analytic import ActivationMemory, Macs, Params, live_values
 from segtailor.ops import Conv, Sum
 

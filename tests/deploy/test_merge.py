@@ -9,8 +9,8 @@ from torch.nn import functional
 
 import segtailor
 from segtailor.core.plan import PlanBuilder, Shape
-from segtailor.core.sampling import sample
 from segtailor.core.space import SPACES
+from segtailor.core.variation import sample
 from segtailor.deploy.merge import COARSE, hoist, merge, without_twins
 from segtailor.nets.network import Network, initialise
 from segtailor.ops import Conv

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from segtailor.core.atomic import new_file, new_folder, sweep, write_json, write_text, writing
 from segtailor.core.errors import RunProblem
+from segtailor.core.lock import hold
 from segtailor.runs import Journal, entries
 from segtailor.runs.checkpoint import MANIFEST, Checkpoints
-from segtailor.runs.lock import hold
 from tests.runs.toy_job import Toy, files_up_to
 
 
@@ -195,7 +195,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, file:
 def test_no_sound_checkpoint_is_an_error_instead_of_lost_work(tmp_path: Path) -> None:
     checkpoints = Checkpoints(folder=tmp_path / "checkpoints")
     with pytest.raises(RunProblem, match="the folder has none"):
-        checkpoints.load(Toy(), warn=silent, promised=True)
+        checkpoints.load(Toy(), warn=silent, expected=True)
     saved(checkpoints, 5)
     (tmp_path / "checkpoints" / "step-000005" / "state.json").write_text("")
     with pytest.raises(RunProblem, match=r"state\.json is missing, cut or changed.*Restore the files"):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from segtailor.core.objective import Power
+from segtailor.core.cost import Power
 from segtailor.core.plan import OPERATORS, OpCall, Plan, Shape
 from segtailor.core.strategy import Halves, Problem
 from segtailor.core.task import Task
@@ -20,8 +20,7 @@ from segtailor.search.gradient_settings import Gradient
 from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.spaces.multi_resolution.architecture import CELL_OPERATORS
 from segtailor.spaces.multi_resolution.layers import OPERATORS_BY_NAME
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 TASK = Task(classes=("dark", "light"))
 SIZE = Shape(3, 32, 64)

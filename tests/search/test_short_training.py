@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from segtailor.core.codec import to_json
-from segtailor.core.objective import Within
+from segtailor.core.cost import Within
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.strategy import Evaluator, Problem
 from segtailor.data.augment import Augment

@@ -33,7 +33,7 @@ from segtailor.spaces.decoder_cell import decode
 from segtailor.spaces.decoder_cell.encoder_weights import taps
 from segtailor.spaces.decoder_cell.encoders import ENCODERS
 from segtailor.tasks.segmentation.metrics import reward
-from segtailor.training.captured import CapturedStep
+from segtailor.training.device import CapturedStep
 from tests.search.tiny_encoder import TINY
 from tests.support import deterministic_state, fixture, noise
 

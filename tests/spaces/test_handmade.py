@@ -16,8 +16,7 @@ from torch.nn import functional
 import segtailor
 from segtailor.api.training import Surroundings, train, train_recipe
 from segtailor.core.errors import InvalidArchitecture, UnknownName, Unsupported
-from segtailor.core.plan import OPERATORS, Plan, Shape
-from segtailor.core.receptive import receptive_field
+from segtailor.core.plan import OPERATORS, Plan, Shape, receptive_field
 from segtailor.core.space import (
     SPACES,
     architecture_document,

@@ -11,8 +11,8 @@ import segtailor
 from segtailor.api import plan as expand
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.sampling import mutate, sample, sample_picks
 from segtailor.core.space import architecture_document, fingerprint_of, parse_architecture, read_architecture
+from segtailor.core.variation import mutate, sample, sample_picks
 from segtailor.nets.weights import WeightsProblem
 from segtailor.ops import Zero
 from segtailor.spaces.hyper_cell import (

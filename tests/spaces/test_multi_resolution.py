@@ -13,8 +13,8 @@ import segtailor
 from segtailor.api import plan as expand
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import Plan, Shape
-from segtailor.core.sampling import mutate, sample, sample_picks
 from segtailor.core.space import architecture_document, parse_architecture, read_architecture
+from segtailor.core.variation import mutate, sample, sample_picks
 from segtailor.nets.network import Network
 from segtailor.spaces import published
 from segtailor.spaces.multi_resolution import (

@@ -9,8 +9,8 @@ import pytest
 
 from segtailor.api.networks import count, published
 from segtailor.api.training import Surroundings, train_recipe
-from segtailor.core.sampling import sample
 from segtailor.core.space import Architecture, architecture_document, family_of
+from segtailor.core.variation import sample
 from segtailor.runs import Quiet
 from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.tailoring.context import Context

@@ -20,7 +20,7 @@ from segtailor.api.serving import demonstrate
 from segtailor.api.training import Surroundings, evaluate, staged_recipe, train, train_recipe
 from segtailor.cli.main import run
 from segtailor.core.errors import DataProblem, Unsupported, UserError
-from segtailor.core.figures import KIND_FACTS
+from segtailor.core.task import KIND_FACTS
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.onnx_model import open_onnx_model

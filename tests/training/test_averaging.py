@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from segtailor.training.averaging import Average
+from segtailor.training.optimiser import Average
 from tests.training.toys import Toy
 
 

@@ -17,7 +17,7 @@ from segtailor.nets.network import Network
 from segtailor.spaces.decoder_cell import decode
 from segtailor.tasks.segmentation.loss import Criterion
 from segtailor.training.engine import Engine
-from segtailor.training.optimiser import divided, make_encoder_optimiser
+from segtailor.training.optimiser import make_encoder_optimiser, split_parameters
 from segtailor.training.settings import EncoderSettings, FitSettings
 from segtailor.training.state import read_state, write_state
 from tests.training.toys import CPU
@@ -56,7 +56,7 @@ def moved(settings: FitSettings) -> dict[str, float]:
 
 def test_each_side_has_its_own_optimiser_and_rate() -> None:
     net = network()
-    decoder, encoder = divided(net, SETTINGS)
+    decoder, encoder = split_parameters(net, SETTINGS)
     assert len(decoder) + len(encoder) == sum(1 for item in net.parameters() if item.requires_grad)
     second: Any = make_encoder_optimiser(net, SETTINGS)
     assert isinstance(second, torch.optim.SGD)
@@ -72,9 +72,9 @@ def test_the_sides_are_clipped_apart() -> None:
     tight = replace(SETTINGS, clip=0.1)
     net = network()
     own = engine(tight, net)
-    before = [value.clone() for value in divided(net, tight)[1]]
+    before = [value.clone() for value in split_parameters(net, tight)[1]]
     own.step(batch(), rate=tight.lr)
-    change = [value - old for value, old in zip(divided(net, tight)[1], before, strict=True)]
+    change = [value - old for value, old in zip(split_parameters(net, tight)[1], before, strict=True)]
     total = torch.stack([item.detach().norm() for item in change]).norm()
     assert float(total) == pytest.approx(1e-3 * 0.1, rel=0.01)  # rate times the whole clipped norm
 

@@ -10,7 +10,7 @@ import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.core.atomic import write_text, writing
 from segtailor.core.codec import Json
 from segtailor.core.job import Step
-from segtailor.core.ownership import holds, is_drawing, marked_svg, spare
+from segtailor.core.ownership import has_fields, is_drawing, marked_svg, refuse_overwrite
 from segtailor.core.target import parse_target
 from segtailor.costs.assembly import Subject
 from segtailor.costs.pack import Pack, Use, read_pack
@@ -20,7 +20,7 @@ from segtailor.recipes.calibrating import CalibrateRecipe
 from segtailor.recipes.recipe import Place, recipe_document
 from segtailor.runs import Display, Layout, execute
 
-is_pack = holds("format", "space", "target", "entries")
+is_pack = has_fields("format", "space", "target", "entries")
 
 
 def pack_name(recipe: CalibrateRecipe) -> str:
@@ -37,7 +37,7 @@ def run_folder(pack: Path) -> Path:
 
 def check_out(out: Path, *, force: bool = False) -> None:
     """Refuse a place for a pack and its plot where files lie that are not ours, unless `force`."""
-    spare([(out, is_pack), (out.with_suffix(".svg"), is_drawing)], force=force)
+    refuse_overwrite([(out, is_pack), (out.with_suffix(".svg"), is_drawing)], force=force)
 
 
 def calibrate(
@@ -67,7 +67,7 @@ def bundle(
     """Write the operators of a space as ONNX files with a runner, for a board without this package."""
     from segtailor.costs.bundle import Selection, is_bundle, write_bundle
 
-    spare([(file, is_bundle)], force=force)
+    refuse_overwrite([(file, is_bundle)], force=force)
     subject = Subject(
         space=recipe.search_space(), image=recipe.image, classes=recipe.classes, target=recipe.target
     )

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from segtailor import spaces
-from segtailor.core.figures import KIND_FACTS
 from segtailor.core.plan import OPERATORS
 from segtailor.core.registry import Registry
 from segtailor.core.shipped import shipped
 from segtailor.core.space import SPACES
+from segtailor.core.task import KIND_FACTS
 
 
 def rows(what: str) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from segtailor.api.networks import create, load_published, published_classes
 from segtailor.core.errors import UserError, unknown
-from segtailor.core.shipped import bundle_place, shipped
+from segtailor.core.shipped import bundle_folder, shipped
 from segtailor.core.task import Preprocessing, Task
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def open_model(model: str | Path) -> Model | OnnxModel:
 
 def model_place(model: str | Path) -> Path:
     """Return where MODEL is stored: an ONNX file or a bundle folder, which a shipped name stands for as well."""
-    path = bundle_place(model)
+    path = bundle_folder(model)
     if path.suffix.lower() == ".onnx" or path.is_dir():
         return path
     if isinstance(model, Path) or len(path.parts) > 1 or path.exists():

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from segtailor.core.atomic import write_text
 from segtailor.core.codec import read_json, short, to_json
 from segtailor.core.errors import InvalidArchitecture, Unsupported, unknown
-from segtailor.core.ownership import is_drawing, marked_svg, spare
-from segtailor.core.plan import MAIN, Count, Plan, Shape
+from segtailor.core.ownership import is_drawing, marked_svg, refuse_overwrite
+from segtailor.core.plan import MAIN, Count, Plan, Shape, receptive_field
 from segtailor.core.plan import count as count_plan
-from segtailor.core.receptive import receptive_field
-from segtailor.core.shipped import DESCRIPTION, bundle_place, is_shipped, shipped
+from segtailor.core.shipped import DESCRIPTION, bundle_folder, is_shipped, shipped
 from segtailor.core.space import (
     Architecture,
     family,
@@ -59,7 +58,7 @@ def resolve(source: str | Path | Architecture) -> Architecture:
 
 def shipped_record(name: str) -> dict[str, Any]:
     """Return the description of shipped weights: architecture, task, provenance, numbers."""
-    record: dict[str, Any] = read_json(bundle_place(name) / DESCRIPTION, what="bundle")
+    record: dict[str, Any] = read_json(bundle_folder(name) / DESCRIPTION, what="bundle")
     return record
 
 
@@ -135,7 +134,7 @@ def draw(
     outputs = published_classes(source) if classes is None else classes
     expanded = plan(source, image=image, classes=outputs)
     title = str(source) if isinstance(source, str | Path) else family_of(source)
-    spare([(file, is_drawing)], force=force)
+    refuse_overwrite([(file, is_drawing)], force=force)
     write_text(file, marked_svg(draw_plan(expanded, title=title)), what="drawing")
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from segtailor.core.atomic import write_json, write_text
-from segtailor.core.ownership import holds, is_drawing, marked_svg, spare
+from segtailor.core.ownership import has_fields, is_drawing, marked_svg, refuse_overwrite
 from segtailor.core.target import Target, parse_target
 from segtailor.costs.studies import STUDIES, Study, Timed, run_study, spans
 from segtailor.report.charts import Value, chart
 from segtailor.targets.fingerprint import machine
 
-is_study = holds("study", "machine", "rows")
+is_study = has_fields("study", "machine", "rows")
 
 
 def study(
@@ -29,7 +29,9 @@ def study(
     """
     chosen = STUDIES.get(name)
     if out is not None:
-        spare([(Path(out) / f"{name}.json", is_study), (Path(out) / f"{name}.svg", is_drawing)], force=force)
+        refuse_overwrite(
+            [(Path(out) / f"{name}.json", is_study), (Path(out) / f"{name}.svg", is_drawing)], force=force
+        )
     place = parse_target(target) if isinstance(target, str) else target
     rows = run_study(chosen, place, seconds=seconds)
     document = {

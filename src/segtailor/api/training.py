@@ -16,7 +16,7 @@ from segtailor.api.models import open_model
 from segtailor.api.networks import resolve
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, UserError, unknown
-from segtailor.core.shipped import ANYWHERE
+from segtailor.core.shipped import DATA_PLACEHOLDER
 from segtailor.core.space import Architecture, architecture_document
 from segtailor.core.task import Kind, Task
 from segtailor.data import doctor
@@ -251,7 +251,7 @@ def _same_data(trained: str, data: str) -> bool:
     """Tell whether two texts name one dataset; what is shipped says PATH instead of the folder it was trained from."""
     (name, _, rest), (other, _, others) = trained.partition(":"), data.partition(":")
     (place, _, options), (_, _, asked) = rest.partition("?"), others.partition("?")
-    return trained == data or (place == ANYWHERE and (name, options) == (other, asked))
+    return trained == data or (place == DATA_PLACEHOLDER and (name, options) == (other, asked))
 
 
 def usual_crop(pixels: Pixels) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from segtailor.cli.options import Count, Json
 from segtailor.cli.output import Printer, emit
 from segtailor.cli.surroundings import Where
-from segtailor.core.figures import KIND_FACTS
+from segtailor.core.task import KIND_FACTS
 
 COLUMNS = {"iou": "IoU"}  # how figures per class are called for people, where not by their own names
 

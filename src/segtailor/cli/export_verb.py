@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from segtailor.cli.options import DryRun, Force, Json, Size
 from segtailor.cli.output import Printer, emit, note
 from segtailor.core.errors import UserError
-from segtailor.core.figures import KIND_FACTS, Figure
+from segtailor.core.task import KIND_FACTS, Figure
 from segtailor.core.text import command, path_argument
 
 

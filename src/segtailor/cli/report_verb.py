@@ -38,12 +38,12 @@ def report_(
     """
     from segtailor.api import reporting
     from segtailor.core.errors import UserError
-    from segtailor.core.ownership import is_page, spare
+    from segtailor.core.ownership import is_page, refuse_overwrite
 
     if not runs:
         raise UserError("report needs a run directory, e.g. segtailor report runs/street.")
     page = reporting.page_of(runs, out)
-    spare([(page, is_page)], force=force)
+    refuse_overwrite([(page, is_page)], force=force)
     if dry_run:
         result: dict[str, Any] = {
             "runs": [str(run) for run in runs],

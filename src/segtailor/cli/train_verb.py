@@ -14,7 +14,7 @@ from segtailor.cli.options import Count, DryRun, Json, Positive, Seed, Size
 from segtailor.cli.output import emit, reading_kept
 from segtailor.cli.surroundings import Where
 from segtailor.core.errors import UserError
-from segtailor.core.figures import KIND_FACTS
+from segtailor.core.task import KIND_FACTS
 from segtailor.core.text import command, path_argument
 
 

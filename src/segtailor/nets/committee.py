@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from segtailor.core.shipped import DESCRIPTION, bundle_place
+from segtailor.core.shipped import DESCRIPTION, bundle_folder
 from segtailor.nets.bundle import Model, load_bundle
 from segtailor.nets.inference import aligned, enlarge
 
@@ -38,7 +38,7 @@ def load_members(path: Path) -> dict[Path, Model]:
 
     The name of shipped weights stands for their folder.
     """
-    path = bundle_place(path)
+    path = bundle_folder(path)
     found = [path]
     if path.is_dir() and not (path / DESCRIPTION).exists():
         below = sorted(entry for entry in path.iterdir() if entry.is_dir())

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from segtailor.core.errors import UserError
-from segtailor.core.figures import KIND_FACTS
-from segtailor.core.task import IGNORE, Preprocessing, Task
+from segtailor.core.task import IGNORE, KIND_FACTS, Preprocessing, Task
 from segtailor.nets.framing import found_on, framed
 from segtailor.nets.inference import normalise, pixels_of
 from segtailor.nets.onnx_confined import foreign_session

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported, UserError
-from segtailor.core.shipped import bundle_place
+from segtailor.core.shipped import bundle_folder
 from segtailor.core.task import Preprocessing
 from segtailor.core.trust import refuse_reach
 from segtailor.nets.bundle import WEIGHTS, load_bundle
@@ -47,7 +47,7 @@ def open_teacher(name: str, classes: int, *, device: torch.device, trusted: bool
 
     A function is imported and called only where the name is `trusted`: typed by a user, not read from a file.
     """
-    path = bundle_place(name)
+    path = bundle_folder(name)
     if path.suffix == ".onnx":
         teacher = _from_onnx(path)
     elif path.is_dir():

@@ -28,8 +28,7 @@ from segtailor.search.gradient_settings import (
     Temperature,
 )
 from segtailor.spaces.hyper_cell import OWN_PATHS, HyperCell, MultiScale
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 PAPER_IMAGE = (768, 1536)
 PAPER_DEPTHS, SMALL_DEPTHS = (5, 10, 10), (2, 3, 3)

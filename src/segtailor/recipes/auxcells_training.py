@@ -19,8 +19,7 @@ from segtailor.recipes.training import TrainRecipe
 from segtailor.spaces.decoder_cell import DecoderCellArchitecture, final_form
 from segtailor.spaces.decoder_cell.encoders import encoder
 from segtailor.tasks.loss_settings import LossSettings
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import EncoderSettings, FitSettings
+from segtailor.training.settings import EncoderSettings, FitSettings, Schedule
 
 PAPER_CROP = (450, 450)
 DECODER_LR, ENCODER_LR = 3e-3, 1e-3

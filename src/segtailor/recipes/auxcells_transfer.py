@@ -21,8 +21,7 @@ from segtailor.recipes.staged_training import StagedTrainRecipe
 from segtailor.recipes.training import TrainRecipe
 from segtailor.spaces.decoder_cell import DecoderCellArchitecture, final_form
 from segtailor.spaces.decoder_cell.encoders import encoder
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import EncoderSettings, FitSettings
+from segtailor.training.settings import EncoderSettings, FitSettings, Schedule
 
 DEPTH_CROP = (500, 500)
 DEPTH_FIT = FitSettings(

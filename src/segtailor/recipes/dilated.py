@@ -14,8 +14,7 @@ from segtailor.recipes.parts import part
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.recipes.systems import SYSTEMS, Occasion
 from segtailor.search.evaluators.train import TrainEvaluator
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 SMALL_CROP = (128, 256)  # at most: a candidate then trains in seconds on one core
 

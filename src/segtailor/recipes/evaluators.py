@@ -24,7 +24,7 @@ from segtailor.core.task import Task
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.recipes.recipe import Place
-from segtailor.runs.environment import environment
+from segtailor.runs.run import environment
 from segtailor.search.evaluators.shared import SharedEvaluator
 from segtailor.search.evaluators.train import HalvedPixels, TrainEvaluator
 from segtailor.search.halves import FIT, JUDGE, HalvedTrain

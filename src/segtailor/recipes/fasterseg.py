@@ -28,8 +28,7 @@ from segtailor.search.gradient_settings import (
 )
 from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.tasks.loss_settings import LossSettings
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 PAPER_IMAGE = (1024, 2048)
 PAPER_PACK = "fasterseg-1080ti"

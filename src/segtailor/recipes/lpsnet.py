@@ -18,8 +18,7 @@ from segtailor.recipes.systems import SYSTEMS, Occasion
 from segtailor.search import Entrant
 from segtailor.search.evaluators.train import TrainEvaluator
 from segtailor.spaces.scalable_path.architecture import BLOCKS, INTERACTIONS
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 PAPER_IMAGE = (1024, 2048)
 PAPER_STEPS = 14  # Table 4

@@ -10,15 +10,15 @@ from typing import Any
 
 from segtailor.core.atomic import write_json, write_text
 from segtailor.core.codec import Json, from_json, to_json
+from segtailor.core.cost import Linear, Objective, Power, Within
 from segtailor.core.errors import Unsupported
-from segtailor.core.figures import KIND_FACTS
 from segtailor.core.job import Job, Step
-from segtailor.core.objective import Linear, Objective, Power, Within
 from segtailor.core.plan import OPERATORS, Plan, Shape
 from segtailor.core.ranges import check_seed
 from segtailor.core.registry import Registry
 from segtailor.core.space import SPACES, Architecture, SearchSpace, architecture_document
 from segtailor.core.strategy import STRATEGIES, Candidate, Problem
+from segtailor.core.task import KIND_FACTS
 from segtailor.costs import LatencyTable, Use
 from segtailor.data.locate import locate
 from segtailor.recipes import staged_judging as staged_judging  # registers the evaluator

@@ -24,8 +24,7 @@ from segtailor.search.gradient_settings import (
 )
 from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.spaces.inverted_residual.frames import FrameName
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 PAPER_IMAGE = (1024, 2048)
 

@@ -1,9 +1,8 @@
 """Run any job in a directory: journal, checkpoints, resume, lock, progress."""
 
 from segtailor.runs.display import Display, Lines, Quiet, Terminal, display_for
-from segtailor.runs.journal import Journal, entries
-from segtailor.runs.layout import Layout
-from segtailor.runs.reading import Logged, read_recipe, read_result, read_steps
+from segtailor.runs.journal import Journal, Logged, entries, read_steps
+from segtailor.runs.layout import Layout, read_recipe, read_result
 from segtailor.runs.run import check_place, execute
 from segtailor.runs.session import Policy
 

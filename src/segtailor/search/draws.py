@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from random import Random
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.core.sampling import mutate, sample_picks
 from segtailor.core.space import Architecture, Picks, fingerprint_of
 from segtailor.core.strategy import Candidate, Problem, SearchProblem
+from segtailor.core.variation import mutate, sample_picks
 from segtailor.search.prices import Prices
 
 TRIES = 256  # draws per candidate before the space counts as exhausted

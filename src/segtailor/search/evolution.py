@@ -11,9 +11,9 @@ from random import Random
 
 from segtailor.core.codec import Json
 from segtailor.core.job import Job
-from segtailor.core.sampling import crossover, mutate, neighbours
 from segtailor.core.space import Picks
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
+from segtailor.core.variation import crossover, mutate, neighbours
 from segtailor.search.draws import Draws
 from segtailor.search.front import survivors
 from segtailor.search.halving import Halving

@@ -13,10 +13,10 @@ from typing import Any
 
 from segtailor.core.codec import Json
 from segtailor.core.errors import InvalidArchitecture, MissingCost, Unsupported
-from segtailor.core.growth import Coordinates, Direction, Growth, growth_of
 from segtailor.core.job import Job
 from segtailor.core.space import fingerprint_of, parse_architecture
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
+from segtailor.core.variation import Coordinates, Direction, Growth, growth_of
 from segtailor.search.halving import Halving
 from segtailor.search.prices import Prices
 from segtailor.search.trial_strategy import all_failed, check_at_least, check_trials

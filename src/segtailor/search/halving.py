@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from segtailor.core.objective import Objective
+from segtailor.core.cost import Objective
 from segtailor.core.strategy import Judged, SearchProblem
 
 

@@ -21,7 +21,7 @@ from segtailor.nets.supernet import Supernet
 from segtailor.search.gradient_settings import Gradient
 from segtailor.tasks import Scores
 from segtailor.training.device import place
-from segtailor.training.evaluate import Pictures, evaluate
+from segtailor.training.evaluate import LabelledImages, evaluate
 
 MULTIPLE = 32  # of image sides that any supernet accepts
 
@@ -30,7 +30,7 @@ MULTIPLE = 32  # of image sides that any supernet accepts
 class First:
     """The first `count` of some pictures."""
 
-    pictures: Pictures
+    pictures: LabelledImages
     count: int
 
     @property
@@ -56,7 +56,7 @@ class SharedJudge:
     image: Shape
     supernet: Supernet
     batches: Batches
-    pictures: Pictures
+    pictures: LabelledImages
     device: torch.device
 
     def __call__(self, arch: Architecture) -> float:

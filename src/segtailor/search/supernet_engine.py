@@ -29,9 +29,8 @@ from segtailor.search.roles import Roles, mixed_seed
 from segtailor.search.steering import Steering
 from segtailor.tasks import kind_of
 from segtailor.training import device as devices
-from segtailor.training.captured import CapturedStep
-from segtailor.training.guard import Guard
-from segtailor.training.optimiser import make_optimiser, set_rate, update
+from segtailor.training.device import CapturedStep
+from segtailor.training.optimiser import NonFiniteGuard, make_optimiser, set_rate, update
 
 LEAST_COST = (
     1e-6  # keeps the logarithm of a network of nothing but zeros finite (AutoRTNet, specification 8.1)
@@ -85,7 +84,7 @@ class SupernetEngine:
             align_corners=supernet.align_corners,
         )
         self.optimiser: Optimizer = make_optimiser(self.module, settings.fit)
-        self.guard = Guard(self.module, device, scaled=False)
+        self.guard = NonFiniteGuard(self.module, device, scaled=False)
         self.steering = Steering(device)
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
@@ -93,8 +92,8 @@ class SupernetEngine:
         self._steps: dict[Hashable, CapturedStep] = {}
         self._pool = devices.memory_pool(device) if settings.record else None
         if settings.record:
-            devices.let_record(self.optimiser)
-            devices.let_record(self.roles.optimiser)
+            devices.allow_recording(self.optimiser)
+            devices.allow_recording(self.roles.optimiser)
         with torch.no_grad():
             first = self._cost(self.roles.probabilities(self.roles.names[0]))
             self.reference = first.clamp(min=LEAST_COST)
@@ -246,12 +245,12 @@ class SupernetEngine:
         kept, counted = self.optimiser.state, self.guard.state()
         self.optimiser = make_optimiser(self.module, self.settings.fit)
         if self.settings.record:
-            devices.let_record(self.optimiser)
+            devices.allow_recording(self.optimiser)
         for group in self.optimiser.param_groups:
             for parameter in group["params"]:
                 if parameter in kept:
                     self.optimiser.state[parameter] = kept[parameter]
-        self.guard = Guard(self.module, self.device, scaled=False)
+        self.guard = NonFiniteGuard(self.module, self.device, scaled=False)
         self.guard.load(counted)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
         self._forget_recordings()

@@ -26,7 +26,7 @@ from segtailor.nets.bundle import load_bundle
 from segtailor.tailoring.context import OWN, Context
 from segtailor.targets.contract import check_contract
 from segtailor.targets.timing import Measurement
-from segtailor.training.evaluate import Pictures, score_predictions
+from segtailor.training.evaluate import LabelledImages, score_predictions
 
 TRIES = 6  # measurements of the final network, if there is time: a busy moment is no reason to miss a budget,
 PAUSE = 1.0  # and as such moments may last, each waits so many seconds longer than the one before it
@@ -100,7 +100,7 @@ def trivial_miou(data: str, cache: Path) -> float:
 class Every(NamedTuple):
     """Every n-th of some pictures."""
 
-    pictures: Pictures
+    pictures: LabelledImages
     step: int
 
     @property

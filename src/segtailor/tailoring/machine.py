@@ -11,8 +11,8 @@ from segtailor.api import searching
 from segtailor.api.networks import count
 from segtailor.api.timing import bench
 from segtailor.api.training import Surroundings
-from segtailor.core.sampling import sample
 from segtailor.core.space import SPACES, Architecture
+from segtailor.core.variation import sample
 from segtailor.data.locate import locate
 from segtailor.recipes.searching import SearchRecipe
 from segtailor.tailoring.choosing import Sizes, usual_system

@@ -13,8 +13,8 @@ from typing import Any
 
 from segtailor.api.networks import architectures, count, resolve
 from segtailor.api.training import evaluate, train_recipe
-from segtailor.core.sampling import sample
 from segtailor.core.space import SPACES, Architecture, family_of
+from segtailor.core.variation import sample
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle

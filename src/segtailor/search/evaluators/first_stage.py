@@ -26,10 +26,9 @@ from segtailor.nets.parts import Part
 from segtailor.search.evaluators.features import FixedEncoder
 from segtailor.tasks import Meter, Scores, kind_of
 from segtailor.training import device as devices
-from segtailor.training.averaging import Average
-from segtailor.training.captured import CapturedStep
+from segtailor.training.device import CapturedStep
 from segtailor.training.distill import distillation
-from segtailor.training.optimiser import make_optimiser
+from segtailor.training.optimiser import Average, make_optimiser
 
 if TYPE_CHECKING:
     from segtailor.search.evaluators.staged import StagedEvaluator
@@ -179,7 +178,7 @@ class Learner:
         # A decay that grows is the host's to know, so such steps cannot be replayed.
         steady = devices.can_record(stage.device) and not (how.ema and how.ema_warmup)
         if steady:
-            devices.let_record(self._optimiser)
+            devices.allow_recording(self._optimiser)
         self._step = CapturedStep(self._learn, stage.device, record=steady)
 
     def __call__(self, batch: Mapping[str, Tensor]) -> None:

@@ -38,8 +38,7 @@ from segtailor.search.evaluators.train import HalvedPixels
 from segtailor.tasks import LossSettings, Scores, kind_of
 from segtailor.training.distill import DistillSettings
 from segtailor.training.fit import Fit
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import EncoderSettings, FitSettings
+from segtailor.training.settings import EncoderSettings, FitSettings, Schedule
 
 STAGE1 = FitSettings(
     epochs=5, batch=64, optimiser="adam", lr=3e-3, weight_decay=1e-5, clip=3.0, ema=0.9, ema_warmup=False,

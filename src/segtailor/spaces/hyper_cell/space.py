@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.space import SPACES, Decision, Picks, check_picks, picked
+from segtailor.core.space import SPACES, Decision, Picks, check_picks, picks_of
 from segtailor.spaces.hyper_cell.aggregation import OWN_PATHS, Aggregation, Wiring
 from segtailor.spaces.hyper_cell.architecture import (
     EDGES,
@@ -87,7 +87,7 @@ class HyperCell:
                 values |= dict(zip(cell_keys(kind, index), cell, strict=True))
         if arch.aggregation is not None:
             values |= dict(zip(self.aggregation_keys(), arch.aggregation.operators, strict=True))
-        return picked(self.decisions, values)
+        return picks_of(self.decisions, values)
 
     def plan(self, arch: HyperCellArchitecture, image: Shape, classes: int) -> Plan:
         """Write the layers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from segtailor.core.growth import Coordinates, Direction, Growth
+from segtailor.core.variation import Coordinates, Direction, Growth
 from segtailor.spaces.inverted_residual.architecture import InvertedResidualArchitecture
 from segtailor.spaces.inverted_residual.candidates import CANDIDATES, Candidate
 from segtailor.spaces.inverted_residual.frames import FRAMES, FrameName

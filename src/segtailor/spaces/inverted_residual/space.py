@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.core.growth import Growth
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
 from segtailor.core.space import SPACES, Decision, Picks, check_picks
+from segtailor.core.variation import Growth
 from segtailor.ops import Conv
 from segtailor.spaces.inverted_residual.architecture import InvertedResidualArchitecture
 from segtailor.spaces.inverted_residual.candidates import CANDIDATES, operator

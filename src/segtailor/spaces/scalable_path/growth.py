@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.core.growth import Coordinates, Direction, Growth
+from segtailor.core.variation import Coordinates, Direction, Growth
 from segtailor.spaces.scalable_path.architecture import STAGES, ScalablePathArchitecture
 
 START_DEPTH = (1, 1, 1, 1, 1)

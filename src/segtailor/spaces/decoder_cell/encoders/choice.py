@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from segtailor.core.codec import short
-from segtailor.core.errors import LONGEST_NAME, InvalidArchitecture
+from segtailor.core.errors import MAX_NAME_CHARACTERS, InvalidArchitecture
 from segtailor.spaces.decoder_cell.encoders import timm_features
 from segtailor.spaces.decoder_cell.encoders.efficientnet_lite0 import EFFICIENTNET_LITE0
 from segtailor.spaces.decoder_cell.encoders.encoder import Encoder
@@ -23,7 +23,7 @@ def check_name(name: str) -> None:
     """Raise unless `name` is built in or well formed for timm; whether timm has it shows when it is used."""
     if name in ENCODERS or timm_features.well_formed(name):
         return
-    near = difflib.get_close_matches(str(name)[:LONGEST_NAME], ENCODERS, n=1)
+    near = difflib.get_close_matches(str(name)[:MAX_NAME_CHARACTERS], ENCODERS, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     raise InvalidArchitecture(f"encoder: {short(name)}; allowed: {', '.join(ENCODERS)}, timm:MODEL.{hint}")
 

@@ -20,8 +20,8 @@ import torch
 
 from comparing import Bench, Notes, asked, common, document, in_processes, mean, setting_of
 from segtailor.core.plan import Shape
-from segtailor.core.sampling import sample
 from segtailor.core.space import plan_of
+from segtailor.core.variation import sample
 from segtailor.spaces import published
 from segtailor.spaces.hyper_cell import HyperCell, HyperCellArchitecture
 from segtailor.spaces.hyper_cell.architecture import AGGREGATION_OPS

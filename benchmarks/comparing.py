@@ -24,12 +24,12 @@ from segtailor.recipes.gradient_row import GradientRow
 from torch import nn
 
 import segtailor.spaces  # noqa: F401 - registers the families
-from segtailor.core.objective import Within
+from segtailor.core.cost import Within
 from segtailor.core.plan import Shape
-from segtailor.core.sampling import neighbours, sample, sample_picks
 from segtailor.core.space import Architecture, architecture_document, fingerprint_of, parse_architecture
 from segtailor.core.strategy import Problem
 from segtailor.core.task import Preprocessing
+from segtailor.core.variation import neighbours, sample, sample_picks
 from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.data.cache import Pixels, open_pixels
@@ -39,8 +39,7 @@ from segtailor.strategies.gradient_settings import Gradient
 from segtailor.strategies.halves import FIT, JUDGE, HalvedPixels, HalvedTrain
 from segtailor.training.distill import DistillSettings
 from segtailor.training.fit import Fit
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 IMAGE = (64, 128)
 BUDGET = 0.5  # of the mean cost of random networks

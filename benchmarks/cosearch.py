@@ -12,15 +12,15 @@ from typing import Literal
 
 import torch
 
-from segtailor.core.objective import Power
+from segtailor.core.cost import Power
 from segtailor.core.plan import Shape
 from segtailor.core.strategy import Problem
 from segtailor.core.task import Task
 from segtailor.costs import LatencyTable, shipped_pack
 from segtailor.data.batches import Batch
 from segtailor.nets.network import initialise
-from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.spaces.multi_resolution import MultiResolution
+from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.strategies.gradient_settings import Gradient, Pass
 from segtailor.strategies.supernet_engine import SupernetEngine
 from segtailor.systems.fasterseg import PAPER_PACK, fasterseg

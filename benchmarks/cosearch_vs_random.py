@@ -29,13 +29,13 @@ import torch
 from segtailor.recipes.gradient_row import GradientRow
 
 from comparing import Bench, Notes, asked, at_cost, common, document, in_processes, mean, setting_of
-from segtailor.core.objective import Power
+from segtailor.core.cost import Power
 from segtailor.core.plan import OpCall, Plan
 from segtailor.core.space import parse_architecture
 from segtailor.core.strategy import Problem
 from segtailor.costs import LatencyTable, shipped_pack
-from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.spaces.multi_resolution import MultiResolution
+from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.systems.fasterseg import PAPER_IMAGE, fasterseg
 

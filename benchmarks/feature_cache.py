@@ -31,10 +31,10 @@ from torch.nn import functional
 
 import segtailor
 from segtailor.core.plan import IMAGE
-from segtailor.core.sampling import sample
 from segtailor.core.space import architecture_document
 from segtailor.core.strategy import Trial
 from segtailor.core.task import Preprocessing
+from segtailor.core.variation import sample
 from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.nets.network import Network

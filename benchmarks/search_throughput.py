@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cosearch import CoSearch
+from segtailor.core.cost import Within
 from segtailor.core.errors import UserError
-from segtailor.core.objective import Within
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.strategy import Problem
 from segtailor.core.task import Task

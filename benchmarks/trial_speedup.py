@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from segtailor.core.objective import Within
+from segtailor.core.cost import Within
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.strategy import Evaluator, Executor, Problem, Trial, TrialResult
 from segtailor.core.task import Task

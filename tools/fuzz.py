@@ -134,7 +134,7 @@ def make_files(place: Path) -> None:
     from safetensors.torch import save_file
 
     import segtailor
-    from segtailor.core.shipped import bundle_place
+    from segtailor.core.shipped import bundle_folder
     from segtailor.core.space import family
     from segtailor.verbs.main import run
 
@@ -148,7 +148,7 @@ def make_files(place: Path) -> None:
 
     for name in ("a.png", "a.jpg"):
         picture(place / name)
-    shutil.copytree(bundle_place("camvid-fast"), place / "bundle")
+    shutil.copytree(bundle_folder("camvid-fast"), place / "bundle")
     document = json.loads((place / "bundle" / "model.json").read_text())["architecture"]
     (place / "arch.json").write_text(json.dumps(document))
     shutil.copy(ROOT / "src/segtailor/costs/packs/fasterseg-1080ti.json", place / "pack.json")
@@ -492,7 +492,8 @@ def _read(reader: str, path: Path) -> None:
 
         read_onnx(path)
     else:
-        from segtailor.runs.reading import read_history, read_recipe, read_result
+        from segtailor.runs.journal import read_history
+        from segtailor.runs.layout import read_recipe, read_result
 
         read_recipe(path)
         read_result(path)

@@ -105,7 +105,7 @@ def _provenance(run: Path, model: Model) -> dict[str, Any]:
 def _anywhere(data: str) -> str:
     name, _, rest = data.partition(":")
     _, mark, options = rest.partition("?")
-    return f"{name}:{home.ANYWHERE}{mark}{options}"
+    return f"{name}:{home.DATA_PLACEHOLDER}{mark}{options}"
 
 
 def _named(bundle: Path) -> str:

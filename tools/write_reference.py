@@ -32,7 +32,7 @@ CONTRACTS = (  # what an extension implements, from plain data to devices
     ("segtailor.nets.supernet", "Supernet"),
     ("segtailor.core.cost", "Cost"),
     ("segtailor.core.cost", "AdditiveCost"),
-    ("segtailor.core.objective", "Objective"),
+    ("segtailor.core.cost", "Objective"),
     ("segtailor.core.strategy", "Strategy"),
     ("segtailor.core.strategy", "AskTell"),
     ("segtailor.core.job", "Job"),

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from segtailor import tables
-from segtailor.core.version import VERSION
+from segtailor.core.shipped import VERSION
 
 __version__ = VERSION
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from segtailor.core import registry
 
 OBJECTIVES = {
-    "within": "segtailor.core.objective:Within",
-    "linear": "segtailor.core.objective:Linear",
-    "power": "segtailor.core.objective:Power",
+    "within": "segtailor.core.cost:Within",
+    "linear": "segtailor.core.cost:Linear",
+    "power": "segtailor.core.cost:Power",
 }
 COSTS = {
     "macs": "segtailor.costs.analytic:Macs",

@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from segtailor.core.codec import canonical, fingerprint, from_json, read_json, to_json
+from segtailor.core.cost import Linear, Power, Within
 from segtailor.core.errors import DataProblem, InvalidArchitecture, UnknownName, UserError, unknown
-from segtailor.core.objective import Linear, Power, Within
 from segtailor.core.registry import Registry
-from segtailor.core.sampling import crossover, mutate, neighbours, sample_picks
 from segtailor.core.space import architecture_document, fingerprint_of, parse_architecture, read_architecture
 from segtailor.core.task import Task, default_palette
+from segtailor.core.variation import crossover, mutate, neighbours, sample_picks
 from segtailor.spaces import architectures, published
 from segtailor.spaces.scalable_path import ScalablePath
 

@@ -1,8 +1,7 @@
 import pytest
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.core.plan import Node, Plan, PlanBuilder, Shape, count
-from segtailor.core.receptive import receptive_field
+from segtailor.core.plan import Node, Plan, PlanBuilder, Shape, count, receptive_field
 from segtailor.ops import Conv, PooledConv, Sum
 
 IMAGE = Shape(3, 32, 64)

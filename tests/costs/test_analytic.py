@@ -10,7 +10,7 @@ from segtailor import api
 from segtailor.core.errors import UserError
 from segtailor.core.plan import IMAGE, Plan, PlanBuilder, Shape, count
 from segtailor.core.registry import SPACES
-from segtailor.core.sampling import sample
+from segtailor.core.variation import sample
 from segtailor.costs.analytic import ActivationMemory, Macs, Params, live_values
 from segtailor.ops import Conv, Sum
 

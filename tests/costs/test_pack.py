@@ -15,7 +15,7 @@ from segtailor import api
 from segtailor.core.errors import MissingCost, UnknownName, Unsupported, UserError
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.registry import SPACES
-from segtailor.core.sampling import sample
+from segtailor.core.variation import sample
 from segtailor.costs.keys import key_of
 from segtailor.costs.pack import (
     Correction,

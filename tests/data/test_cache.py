@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -16,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from segtailor.core.errors import DataProblem
+from segtailor.core import lock
+from segtailor.core.errors import DataProblem, RunProblem
 from segtailor.core.task import Task
-from segtailor.data import cache
 from segtailor.data.cache import IMAGES, INDEX, Pixels, open_pixels
 from segtailor.data.dataset import Pair
 from segtailor.data.folder import Folder
@@ -245,8 +246,12 @@ def test_two_processes_build_one_cache_once(tmp_path: Path) -> None:
     assert len(leftovers(tmp_path / "cache")) == 1
 
 
+def no_locks(*_: object, **__: object) -> bool:
+    raise OSError(errno.ENOSYS, "this file system has no locks")
+
+
 def test_without_locks_the_first_finished_build_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "fcntl", None)  # as on a system without file locks
+    monkeypatch.setattr(lock, "lock_descriptor", no_locks)
     dataset, root = folder(tmp_path), tmp_path / "cache"
     inner: list[Pixels] = []
 
@@ -258,6 +263,19 @@ def test_without_locks_the_first_finished_build_wins(tmp_path: Path, monkeypatch
     assert outer.fingerprint == inner[0].fingerprint
     assert np.array_equal(outer.canvas()[0], inner[0].canvas()[0])
     assert len(leftovers(root)) == 1
+
+
+def test_a_lock_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    dataset, root, victim = folder(tmp_path), tmp_path / "cache", tmp_path / "victim.txt"
+    open_pixels(dataset, "train", root)
+    victim.write_text("mine")
+    (built,) = (path for path in root.iterdir() if path.is_dir())
+    (built / INDEX).unlink()
+    built.with_suffix(".lock").unlink()
+    built.with_suffix(".lock").symlink_to(victim)
+    with pytest.raises(RunProblem, match=r"no file of its own.*Remove it"):
+        open_pixels(dataset, "train", root)
+    assert victim.read_text() == "mine"
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import segtailor
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.registry import SPACES
-from segtailor.core.sampling import sample
+from segtailor.core.variation import sample
 from segtailor.deploy.fold import fold, fold_norms, inference_form, norm_pairs, operator_form
 from segtailor.deploy.prune import deployed
 from segtailor.nets.network import Network, initialise

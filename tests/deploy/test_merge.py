@@ -10,7 +10,7 @@ from torch.nn import functional
 import segtailor
 from segtailor.core.plan import PlanBuilder, Shape
 from segtailor.core.registry import SPACES
-from segtailor.core.sampling import sample
+from segtailor.core.variation import sample
 from segtailor.deploy.merge import COARSE, hoist, merge, without_twins
 from segtailor.nets.network import Network, initialise
 from segtailor.ops import Conv

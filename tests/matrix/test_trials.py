@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from segtailor import spaces
+from segtailor.core.cost import Within
 from segtailor.core.errors import Unsupported
-from segtailor.core.objective import Within
 from segtailor.core.plan import Plan, Shape, count
 from segtailor.core.registry import SPACES
 from segtailor.core.space import parse_architecture, plan_of

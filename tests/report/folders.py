@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 from segtailor.core.plan import Shape
-from segtailor.core.sampling import sample
 from segtailor.core.space import architecture_document, fingerprint_of
 from segtailor.core.target import parse_target
+from segtailor.core.variation import sample
 from segtailor.costs.pack import Checked, Pack
 from segtailor.costs.trust import judge
 from segtailor.data.synthetic import TASK

@@ -127,8 +127,8 @@ def test_tensorboard_shows_every_step_once_also_after_resume(tmp_path: Path) -> 
 
 def test_runs_need_no_torch() -> None:
     code = (
-        "import sys, segtailor.runs\nfrom segtailor.runs.events import events\nfrom pathlib import Path\n"
-        "view = events(Path(sys.argv[1]), [])\nview and view.close()\nsys.exit('torch' in sys.modules)"
+        "import sys, segtailor.runs\nfrom segtailor.runs.session import open_events\nfrom pathlib import Path\n"
+        "view = open_events(Path(sys.argv[1]), [])\nview and view.close()\nsys.exit('torch' in sys.modules)"
     )
     command = [sys.executable, "-c", code, "/dev/null/nowhere"]
     assert subprocess.run(command, env={"PYTHONPATH": SOURCES}, check=False).returncode == 0

@@ -13,8 +13,8 @@ import segtailor
 from segtailor import api
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import Shape
-from segtailor.core.sampling import sample
 from segtailor.core.space import architecture_document, parse_architecture, read_architecture
+from segtailor.core.variation import sample
 from segtailor.nets.network import Network, initialise
 from segtailor.nets.weights import WeightsProblem
 from segtailor.spaces.decoder_cell import (

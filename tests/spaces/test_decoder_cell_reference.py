@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import segtailor
-from segtailor.core.sampling import sample
+from segtailor.core.variation import sample
 from segtailor.nets.network import Network
 from segtailor.spaces.decoder_cell import DecoderCell, encode
 from tests.support import deterministic

@@ -11,7 +11,7 @@ import torch
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import Shape
-from segtailor.core.sampling import sample
+from segtailor.core.variation import sample
 from segtailor.nets.network import Network
 from segtailor.spaces.dilated_residual import DilatedResidual, DilatedResidualArchitecture
 from segtailor.testing import check_architecture, check_space

@@ -15,8 +15,7 @@ from torch.nn import functional
 
 import segtailor
 from segtailor.core.errors import InvalidArchitecture, UnknownName, Unsupported
-from segtailor.core.plan import Plan, Shape
-from segtailor.core.receptive import receptive_field
+from segtailor.core.plan import Plan, Shape, receptive_field
 from segtailor.core.registry import OPERATORS, SPACES
 from segtailor.core.space import architecture_document, families, family_name, family_of, parse_architecture
 from segtailor.core.task import Task

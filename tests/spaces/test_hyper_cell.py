@@ -10,8 +10,8 @@ from torch.nn import functional
 import segtailor
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.sampling import mutate, sample, sample_picks
 from segtailor.core.space import architecture_document, fingerprint_of, parse_architecture, read_architecture
+from segtailor.core.variation import mutate, sample, sample_picks
 from segtailor.nets.weights import WeightsProblem
 from segtailor.ops import Zero
 from segtailor.spaces.hyper_cell import (

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.sampling import sample_picks
+from segtailor.core.variation import sample_picks
 from segtailor.nets.network import Network, initialise
 from segtailor.nets.relax import (
     Mode,

@@ -13,9 +13,9 @@ import segtailor
 from segtailor import api
 from segtailor.core.errors import InvalidArchitecture, UserError
 from segtailor.core.plan import Plan, Shape
-from segtailor.core.sampling import sample
 from segtailor.core.space import architecture_document, parse_architecture, read_architecture
 from segtailor.core.task import Preprocessing
+from segtailor.core.variation import sample
 from segtailor.nets.checkpoint_file import read_state
 from segtailor.nets.network import Network
 from segtailor.spaces import published

@@ -12,8 +12,8 @@ from torch.nn import functional
 import segtailor
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import Plan, Shape
-from segtailor.core.sampling import mutate, sample, sample_picks
 from segtailor.core.space import architecture_document, parse_architecture, read_architecture
+from segtailor.core.variation import mutate, sample, sample_picks
 from segtailor.nets.network import Network
 from segtailor.nets.weights import WeightsProblem
 from segtailor.spaces import published

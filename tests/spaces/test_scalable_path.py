@@ -11,8 +11,8 @@ import segtailor
 from segtailor import api
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import Shape
-from segtailor.core.sampling import sample
 from segtailor.core.space import parse_architecture
+from segtailor.core.variation import sample
 from segtailor.nets.network import Network
 from segtailor.spaces import published
 from segtailor.spaces.scalable_path import ScalablePath, ScalablePathArchitecture

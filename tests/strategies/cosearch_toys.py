@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from segtailor.core.objective import Power
+from segtailor.core.cost import Power
 from segtailor.core.plan import OpCall, Plan, Shape
 from segtailor.core.registry import OPERATORS
 from segtailor.core.strategy import Halves, Problem
@@ -21,8 +21,7 @@ from segtailor.spaces.multi_resolution.architecture import CELL_OPERATORS
 from segtailor.spaces.multi_resolution.layers import OPERATORS_BY_NAME
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.systems.fasterseg import fasterseg
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 TASK = Task(classes=("dark", "light"))
 SIZE = Shape(3, 32, 64)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from segtailor.core.objective import Linear
+from segtailor.core.cost import Linear
 from segtailor.core.plan import IMAGE, OpCall, Operator, Plan, PlanBuilder, Shape
 from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Picks
@@ -36,8 +36,7 @@ from segtailor.nets.supernet import (
 )
 from segtailor.ops import Conv, Identity, Sum
 from segtailor.strategies.gradient_settings import Choice, CostTerm, Gradient, LogitOptimiser, Temperature
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 TASK = Task(classes=("dark", "light"))
 SIZE = Shape(3, 12, 24)

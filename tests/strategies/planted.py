@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
+from segtailor.core.cost import Within
 from segtailor.core.errors import DataProblem, Diverged
-from segtailor.core.objective import Within
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
 from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Picks, parse_architecture

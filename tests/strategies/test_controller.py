@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from segtailor.core.cost import Linear
 from segtailor.core.errors import RunProblem
-from segtailor.core.objective import Linear
 from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision
 from segtailor.core.strategy import Judged, Problem, SearchProblem, TrialResult

@@ -11,9 +11,9 @@ import torch
 from segtailor.core.errors import Unsupported
 from segtailor.core.space import parse_architecture
 from segtailor.core.strategy import SearchProblem
-from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.spaces.multi_resolution.architecture import MultiResolutionArchitecture
 from segtailor.spaces.multi_resolution.grid import OPTIONS
+from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.strategies.gradient import GradientSearch
 from segtailor.strategies.gradient_settings import (
     Choice,

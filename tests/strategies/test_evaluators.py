@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from segtailor.core.codec import from_json, to_json
+from segtailor.core.cost import Within
 from segtailor.core.errors import DataProblem, UnknownName
-from segtailor.core.objective import Within
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.space import architecture_document
 from segtailor.core.strategy import Evaluator, Problem, Trial, TrialResult

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from segtailor.core.cost import Within
 from segtailor.core.errors import InvalidArchitecture, Unsupported
-from segtailor.core.growth import Growth, growth_of
-from segtailor.core.objective import Within
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.space import architecture_document
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem, TrialResult
 from segtailor.core.task import Task
+from segtailor.core.variation import Growth, growth_of
 from segtailor.spaces import published
 from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.spaces.scalable_path import ScalablePath

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from segtailor.core.cost import Within
 from segtailor.core.errors import DataProblem, MissingCost, RunProblem, Unsupported, UserError
-from segtailor.core.objective import Within
 from segtailor.core.plan import OpCall, Plan, Shape
 from segtailor.core.registry import STRATEGIES
 from segtailor.core.space import parse_architecture

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from segtailor.core.codec import from_json, to_json
+from segtailor.core.cost import Within
 from segtailor.core.errors import MissingCost
-from segtailor.core.objective import Within
 from segtailor.core.plan import Shape
 from segtailor.core.strategy import Problem
 from segtailor.costs import LatencyTable, Macs, Pack, Params

@@ -31,7 +31,7 @@ from segtailor.strategies.evaluators.first_stage import DecoderLearner, FirstSta
 from segtailor.strategies.evaluators.staged import STAGE1, STAGE2, EarlyStop, StagedEvaluator
 from segtailor.strategies.halves import HalvedPixels
 from segtailor.tasks.segmentation.metrics import reward
-from segtailor.training.captured import CapturedStep
+from segtailor.training.device import CapturedStep
 from tests.strategies.tiny_encoder import TINY
 from tests.support import deterministic_state, fixture, noise
 

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from segtailor.core.sampling import sample
 from segtailor.core.space import Architecture, architecture_document, family_of
+from segtailor.core.variation import sample
 from segtailor.recipes.train import train_recipe
 from segtailor.runs import Context, Quiet
 from segtailor.spaces.multi_resolution import MultiResolution

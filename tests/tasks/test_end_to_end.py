@@ -15,7 +15,7 @@ from PIL import Image
 
 import segtailor
 from segtailor.core.errors import DataProblem, Unsupported, UserError
-from segtailor.core.figures import KIND_FACTS
+from segtailor.core.task import KIND_FACTS
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.onnx.model import open_onnx_model

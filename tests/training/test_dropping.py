@@ -14,7 +14,7 @@ from segtailor.core.space import plan_of
 from segtailor.nets.network import Network, initialise
 from segtailor.spaces.dilated_residual import DilatedResidual, DilatedResidualArchitecture
 from segtailor.spaces.published import published
-from segtailor.training.dropping import drop_in_training, residual_bodies
+from segtailor.training.fit import drop_in_training, residual_bodies
 from segtailor.training.settings import FitSettings
 from tests.training.toys import assert_equal_weights, fit, run
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from segtailor.core.task import Preprocessing
 from segtailor.nets.inference import predict_picture
 from segtailor.tasks.segmentation.metrics import Confusion
-from segtailor.training.evaluate import evaluate, same_size
+from segtailor.training.evaluate import evaluate, group_by_size
 from tests.training.toys import CPU, TASK, Shots, Toy
 
 SIZES = [(20, 24), (18, 30), (20, 24), (21, 25), (20, 24), (18, 30)]
@@ -65,7 +65,7 @@ def test_the_network_is_left_as_it_was() -> None:
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_processes_share_the_pictures_and_none_is_missed(processes: int) -> None:
     sizes = np.array(SIZES)
-    parts = [list(same_size(sizes, batch=2, part=(rank, processes))) for rank in range(processes)]
+    parts = [list(group_by_size(sizes, batch=2, part=(rank, processes))) for rank in range(processes)]
     groups = [group for part in parts for group in part]
     assert sorted(index for group in groups for index in group) == list(range(len(SIZES)))
     assert all(len(group) <= 2 and len({SIZES[index] for index in group}) == 1 for group in groups)

@@ -26,8 +26,7 @@ from segtailor.training import pace
 from segtailor.training.device import pick_device
 from segtailor.training.distill import DistillSettings
 from segtailor.training.fit import Fit
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 from tests.training.toys import Hungry, Shots, Toy, assert_equal_weights, fit, run, settings
 
 

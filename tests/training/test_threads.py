@@ -13,7 +13,7 @@ from segtailor.training.threads import (
     RETRY_SECONDS,
     Threads,
     chosen_threads,
-    quickest_count,
+    fastest_count,
     thread_counts,
 )
 
@@ -52,9 +52,9 @@ def test_numbers_of_threads_double_up_to_all(most: int, counts: list[int]) -> No
 
 
 def test_more_threads_must_be_clearly_quicker() -> None:
-    assert quickest_count(4, {1: 10.0, 2: 9.5, 4: 9.2}.__getitem__) == 1
-    assert quickest_count(4, {1: 10.0, 2: 6.0, 4: 5.9}.__getitem__) == 2
-    assert quickest_count(4, QUIET.__getitem__) == 4
+    assert fastest_count(4, {1: 10.0, 2: 9.5, 4: 9.2}.__getitem__) == 1
+    assert fastest_count(4, {1: 10.0, 2: 6.0, 4: 5.9}.__getitem__) == 2
+    assert fastest_count(4, QUIET.__getitem__) == 4
 
 
 def test_a_busy_machine_is_noticed_before_the_first_step() -> None:

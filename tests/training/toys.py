@@ -16,8 +16,7 @@ from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches
 from segtailor.data.dataset import Pair
 from segtailor.training.fit import Fit
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 CPU = torch.device("cpu")
 TASK = Task(classes=("dark", "red", "green"))

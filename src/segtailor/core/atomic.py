@@ -1,4 +1,7 @@
-"""Writes that happen completely or not at all: temporary name in the same folder, flush to disk, rename."""
+"""Write files completely or not at all: under a temporary name in the same folder, flushed to disk, then renamed.
+
+Also opens the few files that are changed in place (journal, locks) without following links.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ from typing import Any
 
 from segtailor.core.errors import RunProblem, UserError
 
-TEMPORARY = ".segtailor-tmp"  # ends the name of a file that is still being written: no other program's does
-LEFT_BEHIND = re.compile(rf"\..*\.[0-9a-f]{{16}}{re.escape(TEMPORARY)}", re.DOTALL)
-LONGEST_NAME = 100  # bytes of a file's own name inside the temporary one, as names have at most 255
+TEMPORARY = ".segtailor-tmp"  # suffix of a file that is still being written; no other program uses it
+TEMPORARY_NAME = re.compile(rf"\..*\.[0-9a-f]{{16}}{re.escape(TEMPORARY)}", re.DOTALL)
+MAX_NAME_BYTES = 100  # of the final name inside the temporary one; file systems allow 255 in all
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-NEARLY_NOTHING = 2**20  # bytes: with less than this free, a failed write failed for lack of space
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_DISK_BYTES = 2**20  # with less free space than this, a failed write is taken for a full disk
+
+# Flags of `os.open`: follow no link, do not wait for the other end of a pipe. Windows has none of them.
+NO_LINKS: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def write_bytes(path: Path, data: bytes, *, what: str) -> None:
@@ -33,10 +39,10 @@ def write_bytes(path: Path, data: bytes, *, what: str) -> None:
 
 @contextmanager
 def new_file(path: Path, *, what: str) -> Iterator[Path]:
-    """Yield the name of a file to write, which becomes `path`, replacing what was there, when the block ends well."""
+    """Yield a temporary file name to write to; it is renamed to `path` when the block ends without an error."""
     temporary = temporary_name(path)
     with writing(path, what=what):
-        if path.exists() and not path.is_file():  # a rename would put a file in the place of a device
+        if path.exists() and not path.is_file():  # a rename would replace a device by a file
             kind = "folder" if path.is_dir() else "device or pipe"
             raise RunProblem(f"could not write the {what} to {path}: that is a {kind}. Choose another name.")
         try:
@@ -49,7 +55,7 @@ def new_file(path: Path, *, what: str) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, *, what: str) -> None:
-    """Replace the file `path` with UTF-8 text; what UTF-8 cannot hold (names from odd file systems) is spelt out."""
+    """Replace the file `path` with UTF-8 text; characters that UTF-8 cannot hold are escaped."""
     write_bytes(path, text.encode(errors="backslashreplace"), what=what)
 
 
@@ -60,7 +66,7 @@ def write_json(path: Path, data: Any, *, what: str) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, what: str) -> Iterator[Path]:
-    """Yield an empty folder that becomes `path`, replacing what was there, when the block ends well."""
+    """Yield an empty temporary folder; it is renamed to `path` when the block ends without an error."""
     temporary = temporary_name(path)
     with writing(path, what=what):
         try:
@@ -79,7 +85,7 @@ def new_folder(path: Path, *, what: str) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path, *, what: str) -> Iterator[None]:
-    """Turn a write that failed for an outside reason into a `RunProblem` that says what to do."""
+    """Turn an error of the operating system into a `RunProblem` that says what to do; other errors pass through."""
     try:
         yield
     except UserError:
@@ -100,9 +106,9 @@ def writing(path: Path, *, what: str) -> Iterator[None]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what interrupted writes left behind in `folder`; only for the one process that writes there."""
+    """Remove temporary files that interrupted writes left in `folder`; no other process may be writing there."""
     for path in folder.glob(f".*{TEMPORARY}"):
-        if not LEFT_BEHIND.fullmatch(path.name):
+        if not TEMPORARY_NAME.fullmatch(path.name):
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -112,25 +118,30 @@ def sweep(folder: Path) -> None:
 
 
 def open_in_place(path: Path, *, what: str) -> int:
-    """Open a file that is changed where it lies, making it if need be; never one that lies elsewhere.
-
-    Links (also hard ones, which are a second name of some other file), devices and pipes are refused.
-    """
+    """Open a file to change it in place, and create it if it is missing; see `open_unlinked` for what is refused."""
     with writing(path, what=what):
-        try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-        except OSError as problem:
-            if problem.errno in (errno.ELOOP, errno.ENXIO) or path.is_symlink():
-                raise _elsewhere(path, what) from None
-            raise
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-            os.close(file)
-            raise _elsewhere(path, what)
-        return file
+        return open_unlinked(path, what=what)
 
 
-def _elsewhere(path: Path, what: str) -> RunProblem:
+def open_unlinked(path: Path, *, what: str) -> int:
+    """Open a file for reading and writing, and create it if it is missing.
+
+    Symbolic and hard links, devices and pipes are refused: writing would change something outside of `path`.
+    """
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o666)
+    except OSError as problem:
+        if problem.errno in (errno.ELOOP, errno.ENXIO) or path.is_symlink():
+            raise _linked(path, what) from None
+        raise
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(file)
+        raise _linked(path, what)
+    return file
+
+
+def _linked(path: Path, what: str) -> RunProblem:
     return RunProblem(
         f"{path} is no file of its own but a link, device or pipe: writing the {what} would change something "
         "elsewhere. Remove it, or put a copy in its place."
@@ -158,7 +169,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def strict(data: Any) -> Any:
-    """Return plain JSON data; numbers that JSON cannot hold (nan, inf) become null."""
+    """Return plain JSON data; not-a-number and infinity, which JSON cannot hold, become null."""
     if isinstance(data, float):
         return float(data) if math.isfinite(data) else None
     if isinstance(data, Mapping):
@@ -169,12 +180,12 @@ def strict(data: Any) -> Any:
 
 
 def _replace_folder(path: Path, new: Path) -> None:
-    """Put `new` in the place of `path`; a crash between the two renames leaves neither there."""
+    """Rename the folder `new` to `path`; after a crash between the two renames there is no `path`."""
     if not path.exists():
         new.rename(path)
         return
     old = temporary_name(path)
-    path.rename(old)  # no folder can be renamed onto one that is not empty
+    path.rename(old)  # a folder cannot be renamed onto one that is not empty
     try:
         new.rename(path)
     except OSError:
@@ -189,18 +200,18 @@ def _sync_file(path: Path) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a name beside `path` that nobody else uses, and that `sweep` knows as ours."""
-    name = os.fsdecode(os.fsencode(path.name)[:LONGEST_NAME])
+    """Return an unused name in the folder of `path` that `sweep` recognises."""
+    name = os.fsdecode(os.fsencode(path.name)[:MAX_NAME_BYTES])
     return path.parent / f".{name}.{secrets.token_hex(8)}{TEMPORARY}"
 
 
 def _is_full(problem: Exception, path: Path) -> bool:
-    """Tell whether the disk is full; libraries that write in C++ or Rust report it as any error they like."""
+    """Tell whether the disk is full; libraries written in C++ or Rust report that with various errors."""
     if isinstance(problem, OSError) and problem.errno is not None:
-        return problem.errno in FULL
-    if any(os.strerror(number) in str(problem) for number in FULL):
+        return problem.errno in DISK_FULL_ERRORS
+    if any(os.strerror(number) in str(problem) for number in DISK_FULL_ERRORS):
         return True
     with suppress(OSError):
         folder = next(parent for parent in path.absolute().parents if parent.exists())
-        return shutil.disk_usage(folder).free < NEARLY_NOTHING
+        return shutil.disk_usage(folder).free < FULL_DISK_BYTES
     return False

@@ -1,21 +1,24 @@
-"""What a plan costs, in one unit. Measured costs live elsewhere; these are only the protocols."""
+"""Costs of plans, and objectives that weigh a quality against a cost. Costs are only protocols here; see `costs/`."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 from segtailor.core.plan import OpCall, Plan
 
+Number: TypeAlias = Any  # float in trials, tensor in gradient search
+
 
 class Cost(Protocol):
-    """Price of a plan. Knows plans, not spaces."""
+    """The price of a plan in one unit; it depends on the plan alone, not on the space."""
 
     @property
     def unit(self) -> str:
         """The unit, e.g. ms, MACs, params."""
 
     def of(self, plan: Plan) -> float:
-        """Return the cost of what inference runs."""
+        """Return the cost of the part of a plan that inference runs."""
 
 
 class AdditiveCost(Cost, Protocol):
@@ -23,3 +26,44 @@ class AdditiveCost(Cost, Protocol):
 
     def price(self, call: OpCall) -> float:
         """Return the cost of one call; `of(plan)` is the sum over `plan.calls`."""
+
+
+class Objective(Protocol):
+    """Scores a quality (0 to 1) at a cost, in the unit of the cost. Arithmetic only: floats and tensors both work."""
+
+    def score(self, quality: Number, cost: Number) -> Number:
+        """Return the score; higher is better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """`quality - weight * cost`."""
+
+    weight: float
+
+    def score(self, quality: Number, cost: Number) -> Number:
+        """Return the score; higher is better."""
+        return quality - self.weight * cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """`quality * (cost / limit) ** exponent`, the form of MnasNet and of FasterSeg's branch selection."""
+
+    limit: float
+    exponent: float = -0.07
+
+    def score(self, quality: Number, cost: Number) -> Number:
+        """Return the score; higher is better."""
+        return quality * (cost / self.limit) ** self.exponent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Within:
+    """The quality alone; below 0, and so below every quality, if the cost is over the limit."""
+
+    limit: float
+
+    def score(self, quality: Number, cost: Number) -> Number:
+        """Return the score; higher is better."""
+        return quality if cost <= self.limit else -cost / self.limit

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-LONGEST_NAME = 100  # characters of an unknown name that are looked at and told
-MOST_NAMES = 50  # known names that an error lists
+MAX_NAME_CHARACTERS = 100  # of an unknown name that are compared and shown
+MAX_NAMES_LISTED = 50  # known names in an error
 
 
 class UserError(Exception):
     """Something the user can fix: the command line prints the message without a traceback and exits with 1.
 
-    A message is one line; `more` are further lines, such as a list. Line breaks inside a line belong to names.
+    A message is one line; `more` are further lines, such as a list. A line break inside a line is part of a name.
     """
 
     def __init__(self, message: str = "", *more: str) -> None:
@@ -21,7 +21,7 @@ class UserError(Exception):
 
 
 class InvalidArchitecture(UserError):
-    """An architecture that no space can build; the message names the field and what is allowed."""
+    """An architecture that cannot be built; the message names the field and what is allowed."""
 
 
 class UnknownName(UserError):
@@ -37,11 +37,11 @@ class MissingCost(UserError):
 
 
 class DataProblem(UserError):
-    """Data that cannot be used as it is."""
+    """Data that cannot be used without changes."""
 
 
 class Diverged(UserError):
-    """A training whose loss or gradients were no numbers any more."""
+    """A training whose loss or gradients were not finite for too many steps."""
 
 
 class RunProblem(UserError):
@@ -53,16 +53,19 @@ class Interrupted(Exception):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
-    """Build the error for an unknown `name`, with near matches or, failing those, every known name."""
-    names, name = sorted(known), name[:LONGEST_NAME]  # looking for near matches of a long text takes minutes
+    """Build the error for an unknown `name`, with near matches or, if there are none, the known names."""
+    names, name = (
+        sorted(known),
+        name[:MAX_NAME_CHARACTERS],
+    )  # comparing a long text takes minutes
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {_either(near)}?" if near else f"known: {_listed(names)}."
     return UnknownName(f"no {kind} is called '{name}'; {hint}")
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return (", ".join(names[:MOST_NAMES]) or "none") + more
+    more = f" and {len(names) - MAX_NAMES_LISTED} more" if len(names) > MAX_NAMES_LISTED else ""
+    return (", ".join(names[:MAX_NAMES_LISTED]) or "none") + more
 
 
 def _either(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Anything that takes time: a job yields steps, and between two steps it is always safe to stop."""
+"""Long work as a job: it yields steps, and can be stopped and resumed between two of them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from segtailor.core.codec import Json
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One progress record: all that displays, journals and reports know of a job.
+    """One progress record, for displays, journals and reports.
 
     `checkpoint` asks the run to save now (e.g. end of an epoch); `message` is for the user (e.g. a halved batch).
-    `records` are results that must not be lost before the next checkpoint: a `Retellable` job gets them back.
+    `records` are results that must not be lost before the next checkpoint: a `Retellable` job gets them on resume.
     """
 
     phase: str
@@ -33,13 +33,13 @@ class Job(Protocol):
     """A resumable iterator of progress records."""
 
     def steps(self) -> Iterator[Step]:
-        """Work, yielding a few steps per second at most; ends when the work is done."""
+        """Work, and yield at most a few steps per second; ends when the work is done."""
 
     def save(self, folder: Path) -> None:
-        """Write everything needed to go on from here into an empty folder."""
+        """Write everything that is needed to continue into an empty folder."""
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote; `steps` then goes on from there."""
+        """Restore what `save` wrote; `steps` then continues from there."""
 
     def result(self) -> Mapping[str, Json]:
         """Return the outcome after the last step."""
@@ -47,7 +47,7 @@ class Job(Protocol):
 
 @runtime_checkable
 class Retellable(Protocol):
-    """A job whose steps carry records, each of which stays true whatever else is repeated after a crash."""
+    """A job whose steps carry records. A record stays valid even if the steps around it are repeated after a crash."""
 
     def retell(self, records: Iterable[Mapping[str, Json]]) -> None:
-        """Learn the records of earlier sessions, oldest first, after `load`; newer ones win."""
+        """Take the records of earlier sessions, oldest first, after `load`; newer ones replace older ones."""

@@ -1,4 +1,4 @@
-"""How much memory work may take: what is free is compared with what is needed before anything is allocated."""
+"""Memory: what is needed is compared with what is free before anything is allocated."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ else:
 
 
 def free_memory() -> int:
-    """Return the main memory that can be taken without swapping, in bytes."""
+    """Return the bytes of main memory that can be allocated without swapping."""
     return int(psutil.virtual_memory().available)
 
 
 def check_memory(needed: int, *, what: str, remedy: str, free: int | None = None) -> None:
-    """Raise `Unsupported` where `what` needs more bytes than are free: the system would swap, or end the process."""
+    """Raise `Unsupported` if `what` needs more bytes than are free: the system would swap or end the process."""
     free = free_memory() if free is None else free
     if needed > free:
         raise Unsupported(
@@ -33,16 +33,16 @@ def check_memory(needed: int, *, what: str, remedy: str, free: int | None = None
 
 
 def in_gib(size: int) -> str:
-    """Return bytes as a short number of GiB; whole numbers stay exact, however large."""
+    """Write bytes as GiB: with one decimal, or for very large numbers without."""
     return f"{size / 2**30:.1f}" if size < 2**60 else f"{size // 2**30:,}"
 
 
 @contextmanager
 def bounded_memory(budget: int) -> Iterator[None]:
-    """Let this process take at most `budget` more bytes inside; beyond it allocating raises `MemoryError`.
+    """Let this process allocate at most `budget` more bytes inside the block; more raises `MemoryError`.
 
-    The limit is that of the whole process, so that it is meant for short reading of files that nobody vouches for.
-    Where the system has no such limit (Windows, macOS) nothing is bounded.
+    The limit applies to the whole process. It is meant for short reads of files that cannot be trusted. On systems
+    without such a limit (Windows, macOS) nothing is bounded.
     """
     if resource is None or not hasattr(resource, "RLIMIT_AS"):
         yield

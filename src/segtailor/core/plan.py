@@ -1,4 +1,4 @@
-"""A network as plain data: shapes, operator calls, nodes, plans. Counting, pricing and drawing need nothing else."""
+"""A network as plain data: shapes, operator calls, nodes, plans. Counting, pricing and drawing need no weights."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Shape(NamedTuple):
 class Operator(Protocol):
     """One definition per operator: shape, arithmetic and weights side by side.
 
-    `params` counts the inference form. An operator whose training form differs also has `train_params`
-    (same signature); one that looks beyond a single pixel has `field`, its extent in input pixels.
+    `params` counts the inference form. An operator whose training form differs also has `train_params` (same
+    signature); one that reads more than a single pixel has `field`, its extent in input pixels.
     """
 
     def output(self, call: OpCall) -> Shape:
@@ -78,7 +78,7 @@ class OpCall:
         return count(self)
 
     def field(self) -> float:
-        """Return the extent, in input pixels, of what one output pixel sees (infinite for global pooling)."""
+        """Return the extent, in input pixels, that one output pixel depends on (infinite for global pooling)."""
         count: Callable[[OpCall], float] | None = getattr(self.op, "field", None)
         return count(self) if count else 1
 
@@ -217,8 +217,25 @@ def count(plan: Plan) -> Count:
     return Count(main.macs(), main.params(), plan.train_params())
 
 
+def receptive_field(plan: Plan, output: str = MAIN) -> float:
+    """Return the side, in image pixels, of the receptive field of `output`; infinite after global pooling.
+
+    The widest path counts: each operator adds its extent minus one, in steps of the stride of its input. Bilinear
+    resizing, which adds at most one step, is not counted.
+    """
+    fields: dict[str, float] = {IMAGE: 1}
+    for node in plan.nodes:
+        grown = plan.call(node.name).field() - 1
+        reach = [
+            fields[name] + (grown * plan.image.height / plan.shape(name).height if grown else 0)
+            for name in node.inputs
+        ]
+        fields[node.name] = max(reach)
+    return fields[plan.outputs[output]]
+
+
 class PlanBuilder:
-    """Collects nodes in order; each `add` returns the new node's name, so family code reads like a network."""
+    """Collects nodes in order; `add` returns the name of the new node, so that code reads like the network."""
 
     def __init__(self, image: Shape) -> None:
         self.image = image
@@ -241,7 +258,7 @@ class PlanBuilder:
         return self._shapes[name]
 
     def plan(self, *, outputs: Mapping[str, str], align_corners: bool, dormant: Iterable[str] = ()) -> Plan:
-        """Finish: check everything and freeze."""
+        """Check everything and return the finished plan."""
         return Plan(
             image=self.image,
             nodes=tuple(self._nodes),

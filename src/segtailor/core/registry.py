@@ -14,8 +14,7 @@ from segtailor.core.errors import unknown
 from segtailor.core.extensions import EXTENSIONS, Extensions
 
 if TYPE_CHECKING:
-    from segtailor.core.cost import Cost
-    from segtailor.core.objective import Objective
+    from segtailor.core.cost import Cost, Objective
     from segtailor.core.plan import Operator
     from segtailor.core.space import SearchSpace
     from segtailor.core.strategy import Executor, Strategy

@@ -1,4 +1,4 @@
-"""What can be chosen: decisions, picks, architectures and the search spaces that turn one into the other."""
+"""Search spaces: decisions, picks, architectures, and their conversion into each other and into files."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
-from pydantic_core import CoreSchema, core_schema
-
 from segtailor.core.codec import Json, adapter, fingerprint, from_json, read_json, short, to_json
 from segtailor.core.errors import InvalidArchitecture, unknown
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.registry import FIXED, SPACES
+from segtailor.core.registry import Registry
 
 FORMAT = 1  # of architecture files
 ARCHITECTURE_LIMIT = 2**20  # bytes of an architecture file
-MOST_CLASSES = 2**16
+MAX_CLASSES = 2**16
 
 Picks: TypeAlias = Mapping[str, int]  # decision name -> index of the chosen option
 Architecture: TypeAlias = Any  # a frozen dataclass, one type per family
@@ -26,7 +24,7 @@ Group: TypeAlias = Literal["op", "width", "path", "depth", "resolution"]
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """One choice: its options in order, what kind of choice it is, and whether the order means 'more'."""
+    """One choice: its options, its kind, and whether the options are ordered from small to large."""
 
     name: str
     options: tuple[Json, ...]
@@ -35,7 +33,7 @@ class Decision:
 
 
 class SearchSpace(Protocol):
-    """What can be chosen. All members are pure; `architecture` may map many picks to one canonical value."""
+    """The networks that a search can choose from. All members are pure; many picks may give one architecture."""
 
     architecture_type: ClassVar[type]
 
@@ -56,8 +54,12 @@ class SearchSpace(Protocol):
         """Yield every call that the main output of any plan of this space may make."""
 
 
+SPACES: Registry[type[SearchSpace]] = Registry("space")
+FIXED: Registry[type[SearchSpace]] = Registry("family")  # finished networks: built and priced, not searched
+
+
 def families() -> tuple[str, ...]:
-    """Return the names of all families: the search spaces, then those of finished networks."""
+    """Return the names of all families: first the search spaces, then the finished networks."""
     return SPACES.names() + FIXED.names()
 
 
@@ -67,7 +69,7 @@ def family(name: str) -> type[SearchSpace]:
 
 
 def family_name(space: SearchSpace) -> str:
-    """Return the registered name of the family that a space is of."""
+    """Return the registered name of the family of a space."""
     return next(name for name in families() if family(name) is type(space))
 
 
@@ -86,8 +88,8 @@ def check_picks(decisions: Iterable[Decision], picks: Picks) -> None:
             )
 
 
-def picked(decisions: Iterable[Decision], values: Mapping[str, object]) -> Picks:
-    """Return the number of the option that each decision's value is; one that is no option is refused by name."""
+def picks_of(decisions: Iterable[Decision], values: Mapping[str, object]) -> Picks:
+    """Return the picks for values by decision name; a value that is no option raises `InvalidArchitecture`."""
     picks = {}
     for decision in decisions:
         options: tuple[object, ...] = decision.options
@@ -110,18 +112,18 @@ def family_of(arch: Architecture) -> str:
 
 def plan_of(arch: Architecture, image: Shape, classes: int) -> Plan:
     """Expand any architecture with the space of its family."""
-    if not is_integer(classes) or not 1 <= classes <= MOST_CLASSES:
-        raise InvalidArchitecture(f"classes: {short(classes)}; allowed: 1 to {MOST_CLASSES}.")
+    if not is_integer(classes) or not 1 <= classes <= MAX_CLASSES:
+        raise InvalidArchitecture(f"classes: {short(classes)}; allowed: 1 to {MAX_CLASSES}.")
     return family(family_of(arch))().plan(arch, image, classes)
 
 
 def is_integer(value: object) -> bool:
-    """Tell integers, NumPy's included, from everything else; truth values are no numbers here."""
+    """Tell whether a value is an integer of Python or NumPy; booleans are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def fingerprint_of(arch: Architecture) -> str:
-    """Fingerprint family and architecture only, so that provenance never changes identity."""
+    """Return the fingerprint of family and architecture; the origin does not change it."""
     return fingerprint({"family": family_of(arch), "architecture": to_json(arch)})
 
 
@@ -160,7 +162,7 @@ def parse_architecture(document: Any, *, what: str = "architecture") -> Architec
 
 
 def architecture_schema(name: str) -> dict[str, Any]:
-    """Return the JSON schema of a family's architecture files; like the reader, it knows no fields of other names."""
+    """Return the JSON schema of the architecture files of a family; like the reader, it allows no unknown fields."""
     body = adapter(family(name).architecture_type).json_schema()
     definitions = body.pop("$defs", {})
     for kind in (body, *definitions.values()):
@@ -186,14 +188,3 @@ def read_architecture(path: Path) -> Architecture:
     """Read an architecture file."""
     document = read_json(path, what="architecture file", error=InvalidArchitecture, limit=ARCHITECTURE_LIMIT)
     return parse_architecture(document, what=f"architecture file {path}")
-
-
-class AsDocument:
-    """Annotation of a field that holds an architecture of any family; its JSON form is an architecture document."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:  # noqa: ARG002
-        """Describe the field to pydantic."""
-        return core_schema.no_info_plain_validator_function(
-            lambda value: parse_architecture(value) if isinstance(value, dict) else value,
-            serialization=core_schema.plain_serializer_function_ser_schema(architecture_document),
-        )

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from segtailor.core.codec import Json, fingerprint
-from segtailor.core.cost import Cost
+from segtailor.core.cost import Cost, Objective
 from segtailor.core.errors import UserError
 from segtailor.core.job import Job
-from segtailor.core.objective import Objective
 from segtailor.core.plan import Shape
 from segtailor.core.registry import STRATEGIES as STRATEGIES  # extensions import it from here
 from segtailor.core.space import Architecture, SearchSpace

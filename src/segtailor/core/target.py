@@ -1,4 +1,4 @@
-"""Where a network will run, and how fast it must be: plain data, parsed from what a user types."""
+"""Where a network will run and how fast it must be: plain data, parsed from the text of a user."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Target:
 
 def parse_target(text: str) -> Target:
     """Read `device/runtime/precision?option=value&...`."""
-    place, _, tail = text.partition("?")
-    parts = place.split("/")
+    names, _, tail = text.partition("?")
+    parts = names.split("/")
     if len(parts) != 3 or not all(re.fullmatch(r"[a-z0-9_:]+", part) for part in parts):
         raise UserError(
             f"target '{text}' is not device/runtime/precision; write for example cpu/onnxruntime/fp32?threads=2."

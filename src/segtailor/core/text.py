@@ -1,8 +1,8 @@
-"""Names are text: how names of files, classes and runs are shown on terminals, in pages and drawings, and in commands.
+"""Safe display of names: of files, classes and runs, on terminals, in pages and drawings, and in commands.
 
-Names come from other people and may hold anything: escape sequences, line breaks, characters that turn the direction
-of writing, bytes that are no UTF-8. Everything that shows one goes through this module; files and `--json` keep them
-exactly.
+Names come from other people and may hold anything: escape sequences, line breaks, characters that change the direction
+of writing, bytes that are not UTF-8. Everything that shows a name goes through this module; files and `--json` keep
+names unchanged.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from segtailor.core.errors import UserError
 
 # Control, format, surrogate, private and unassigned characters, and separators of lines and paragraphs.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_JOINERS = "\u200c\u200d"  # format characters that Persian, Indian scripts and emoji are spelled with
+_JOINERS = "\u200c\u200d"  # format characters that Persian, Indian scripts and emoji need
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
-_BYTES = range(0xDC80, 0xDD00)  # how Python writes the bytes of a file name that are no UTF-8
+_BYTES = range(0xDC80, 0xDD00)  # how Python represents bytes of a file name that are not UTF-8
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""Return text in one line whose every character can be seen; others become escapes such as `\x1b` or `\u202e`.
+    r"""Return text in one line of visible characters; others become escapes such as `\x1b` or `\u202e`.
 
-    `lines` leaves line breaks as they are: for text of several lines whose names are already visible.
+    `lines` keeps line breaks, for text of several lines whose names are already visible.
     """
     if text.isprintable():
         return text
@@ -32,30 +32,30 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text for HTML, SVG and XML, inside elements and attributes: visible, and nothing in it is markup."""
+    """Return text for elements and attributes of HTML, SVG and XML: visible, and without markup."""
     return html.escape(visible(text, lines=True))
 
 
 def command(*words: object) -> str:
-    """Return a command line that a shell reads back as exactly these words, in one visible line."""
+    """Return a command line, in one visible line, that a shell splits into exactly these words."""
     return " ".join(word(str(each)) for each in words)
 
 
 def word(text: str) -> str:
-    """Return one word of a command line; what cannot be seen is written as bytes, which bash, zsh and ksh read back."""
+    """Return one quoted word of a command line; invisible characters become byte escapes, as bash, zsh and ksh read."""
     if not any(map(_hidden, text)):
         return shlex.quote(text)
     return "$'" + "".join(map(_quoted, text)) + "'"
 
 
 def path_argument(path: object) -> str:
-    """Return a path as an argument: one that starts like a flag or a home folder is still a path."""
+    """Return a path as an argument, also if it starts like a flag or a home folder."""
     text = str(path)
     return f"./{text}" if text.startswith(("-", "~")) else text
 
 
 def require_utf8(path: Path, *, what: str) -> None:
-    """Refuse a path for files of libraries that cannot use one with bytes that are no UTF-8."""
+    """Refuse a path that is not UTF-8, because the library that reads weights cannot use it."""
     try:
         str(path).encode()
     except UnicodeEncodeError:

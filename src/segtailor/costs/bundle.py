@@ -15,7 +15,7 @@ from segtailor.core.atomic import new_file
 from segtailor.core.codec import from_json, read_json
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.job import Step
-from segtailor.core.ownership import MARK, bears
+from segtailor.core.ownership import MARK, contains_mark
 from segtailor.core.plan import OpCall
 from segtailor.core.space import family
 from segtailor.core.target import parse_target
@@ -31,7 +31,7 @@ from segtailor.targets.runtime import flag
 FORMAT = 1
 LIMIT = 64 * 2**20  # bytes of a results file
 CHUNK = 32
-is_bundle = bears(MARK.encode(), begins=b"PK")
+is_bundle = contains_mark(MARK.encode(), begins=b"PK")
 README = """Operators of a segtailor search space, to be timed on this machine.
 
     pip install numpy onnxruntime        # nothing else is needed

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from random import Random
 
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.sampling import sample
 from segtailor.core.space import Architecture, SearchSpace
+from segtailor.core.variation import sample
 from segtailor.costs.estimate import group_of
 from segtailor.costs.keys import parts
 

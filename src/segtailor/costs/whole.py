@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from segtailor.core.plan import Plan
-from segtailor.core.sampling import sample
 from segtailor.core.space import Architecture, SearchSpace, fingerprint_of
 from segtailor.core.target import Target
+from segtailor.core.variation import sample
 from segtailor.costs.timers import MS, low
 from segtailor.deploy.fold import inference_form
 from segtailor.nets.network import Network, initialise

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from segtailor.core.atomic import write_bytes, writing
 from segtailor.core.errors import DataProblem, UserError
-from segtailor.core.ownership import is_picture, spare
+from segtailor.core.ownership import is_picture, refuse_overwrite
 from segtailor.core.ranges import check_seed, check_whole
 from segtailor.core.task import Colour, Task
 from segtailor.core.text import visible
@@ -64,7 +64,7 @@ def check_picture(path: Path, *, force: bool = False) -> None:
     """Refuse a name that says no format of pictures, or that some other program's file has."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path} does not say which kind of picture it is; let the name end in .png or .jpg.")
-    spare([(path, is_picture)], force=force)
+    refuse_overwrite([(path, is_picture)], force=force)
 
 
 def write_picture(path: Path, picture: Image.Image, *, force: bool = False) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem, unknown
-from segtailor.core.ranges import check_seed, shown
+from segtailor.core.ranges import check_seed, format_integer
 from segtailor.core.task import Kind, Task
 from segtailor.data.dataset import Pair
 from segtailor.data.scene import CLASSES, PALETTE, Scene, render
@@ -49,8 +49,8 @@ class SyntheticSample:
     def fingerprint(self) -> str:
         """Everything that decides the pixels."""
         height, width = self.size
-        shown = f"synthetic/{VERSION}/{self.seed}/{self.split}/{self.index}/{height}x{width}"
-        return shown + MEANINGS[self.kind].mark
+        format_integer = f"synthetic/{VERSION}/{self.seed}/{self.split}/{self.index}/{height}x{width}"
+        return format_integer + MEANINGS[self.kind].mark
 
     def scene(self) -> Scene:
         """Render image, labels and depth."""
@@ -100,10 +100,10 @@ class Synthetic:
                 )
             if count < 1:
                 raise DataProblem(
-                    f"synthetic: {split}={shown(count)} is too few; a split needs at least 1 image."
+                    f"synthetic: {split}={format_integer(count)} is too few; a split needs at least 1 image."
                 )
         if sum(self.images.values()) > MOST_IMAGES:
-            asked = ", ".join(f"{split}={shown(count)}" for split, count in self.images.items())
+            asked = ", ".join(f"{split}={format_integer(count)}" for split, count in self.images.items())
             raise DataProblem(
                 f"synthetic: {asked} is too many; at most {MOST_IMAGES:,} images are rendered. Give fewer."
             )

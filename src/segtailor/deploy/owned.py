@@ -8,17 +8,19 @@ from typing import Any
 
 from segtailor.core.codec import read_json
 from segtailor.core.errors import UserError
-from segtailor.core.ownership import Ours, bears, beside, holds
+from segtailor.core.ownership import IsOurs, contains_mark, has_fields, has_marked_neighbour
 from segtailor.deploy.formats import NOTE
 from segtailor.nets.onnx.metadata import KEY
 
 VERIFY, DECISION = "verify.json", "int8.json"
 
-is_onnx = bears(b"\n%c%s\x12" % (len(KEY), KEY.encode()))  # the key of its metadata, as ONNX files are coded
-is_archive = bears(NOTE.encode())
-is_figures = holds("file", "equal", "label_agreement")
-is_decision = holds("kept", "reason", "label_agreement")
-_is_xml = bears(f"<{KEY} ".encode(), begins=b"<?xml")
+is_onnx = contains_mark(
+    b"\n%c%s\x12" % (len(KEY), KEY.encode())
+)  # the key of its metadata, as ONNX files are coded
+is_archive = contains_mark(NOTE.encode())
+is_figures = has_fields("file", "equal", "label_agreement")
+is_decision = has_fields("kept", "reason", "label_agreement")
+_is_xml = contains_mark(f"<{KEY} ".encode(), begins=b"<?xml")
 
 
 def _is_quantised(path: Path) -> bool:
@@ -40,21 +42,21 @@ def _is_engine(path: Path) -> bool:
     return path.is_file() and path.name in (told.get("file"), *told.get("others", ()))
 
 
-KNOWN: Mapping[str, Ours] = {
+KNOWN: Mapping[str, IsOurs] = {
     "model.onnx": is_onnx,
     "model.xml": _is_xml,
-    "model.bin": beside("model.xml", _is_xml),
+    "model.bin": has_marked_neighbour("model.xml", _is_xml),
     "model.ts": is_archive,
     "model.pt2": is_archive,
     "model.engine": _is_engine,
     VERIFY: is_figures,
 }
-QUANTISED: Mapping[str, Ours] = {
+QUANTISED: Mapping[str, IsOurs] = {
     "model.int8.onnx": _is_quantised,
     DECISION: is_decision,
 }
 
 
-def exported(name: str) -> Ours:
+def exported(name: str) -> IsOurs:
     """Return how an exported file of this name is recognised; one of an unknown kind never is."""
     return KNOWN.get(name, lambda _: False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from segtailor.core.errors import UserError, unknown
-from segtailor.core.shipped import bundle_place, shipped
+from segtailor.core.shipped import bundle_folder, shipped
 from segtailor.nets.bundle import Model, load_bundle
 from segtailor.nets.onnx.model import OnnxModel, open_onnx_model
 
@@ -21,7 +21,7 @@ def load(model: str | Path) -> Model | OnnxModel:
 
 def model_place(model: str | Path) -> Path:
     """Return where MODEL is stored: an ONNX file or a bundle folder, which a shipped name stands for as well."""
-    path = bundle_place(model)
+    path = bundle_folder(model)
     if path.suffix.lower() == ".onnx" or path.is_dir():
         return path
     if isinstance(model, Path) or len(path.parts) > 1 or path.exists():

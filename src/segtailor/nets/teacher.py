@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported, UserError
-from segtailor.core.shipped import DESCRIPTION, bundle_place
+from segtailor.core.shipped import DESCRIPTION, bundle_folder
 from segtailor.core.task import Preprocessing
 from segtailor.core.trust import refuse_reach
 from segtailor.nets.bundle import WEIGHTS, Model, load_bundle
@@ -49,7 +49,7 @@ def open_teacher(name: str, classes: int, *, device: torch.device, trusted: bool
 
     A function is imported and called only if the name is `trusted`: typed by a user, not read from a file.
     """
-    path = bundle_place(name)
+    path = bundle_folder(name)
     if path.suffix == ".onnx":
         teacher = _from_onnx(path)
     elif path.is_dir():
@@ -133,7 +133,7 @@ def load_members(path: Path) -> dict[Path, Model]:
 
     `path` may also be the name of shipped weights.
     """
-    path = bundle_place(path)
+    path = bundle_folder(path)
     folders = [path]
     if path.is_dir() and not (path / DESCRIPTION).exists():
         entries = sorted(entry for entry in path.iterdir() if entry.is_dir())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from segtailor.core.atomic import write_bytes, writing
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, Interrupted, Unsupported, UserError
-from segtailor.core.figures import KIND_FACTS
+from segtailor.core.task import KIND_FACTS
 from segtailor.data.files import read_image
 from segtailor.predicting.inputs import Input, Kind
 from segtailor.predicting.labelling import Labelled, Predictor, described, label, network_size

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from segtailor.core.errors import UserError
-from segtailor.core.ownership import is_frames, is_picture, spare
+from segtailor.core.ownership import is_frames, is_picture, refuse_overwrite
 from segtailor.predicting.inputs import Input
 from segtailor.predicting.painting import Form
 
@@ -33,7 +33,7 @@ def spare_others(inputs: Sequence[Input], paths: Sequence[Path], form: Form, *, 
     """Refuse to replace files, and folders of frames, that are no results of ours."""
     folders = [form == "ids" and item.kind != "image" for item in inputs]
     kinds = [is_frames if folder else is_picture for folder in folders]
-    spare(zip(paths, kinds, strict=True), force=force)
+    refuse_overwrite(zip(paths, kinds, strict=True), force=force)
 
 
 def _name(item: Input, form: Form, level: int) -> PurePath:

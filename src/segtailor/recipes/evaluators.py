@@ -27,7 +27,7 @@ from segtailor.data.locate import locate
 from segtailor.nets.network import build, initialise
 from segtailor.nets.teacher import Teacher, open_teacher, weights_fingerprint
 from segtailor.runs import Context
-from segtailor.runs.environment import environment
+from segtailor.runs.run import environment
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder, taps
 from segtailor.spaces.decoder_cell.encoders import encoder as known_encoder

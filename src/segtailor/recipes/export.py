@@ -19,11 +19,10 @@ from PIL import Image
 from segtailor.core.atomic import sync_folder, sync_tree, temporary_name, write_json, writing
 from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import DataProblem, Unsupported, UserError
-from segtailor.core.figures import KIND_FACTS, Figure
-from segtailor.core.ownership import spare
-from segtailor.core.shipped import is_shipped
+from segtailor.core.ownership import refuse_overwrite
+from segtailor.core.shipped import VERSION, is_shipped
+from segtailor.core.task import KIND_FACTS, Figure
 from segtailor.core.text import require_utf8
-from segtailor.core.version import VERSION
 from segtailor.data.dataset import Pair
 from segtailor.data.locate import locate
 from segtailor.data.scene import render
@@ -243,7 +242,7 @@ def plan_export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> 
         model=loaded, to=to, graph=graph, out=folder, data=options.get("data"), assumed=known is None
     )
     places = [*plan.files, folder / VERIFY]
-    spare([(path, exported(path.name)) for path in places], force=options.get("force", False))
+    refuse_overwrite([(path, exported(path.name)) for path in places], force=options.get("force", False))
     return plan
 
 

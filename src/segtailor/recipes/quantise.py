@@ -15,10 +15,10 @@ import torch
 from segtailor.core.atomic import write_bytes, write_json
 from segtailor.core.codec import to_json
 from segtailor.core.errors import DataProblem, Unsupported, UserError
-from segtailor.core.figures import needs_classes
 from segtailor.core.job import Step
-from segtailor.core.ownership import spare
+from segtailor.core.ownership import refuse_overwrite
 from segtailor.core.target import Target, parse_target
+from segtailor.core.task import needs_classes
 from segtailor.core.text import command, path_argument
 from segtailor.data.dataset import Dataset
 from segtailor.data.locate import locate
@@ -82,7 +82,7 @@ def quantise(
     chosen, folder = settings or Int8Settings(), Path(bundle)
     place = _int8_target(target)
     check_method(chosen.method)
-    spare([(folder / name, ours) for name, ours in QUANTISED.items()], force=force)
+    refuse_overwrite([(folder / name, ours) for name, ours in QUANTISED.items()], force=force)
     model, fp32 = load_bundle(folder), _exported(folder, image)
     dataset = _dataset(data, model)
     form = GraphForm(

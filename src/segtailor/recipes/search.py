@@ -10,10 +10,9 @@ from typing import Annotated, Any, TypeAlias
 
 from segtailor.core.atomic import write_json, write_text
 from segtailor.core.codec import Json, Tagged, from_json, to_json
+from segtailor.core.cost import Objective, Within
 from segtailor.core.errors import Unsupported
-from segtailor.core.figures import KIND_FACTS
 from segtailor.core.job import Job, Step
-from segtailor.core.objective import Objective, Within
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.ranges import check_seed
 from segtailor.core.registry import (
@@ -27,6 +26,7 @@ from segtailor.core.registry import (
 )
 from segtailor.core.space import Architecture, SearchSpace, architecture_document
 from segtailor.core.strategy import Candidate, Executor, Problem, Strategy
+from segtailor.core.task import KIND_FACTS
 from segtailor.core.trust import refuse_reach
 from segtailor.costs import LatencyTable, Macs, Use
 from segtailor.costs.latency import PackLatency, RecipeCost, TargetLatency, open_cost

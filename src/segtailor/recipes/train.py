@@ -14,7 +14,7 @@ from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import DataProblem, RunProblem, UserError, unknown
 from segtailor.core.job import Step
 from segtailor.core.plan import MAIN
-from segtailor.core.shipped import bundle_place
+from segtailor.core.shipped import bundle_folder
 from segtailor.core.space import Architecture, AsDocument, fingerprint_of
 from segtailor.core.task import Kind, Preprocessing, Task
 from segtailor.data.augment import Augment
@@ -138,7 +138,7 @@ class TrainRecipe:
         if self.encoder_weights is not None:
             fill_encoder(network, self.encoder_weights, trusted=trusted)
         if self.start is not None:
-            _copy_state(load_bundle(bundle_place(self.start)).network.state_dict(), network)
+            _copy_state(load_bundle(bundle_folder(self.start)).network.state_dict(), network)
         return with_branches(network, seed=self.fit.seed) if self.reparameterise else network
 
     def _check_splits(self, known: Sequence[str]) -> None:

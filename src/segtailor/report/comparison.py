@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from segtailor.core.errors import UserError
-from segtailor.core.figures import KIND_FACTS
 from segtailor.core.plan import count
+from segtailor.core.task import KIND_FACTS
 from segtailor.report.document import Chart, Front, Report, Series
 from segtailor.report.fields import at, flat, number
 from segtailor.report.folder import open_run

@@ -12,7 +12,7 @@ from segtailor.core.errors import RunProblem, UserError
 from segtailor.report.document import Chart, Series
 from segtailor.report.fields import number, text
 from segtailor.runs import Layout, Logged, entries, read_recipe, read_result
-from segtailor.runs.reading import read_history
+from segtailor.runs.journal import read_history
 
 SHOWN = 3  # notes about damaged lines
 

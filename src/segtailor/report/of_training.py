@@ -6,9 +6,9 @@ from typing import Any
 
 from segtailor.core.codec import read_json
 from segtailor.core.errors import UserError
-from segtailor.core.figures import KIND_FACTS, Figure
 from segtailor.core.plan import Plan, Shape, count
 from segtailor.core.space import Architecture, fingerprint_of, parse_architecture, plan_of
+from segtailor.core.task import KIND_FACTS, Figure
 from segtailor.core.text import command, path_argument
 from segtailor.report.document import ClassQuality, Command, DrawnNetwork, Fact, Quality, Report, Verdict
 from segtailor.report.fields import at, number, size, table, text, whole

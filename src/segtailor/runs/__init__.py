@@ -2,9 +2,8 @@
 
 from segtailor.runs.context import Context
 from segtailor.runs.display import Display, Lines, Quiet, Terminal, display_for
-from segtailor.runs.journal import Journal, entries
-from segtailor.runs.layout import Layout
-from segtailor.runs.reading import Logged, read_recipe, read_result, read_steps
+from segtailor.runs.journal import Journal, Logged, entries, read_steps
+from segtailor.runs.layout import Layout, read_recipe, read_result
 from segtailor.runs.run import check_place, execute
 from segtailor.runs.session import Policy
 

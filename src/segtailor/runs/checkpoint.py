@@ -1,8 +1,8 @@
-"""Checkpoints of a job: folders `step-000123`, each complete or absent, the newest few kept.
+"""Checkpoints of a job: folders `step-000123`, each complete or absent, of which the newest few are kept.
 
-The manifest (size and SHA-256 of every file) is written last, and the folder is renamed into place, so a
-crash leaves the checkpoints before it. Damage that comes later (a file cut or changed) is found on loading,
-and the checkpoint before is used.
+The manifest (size and SHA-256 of every file) is written last, and the folder is renamed when it is complete, so that
+a crash leaves the earlier checkpoints as they were. A file that was cut or changed later is detected on loading;
+then the checkpoint before is used.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from segtailor.core.errors import RunProblem, UserError
 from segtailor.core.job import Job
 
 MANIFEST = "manifest.json"
-FORMAT = 1
-NAME = re.compile(r"step-(\d+)")
+FORMAT = 1  # of the manifest
+FOLDER_NAME = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """The checkpoints of one run, of which the newest `keep` stay."""
+    """The checkpoints of one run; the newest `keep` are kept."""
 
     folder: Path
     keep: int = 2
@@ -44,14 +44,14 @@ class Checkpoints:
             )
         kept = [number for number in self.steps() if number <= step][-self.keep :]
         for number in self.steps():
-            if number not in kept:  # too old, or of a session that was lost to damage
+            if number not in kept:  # too old, or ahead of a step that is repeated after damage
                 shutil.rmtree(self._path(number), ignore_errors=True)
 
-    def load(self, job: Job, *, warn: Callable[[str], None], promised: bool = False) -> int:
+    def load(self, job: Job, *, warn: Callable[[str], None], expected: bool = False) -> int:
         """Restore the newest sound checkpoint into the job and return its step number; 0 when there was none.
 
-        Starting from the beginning where checkpoints are known to have existed (damaged ones, or `promised`
-        by the journal) would silently throw work away, so that is an error.
+        Damaged checkpoints without a sound one are an error, and so are none at all where the journal says that one
+        was saved (`expected`): starting again would silently lose work.
         """
         faults: list[str] = []
         for step in reversed(self.steps()):
@@ -62,7 +62,7 @@ class Checkpoints:
                 _restore(job, self._path(step))
                 return step
             faults.append(fault)
-        if not faults and not promised:
+        if not faults and not expected:
             return 0
         raise RunProblem(
             f"no usable checkpoint in {self.folder} ({'; '.join(faults) or 'the folder has none'}), "
@@ -71,19 +71,19 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the step numbers of all checkpoints, oldest first."""
-        return sorted(self._found())
+        return sorted(self._folders())
 
     def _path(self, step: int) -> Path:
-        return self._found()[step]
+        return self._folders()[step]
 
-    def _found(self) -> dict[int, Path]:
+    def _folders(self) -> dict[int, Path]:
         if not self.folder.is_dir():
             return {}
-        names = ((NAME.fullmatch(path.name), path) for path in self.folder.iterdir())
+        names = ((FOLDER_NAME.fullmatch(path.name), path) for path in self.folder.iterdir())
         return {int(match[1]): path for match, path in names if match}
 
     def _fault(self, folder: Path) -> str | None:
-        """Say what is wrong with a checkpoint, or nothing."""
+        """Say what is wrong with a checkpoint, None if it is sound."""
         try:
             manifest = read_json(folder / MANIFEST, what="checkpoint manifest")
             files = dict(manifest["files"])
@@ -97,7 +97,7 @@ class Checkpoints:
 
 
 def _restore(job: Job, folder: Path) -> None:
-    """Let the job read a checkpoint that is whole, but may be that of another run."""
+    """Let the job read a checkpoint that is complete but may belong to another run."""
     try:
         job.load(folder)
     except UserError:

@@ -1,7 +1,7 @@
-"""How a run looks while it runs: live on a terminal, lines in a pipe, or nothing.
+"""Progress of a run for its user: live on a terminal, lines in a pipe, or nothing.
 
-All goes to one stream, stderr, so that stdout stays free for the one JSON document. A display that can no
-longer write (closed terminal, broken pipe) falls silent: nobody looking is no reason to stop a run.
+Everything goes to one stream, stderr, so that stdout stays free for the JSON document. A display that can no
+longer write (closed terminal, broken pipe) writes no more, and the run continues.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rich.text import Text
 from segtailor.core.job import Step
 from segtailor.core.text import visible
 
-LINE_SECONDS = 1.0  # at most one progress line in this time
+LINE_SECONDS = 1.0  # shortest time between two progress lines
 SPEED_SECONDS = 600.0  # the remaining time is estimated from the steps of the last ten minutes
-GONE = (OSError, ValueError)  # what writing to a closed terminal, pipe or file raises
+CLOSED_STREAM_ERRORS = (OSError, ValueError)  # raised when writing to a closed terminal, pipe or file
 
 
 class Display(Protocol):
-    """All that a run tells its user."""
+    """Shows progress and messages of a run."""
 
     def open(self, title: str) -> None:
         """Begin a run."""
@@ -42,7 +42,7 @@ class Display(Protocol):
         """Show progress."""
 
     def message(self, text: str) -> None:
-        """Say something that must not be missed."""
+        """Show a message that must not be missed."""
 
     def close(self) -> None:
         """End the run, leaving the terminal as it was."""
@@ -58,7 +58,7 @@ class Quiet:
         """Show progress."""
 
     def message(self, text: str) -> None:
-        """Say something that must not be missed."""
+        """Show a message that must not be missed."""
 
     def close(self) -> None:
         """End the run."""
@@ -72,7 +72,7 @@ class Lines:
         self._clock = clock
         self._next = 0.0
         self._start = 0.0
-        self._held: str | None = None
+        self._pending: str | None = None
 
     def open(self, title: str) -> None:
         """Begin a run."""
@@ -85,7 +85,7 @@ class Lines:
         line = f"{describe(step)}  [{_duration(now - self._start)}]"
         if step.message:
             self.message(step.message)
-        self._held = line
+        self._pending = line
         if now >= self._next:
             self._next = now + LINE_SECONDS
             self._flush()
@@ -99,18 +99,18 @@ class Lines:
         self._flush()
 
     def _flush(self) -> None:
-        if self._held is not None:
-            self._write(self._held)
-        self._held = None
+        if self._pending is not None:
+            self._write(self._pending)
+        self._pending = None
 
     def _write(self, line: str) -> None:
-        with suppress(*GONE):
+        with suppress(*CLOSED_STREAM_ERRORS):
             self._stream.write(visible(line) + "\n")
             self._stream.flush()
 
 
 class Screen(Console):
-    """A console that falls silent on a broken pipe; rich would end the process and redirect stdout."""
+    """A console that writes no more after a broken pipe; rich would end the process and redirect stdout."""
 
     def on_broken_pipe(self) -> None:
         """Write no more."""
@@ -139,14 +139,14 @@ class Terminal:
         self._status = Text()
         self._live = Live(get_renderable=self._view, console=self._console, redirect_stdout=False)
         self.message(title)
-        with suppress(*GONE):
+        with suppress(*CLOSED_STREAM_ERRORS):
             self._live.start()
 
     def step(self, step: Step) -> None:
         """Move the bar of the phase and show its metrics."""
         if step.phase in self._phases:
             self._progress.update(self._phases[step.phase], completed=step.done, total=step.total)
-        else:  # begins at `done`, so that resumed work does not count as fast work
+        else:  # starts at `done`, so that steps of earlier sessions do not count as fast ones
             task = self._progress.add_task(visible(step.phase), completed=step.done, total=step.total)
             self._phases[step.phase] = task
         self._status = Text(visible("  ".join(_facts(step))), style="dim", overflow="ellipsis", no_wrap=True)
@@ -155,13 +155,13 @@ class Terminal:
 
     def message(self, text: str) -> None:
         """Print above the bars."""
-        with suppress(*GONE):
+        with suppress(*CLOSED_STREAM_ERRORS):
             self._console.print(Text(visible(text)), soft_wrap=True)
 
     def close(self) -> None:
         """End the run, leaving the last state on the screen."""
         if self._live is not None:
-            with suppress(*GONE):
+            with suppress(*CLOSED_STREAM_ERRORS):
                 self._live.stop()
             self._live = None
 
@@ -179,9 +179,9 @@ def display_for(stream: TextIO, *, json: bool = False, quiet: bool = False) -> D
 
 
 def describe(step: Step) -> str:
-    """Say a step in one line."""
-    share = f"/{step.total} ({100 * step.done / step.total:.0f} %)" if step.total else ""
-    return "  ".join([f"{step.phase} {step.done}{share}", *_facts(step)])
+    """Describe a step in one line."""
+    total = f"/{step.total} ({100 * step.done / step.total:.0f} %)" if step.total else ""
+    return "  ".join([f"{step.phase} {step.done}{total}", *_facts(step)])
 
 
 def _facts(step: Step) -> list[str]:

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, a closed terminal: the first asks to stop after this step, a second stops at once."""
+"""Signals (Ctrl-C, SIGTERM, a closed terminal): the first stops after the current step, a second stops at once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-ECHO_SECONDS = (
-    0.5  # launchers pass Ctrl-C on to a process that the terminal has already told: one wish, two signals
-)
+# Ctrl-C may arrive twice, from the terminal and from a launcher: a second signal within this time is the same one.
+REPEAT_SECONDS = 0.5
 
 
 class Stop:
@@ -24,14 +23,14 @@ class Stop:
         self._tell = tell
 
     def follow(self, outer: object) -> None:
-        """Take over what a block around this one was asked."""
+        """Take over the request of an enclosing block."""
         if isinstance(outer, Stop) and outer.requested:
             self.requested, self._since = True, outer._since
 
     def signalled(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the shape of a handler
         """Handle one signal."""
         if self.requested:
-            if time.monotonic() - self._since > ECHO_SECONDS:
+            if time.monotonic() - self._since > REPEAT_SECONDS:
                 raise KeyboardInterrupt
             return
         self.requested = True
@@ -42,10 +41,10 @@ class Stop:
 
 @contextmanager
 def stoppable(tell: Callable[[], None]) -> Iterator[Stop]:
-    """Watch for signals inside the block; `tell` is called at the first.
+    """Watch for signals inside the block; `tell` is called at the first one.
 
-    Signals that are ignored (`nohup`, background jobs) stay ignored. Only the main thread can watch. Inside another
-    such block that was asked to stop already, this one is asked, too.
+    Signals that are ignored (`nohup`, background jobs) stay ignored. Only the main thread can watch. Where an enclosing
+    block was already asked to stop, this block is, too.
     """
     stop = Stop(tell)
     before = {}

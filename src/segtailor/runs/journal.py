@@ -1,6 +1,7 @@
-"""Append-only JSON lines: each line reaches the operating system at once, so a killed process loses none.
+"""The journal of a run: JSON lines that are only appended, and what they say about the steps of the run.
 
-The journal is the truth about a run and its metrics file. Every entry has `kind` and `time` (since 1970):
+Each line reaches the operating system at once, so a killed process loses none. The journal is the one full record
+of a run, and its metrics file. Every entry has `kind` and `time` (seconds since 1970):
 
 - `start`: a session begins after step number `step` (0, or that of the restored checkpoint);
 - `step`: step number `step` with `phase`, `done`, `total`, `metrics`, `best`, `message`;
@@ -8,36 +9,40 @@ The journal is the truth about a run and its metrics file. Every entry has `kind
 - `note`: something the user was told (`message`); `interrupt`, `error`, `end`: how a session ended.
 
 A session repeats the steps after its checkpoint, so the file may hold a step number twice: `start` with
-`step: n` voids every earlier entry of a step after `n`. `read_steps` in `reading.py` applies that rule.
+`step: n` voids every earlier entry of a step after `n`. `read_history` applies that rule.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from segtailor.core.atomic import open_in_place, strict, writing
 from segtailor.core.codec import Json
 from segtailor.core.errors import RunProblem
+from segtailor.core.job import Step
+from segtailor.runs.layout import Layout
 
 Entry: TypeAlias = dict[str, Json]
-BLOCK = 4096
-LARGEST = 1e300  # of numbers in entries; not-a-number is written as null
+BLOCK_BYTES = 4096  # read at once when looking for the last complete line
+MAX_NUMBER = 1e300  # in entries; not-a-number is written as null
 
 
 class Journal:
-    """The one writer. Opening removes the line that a crash may have cut."""
+    """The only writer of a journal. Opening it removes a last line that a crash cut off."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = open_in_place(path, what="journal")
         with writing(path, what="journal"):
-            self._size = _complete(self._file)
+            self._size = _complete_bytes(self._file)
             os.ftruncate(self._file, self._size)
 
     def append(self, kind: str, **fields: Json) -> None:
@@ -75,10 +80,57 @@ class Journal:
             written += os.pwrite(self._file, line[written:], self._size + written)
 
 
-def entries(path: Path, *, damaged: Callable[[str], None] | None = None) -> Iterator[Entry]:
-    """Stream the entries of a journal; a missing file has none, and a last line without end is not yet one.
+@dataclass(frozen=True, kw_only=True)
+class Logged:
+    """A step in the journal: its number in the run, counted from 1, and when it was written."""
 
-    A damaged line raises `RunProblem` with its number, or is passed over after `damaged` was told.
+    number: int
+    time: float
+    step: Step
+
+
+@dataclass(kw_only=True)
+class History:
+    """The valid steps of a run in order, all records, and whether a checkpoint was ever saved.
+
+    A step that a session repeats is void, but its records stay: they are results, not progress.
+    """
+
+    steps: list[Logged] = field(default_factory=list)
+    records: list[Mapping[str, Json]] = field(default_factory=list)
+    saved: bool = False
+
+    def void(self, after: int) -> None:
+        """Remove the steps with a number greater than `after`, because a session repeats them."""
+        while self.steps and self.steps[-1].number > after:
+            self.steps.pop()
+
+
+def read_steps(folder: Path) -> list[Logged]:
+    """Return the steps of a run, each once and in order, even if sessions repeated some of them."""
+    return read_history(folder).steps
+
+
+def read_history(folder: Path, *, damaged: Callable[[str], None] | None = None) -> History:
+    """Read the journal of a run; for `damaged` see `entries`."""
+    history = History()
+    for entry in entries(Layout(folder).journal, damaged=damaged):
+        if entry["kind"] == "start":
+            history.void(_step_number(entry))
+        elif entry["kind"] == "step":
+            history.void(_step_number(entry) - 1)
+            logged = _logged(entry)
+            history.steps.append(logged)
+            history.records += logged.step.records
+        elif entry["kind"] == "checkpoint":
+            history.saved = True
+    return history
+
+
+def entries(path: Path, *, damaged: Callable[[str], None] | None = None) -> Iterator[Entry]:
+    """Stream the entries of a journal; a missing file has none, and an incomplete last line is ignored.
+
+    A damaged line raises `RunProblem` with its number, or is skipped after `damaged` was called with the message.
     """
     if not path.exists():
         return
@@ -102,17 +154,37 @@ def entries(path: Path, *, damaged: Callable[[str], None] | None = None) -> Iter
             damaged(message)
 
 
+def _step_number(entry: dict[str, Any]) -> int:
+    return int(entry.get("step", 0))
+
+
+def _logged(entry: dict[str, Any]) -> Logged:
+    metrics = entry.get("metrics", {})
+    step = Step(
+        phase=entry.get("phase", ""),
+        done=entry.get("done", 0),
+        total=entry.get("total"),
+        metrics={name: math.nan if value is None else float(value) for name, value in metrics.items()},
+        best=entry.get("best", {}),
+        message=entry.get("message"),
+        records=tuple(entry.get("records", ())),
+    )
+    return Logged(number=_step_number(entry), time=float(entry.get("time", 0)), step=step)
+
+
 def _parse(line: bytes) -> Entry | None:
+    """Return the entry of a line, None if the line is damaged."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return entry if isinstance(entry, dict) and isinstance(entry.get("kind"), str) and _sound(entry) else None
+    valid = isinstance(entry, dict) and isinstance(entry.get("kind"), str) and _has_valid_fields(entry)
+    return entry if valid else None
 
 
-def _sound(entry: Entry) -> bool:
-    """Tell whether the fields of an entry are what this module writes; those that are missing are not missed."""
-    return all(name not in entry or fits(entry[name]) for name, fits in FIELDS.items())
+def _has_valid_fields(entry: Entry) -> bool:
+    """Tell whether the fields of an entry have the types that this module writes; every field may be missing."""
+    return all(name not in entry or is_valid(entry[name]) for name, is_valid in FIELDS.items())
 
 
 def _is_count(value: Json) -> bool:
@@ -120,7 +192,7 @@ def _is_count(value: Json) -> bool:
 
 
 def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
 
 
 def _are_numbers(value: Json) -> bool:
@@ -140,11 +212,11 @@ FIELDS: Mapping[str, Callable[[Json], bool]] = {
 }
 
 
-def _complete(file: int) -> int:
+def _complete_bytes(file: int) -> int:
     """Return the size of the file up to the end of its last complete line."""
     end = os.fstat(file).st_size
     while end > 0:
-        start = max(0, end - BLOCK)
+        start = max(0, end - BLOCK_BYTES)
         position = os.pread(file, end - start, start).rfind(b"\n")
         if position >= 0:
             return start + position + 1

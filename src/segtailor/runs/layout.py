@@ -1,4 +1,4 @@
-"""The only place that knows the file names of a run directory."""
+"""The files of a run directory: their names, the JSON documents among them, and which files belong to a run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from segtailor.core.codec import Json, canonical, read_json
 from segtailor.core.errors import RunProblem
 
-LOOK = 2**16  # bytes of a file that tell whose it is
+HEAD_BYTES = 2**16  # read from the beginning of a file to recognise it
 FINGERPRINT = re.compile(r"[0-9a-f]{8,64}")
 
 
@@ -111,54 +112,83 @@ class Layout:
         self._check(fingerprint)
         return self.architectures / f"{fingerprint}.plan.json"
 
-    def refuse_links(self, *places: Path) -> None:
-        """Raise where something of the run (or only these places) is a symbolic link: a run writes inside itself alone.
+    def refuse_links(self, *paths: Path) -> None:
+        """Raise `RunProblem` if a file of the run, or one of `paths`, is a symbolic link: nothing outside may change.
 
-        The run directory itself may be one: its user named it.
+        The run directory itself may be a link, because the user named it.
         """
-        for place in places or self._ours():
-            link = next(_links(place), None)
+        for path in paths or self._all_paths():
+            link = next(_links(path), None)
             if link is not None:
                 raise RunProblem(
                     f"{link} is a symbolic link, and a run writes nothing outside its own folder. Put what it leads to "
                     "in its place, or remove it."
                 )
 
-    def _ours(self) -> list[Path]:
-        return [getattr(self, name) for name, kind in vars(Layout).items() if isinstance(kind, property)]
-
-    def _check(self, fingerprint: object) -> None:
-        """Refuse what is no fingerprint: it comes from files, and becomes the name of one."""
-        if not isinstance(fingerprint, str) or not FINGERPRINT.fullmatch(fingerprint):
-            raise RunProblem(
-                f"the run {self.root} calls an architecture {str(fingerprint)[:100]!r}, which is no fingerprint. Its "
-                "files are damaged or were tampered with; start again in another folder."
-            )
-
     def foreign(self) -> list[str]:
-        """Name what lies in a folder without a recipe although no run left it there; hidden files do not count.
+        """Name the files in a folder without a recipe that no run wrote; hidden files are ignored.
 
-        A run that failed before its first step ended leaves lock, journal and environment. Anything else, also under a
-        name that a run would use, belongs to somebody.
+        A run that failed before the end of its first step leaves lock, journal and environment. Every other file is
+        foreign, even if its name is one that a run uses.
         """
         if not self.root.is_dir():
             return []
-        left = {self.lock: _is_lock, self.journal: _is_journal, self.environment: _is_environment}
+        leftovers = {self.lock: _is_lock, self.journal: _is_journal, self.environment: _is_environment}
         return sorted(
             path.name
             for path in self.root.iterdir()
-            if not path.name.startswith(".") and not (path in left and left[path](path))
+            if not path.name.startswith(".") and not (path in leftovers and leftovers[path](path))
         )
 
-    def take_back(self) -> None:
-        """Remove what a run made in a folder that held nothing, all but what it leaves (see `foreign`)."""
-        for path in self._ours():
+    def remove_failed_start(self) -> None:
+        """Remove the files of a run that failed at its start, except lock, journal and environment."""
+        for path in self._all_paths():
             if path in (self.root, self.lock, self.journal, self.environment) or path.is_symlink():
                 continue
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+
+    def _all_paths(self) -> list[Path]:
+        return [getattr(self, name) for name, kind in vars(Layout).items() if isinstance(kind, property)]
+
+    def _check(self, fingerprint: object) -> None:
+        """Refuse text that is no fingerprint: it is read from files and becomes a file name."""
+        if not isinstance(fingerprint, str) or not FINGERPRINT.fullmatch(fingerprint):
+            raise RunProblem(
+                f"the run {self.root} calls an architecture {str(fingerprint)[:100]!r}, which is no fingerprint. Its "
+                "files are damaged or were tampered with; start again in another folder."
+            )
+
+
+def read_recipe(folder: Path) -> dict[str, Json]:
+    """Return the recipe of a run."""
+    return _read_object(Layout(folder).recipe, what="recipe")
+
+
+def read_result(folder: Path) -> dict[str, Json] | None:
+    """Return the result of a finished run, None for one that is not finished."""
+    path = Layout(folder).result
+    return _read_object(path, what="result") if path.exists() else None
+
+
+def read_environment(folder: Path) -> dict[str, Json]:
+    """Return the environment of the first session of a run."""
+    return _read_object(Layout(folder).environment, what="environment")
+
+
+def _read_object(path: Path, *, what: str) -> dict[str, Json]:
+    data = read_json(path, what=what, error=RunProblem)
+    if not isinstance(data, dict):
+        raise RunProblem(f"{what} {path} is no JSON object; restore the file or start in another folder.")
+    try:
+        canonical(data)
+    except ValueError:
+        raise RunProblem(
+            f"{what} {path} holds numbers that are not finite; restore the file or start in another folder."
+        ) from None
+    return data
 
 
 def _is_lock(path: Path) -> bool:
@@ -176,27 +206,27 @@ def _is_environment(path: Path) -> bool:
 
 
 def _beginning(path: Path) -> bytes | None:
-    """Return how a file begins, nothing for what is no file."""
+    """Return the first bytes of a regular file, None for anything else."""
     if path.is_symlink() or not path.is_file():
         return None
     with path.open("rb") as stream:
-        return stream.read(LOOK)
+        return stream.read(HEAD_BYTES)
 
 
 def _fields(text: bytes) -> set[str]:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return set()
-    return set(found) if isinstance(found, dict) else set()
+    return set(document) if isinstance(document, dict) else set()
 
 
-def _links(place: Path) -> Iterator[Path]:
-    """Yield the symbolic links at and below a place, none of which is followed."""
-    if place.is_symlink():
-        yield place
-    elif place.is_dir():
-        for folder, folders, files in os.walk(place):
+def _links(path: Path) -> Iterator[Path]:
+    """Yield the symbolic links at and below a path; links are not followed."""
+    if path.is_symlink():
+        yield path
+    elif path.is_dir():
+        for folder, folders, files in os.walk(path):
             for name in sorted([*folders, *files]):
                 if (Path(folder) / name).is_symlink():
                     yield Path(folder) / name

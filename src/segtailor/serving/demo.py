@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem
-from segtailor.core.figures import KIND_FACTS
+from segtailor.core.task import KIND_FACTS
 from segtailor.data.files import decode_image, image_size
 from segtailor.predicting.labelling import Predictor, described, label
 from segtailor.predicting.painting import Look, paint, png

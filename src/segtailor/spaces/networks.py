@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from segtailor.core.codec import read_json, short, to_json
 from segtailor.core.errors import InvalidArchitecture, Unsupported, unknown
-from segtailor.core.plan import MAIN, Count, Plan, Shape
+from segtailor.core.plan import MAIN, Count, Plan, Shape, receptive_field
 from segtailor.core.plan import count as count_plan
-from segtailor.core.receptive import receptive_field
-from segtailor.core.shipped import DESCRIPTION, bundle_place, is_shipped, shipped
+from segtailor.core.shipped import DESCRIPTION, bundle_folder, is_shipped, shipped
 from segtailor.core.space import (
     Architecture,
     family,
@@ -53,7 +52,7 @@ def resolve(source: str | Path | Architecture) -> Architecture:
 
 def shipped_record(name: str) -> dict[str, Any]:
     """Return the description of shipped weights: architecture, task, provenance, numbers."""
-    record: dict[str, Any] = read_json(bundle_place(name) / DESCRIPTION, what="bundle")
+    record: dict[str, Any] = read_json(bundle_folder(name) / DESCRIPTION, what="bundle")
     return record
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from random import Random
 
 from segtailor.core.errors import InvalidArchitecture, MissingCost
-from segtailor.core.sampling import mutate, sample_picks
 from segtailor.core.space import Architecture, Picks, fingerprint_of
 from segtailor.core.strategy import Candidate, Problem, SearchProblem
+from segtailor.core.variation import mutate, sample_picks
 
 MAX_DRAWS = 256  # per candidate, before the space counts as exhausted
 

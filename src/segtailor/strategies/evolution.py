@@ -12,9 +12,9 @@ from random import Random
 from segtailor.core.codec import Json
 from segtailor.core.job import Job
 from segtailor.core.registry import STRATEGIES
-from segtailor.core.sampling import crossover, mutate, neighbours
 from segtailor.core.space import Picks
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem
+from segtailor.core.variation import crossover, mutate, neighbours
 from segtailor.strategies.candidates import ArchitecturePrices, Draws
 from segtailor.strategies.front import survivors
 from segtailor.strategies.trial_strategy import Halving, all_failed, check_at_least, check_trials

@@ -13,11 +13,11 @@ from typing import Any
 
 from segtailor.core.codec import Json
 from segtailor.core.errors import InvalidArchitecture, MissingCost, Unsupported
-from segtailor.core.growth import Coordinates, Direction, Growth, growth_of
 from segtailor.core.job import Job
 from segtailor.core.registry import STRATEGIES
 from segtailor.core.space import fingerprint_of, parse_architecture
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem
+from segtailor.core.variation import Coordinates, Direction, Growth, growth_of
 from segtailor.strategies.candidates import ArchitecturePrices
 from segtailor.strategies.trial_strategy import Halving, all_failed, check_at_least, check_trials
 from segtailor.strategies.trials import TrialSearch

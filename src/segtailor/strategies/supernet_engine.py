@@ -28,9 +28,8 @@ from segtailor.strategies.roles import Roles, mixed_seed
 from segtailor.strategies.steering import Steering
 from segtailor.tasks import kind_of
 from segtailor.training import device as devices
-from segtailor.training.captured import CapturedStep
-from segtailor.training.guard import Guard
-from segtailor.training.optimiser import make_optimiser, set_rate, update
+from segtailor.training.device import CapturedStep
+from segtailor.training.optimiser import NonFiniteGuard, make_optimiser, set_rate, update
 
 MIN_COST = 1e-6  # keeps the logarithm finite for a network that computes nothing (AutoRTNet)
 
@@ -82,7 +81,7 @@ class SupernetEngine:
             align_corners=supernet.align_corners,
         )
         self.optimiser: Optimizer = make_optimiser(self.module, settings.fit)
-        self.guard = Guard(self.module, device, scaled=False)
+        self.guard = NonFiniteGuard(self.module, device, scaled=False)
         self.steering = Steering(device)
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
@@ -90,8 +89,8 @@ class SupernetEngine:
         self._steps: dict[Hashable, CapturedStep] = {}
         self._pool = devices.memory_pool(device) if settings.record else None
         if settings.record:
-            devices.let_record(self.optimiser)
-            devices.let_record(self.roles.optimiser)
+            devices.allow_recording(self.optimiser)
+            devices.allow_recording(self.roles.optimiser)
         with torch.no_grad():
             first = self._cost(self.roles.probabilities(self.roles.names[0]))
             self.reference = first.clamp(min=MIN_COST)
@@ -243,12 +242,12 @@ class SupernetEngine:
         optimiser_state, guard_state = self.optimiser.state, self.guard.state()
         self.optimiser = make_optimiser(self.module, self.settings.fit)
         if self.settings.record:
-            devices.let_record(self.optimiser)
+            devices.allow_recording(self.optimiser)
         for group in self.optimiser.param_groups:
             for parameter in group["params"]:
                 if parameter in optimiser_state:
                     self.optimiser.state[parameter] = optimiser_state[parameter]
-        self.guard = Guard(self.module, self.device, scaled=False)
+        self.guard = NonFiniteGuard(self.module, self.device, scaled=False)
         self.guard.load(guard_state)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
         self._forget_recordings()

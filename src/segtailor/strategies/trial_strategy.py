@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from segtailor.core.cost import Objective
 from segtailor.core.errors import Unsupported
-from segtailor.core.objective import Objective
 from segtailor.core.strategy import AskTell, Judged, Problem, SearchProblem, Work
 from segtailor.strategies.candidates import ArchitecturePrices
 

@@ -34,8 +34,7 @@ from segtailor.strategies.gradient_settings import (
     Temperature,
 )
 from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 GAMMAS = {"a": 0.01, "b": 0.001, "c": 0.1}  # cost weights of section 4.2; c is for CamVid
 

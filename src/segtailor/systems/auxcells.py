@@ -32,8 +32,7 @@ from segtailor.strategies import Controller
 from segtailor.strategies.evaluators.staged import STAGE1, STAGE2, EarlyStop, StagedEvaluator
 from segtailor.systems.system import SMALL_DATA, SMALL_IMAGE, Scale, System
 from segtailor.tasks.loss_settings import LossSettings
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import EncoderSettings, FitSettings
+from segtailor.training.settings import EncoderSettings, FitSettings, Schedule
 
 SYNTHETIC_ENCODER = "mobilenet_v2"  # of the small scale on synthetic scenes: it needs no package with weights
 

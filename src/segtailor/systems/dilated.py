@@ -15,8 +15,7 @@ from segtailor.spaces.dilated_residual import DilatedResidual
 from segtailor.strategies import Evolution
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 SMALL_CROP = (128, 256)  # at most: a candidate then trains in seconds on one core
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from segtailor.core.objective import Power
+from segtailor.core.cost import Power
 from segtailor.costs.analytic import Macs
 from segtailor.costs.latency import PackLatency
 from segtailor.data.augment import Augment
@@ -36,8 +36,7 @@ from segtailor.strategies.gradient_settings import (
 )
 from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
 from segtailor.tasks.loss_settings import LossSettings
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 FASTEST_FPS, SLOWEST_FPS = 175.0, 155.0  # images per second that the release steers between
 TARGET_MS = 8.3  # of the score that chooses branches

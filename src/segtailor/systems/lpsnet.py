@@ -16,8 +16,7 @@ from segtailor.spaces.scalable_path import ScalablePath
 from segtailor.strategies import Expansion
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 PAPER = SearchRecipe(
     name="lpsnet",

@@ -29,8 +29,7 @@ from segtailor.strategies.gradient_settings import (
     Temperature,
 )
 from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 PAPER_STRATEGY = Gradient(
     fit=FitSettings(

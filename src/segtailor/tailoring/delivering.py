@@ -25,7 +25,7 @@ from segtailor.spaces.networks import expand
 from segtailor.tailoring.context import OWN, Context
 from segtailor.targets.contract import check_contract
 from segtailor.targets.timing import Measurement
-from segtailor.training.evaluate import Pictures, score_predictions
+from segtailor.training.evaluate import LabelledImages, score_predictions
 from segtailor.verbs.bench import bench
 
 TRIES = 6  # measurements of the final network, if there is time: a busy moment is no reason to miss a budget,
@@ -100,7 +100,7 @@ def trivial_miou(data: str, cache: Path) -> float:
 class Every(NamedTuple):
     """Every n-th of some pictures."""
 
-    pictures: Pictures
+    pictures: LabelledImages
     step: int
 
     @property

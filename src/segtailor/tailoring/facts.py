@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segtailor.core.errors import DataProblem
-from segtailor.core.figures import needs_classes
+from segtailor.core.task import needs_classes
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.dataset import Dataset
 from segtailor.data.doctor import Diagnosis, check

@@ -15,9 +15,9 @@ from segtailor.core.atomic import write_json
 from segtailor.core.errors import UserError
 from segtailor.core.plan import Shape
 from segtailor.core.registry import SPACES
-from segtailor.core.sampling import sample
 from segtailor.core.space import Architecture, architecture_document, family_of, fingerprint_of
 from segtailor.core.target import parse_target
+from segtailor.core.variation import sample
 from segtailor.costs import LatencyTable, Macs
 from segtailor.costs.pack import Use, read_pack
 from segtailor.costs.trust import Seen, recheck, scaled

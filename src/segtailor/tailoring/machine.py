@@ -8,8 +8,8 @@ from functools import cached_property
 from random import Random
 
 from segtailor.core.registry import SPACES
-from segtailor.core.sampling import sample
 from segtailor.core.space import Architecture
+from segtailor.core.variation import sample
 from segtailor.data.locate import locate
 from segtailor.recipes.search import SearchRecipe
 from segtailor.runs import Context

@@ -12,8 +12,8 @@ from statistics import mean
 from typing import Any
 
 from segtailor.core.registry import SPACES
-from segtailor.core.sampling import sample
 from segtailor.core.space import Architecture, family_of
+from segtailor.core.variation import sample
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle

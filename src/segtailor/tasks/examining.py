@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from segtailor.core.figures import KIND_FACTS
-from segtailor.core.task import Task
+from segtailor.core.task import KIND_FACTS, Task
 from segtailor.tasks.kind import Meter, kind_of
 from segtailor.tasks.looks import Look
 

@@ -9,7 +9,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from segtailor.core.plan import OpCall, Shape, count
-from segtailor.core.sampling import sample
 from segtailor.core.space import (
     Architecture,
     SearchSpace,
@@ -17,6 +16,7 @@ from segtailor.core.space import (
     fingerprint_of,
     parse_architecture,
 )
+from segtailor.core.variation import sample
 from segtailor.nets.network import Network
 from segtailor.testing.operators import count_params, expect
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.sampling import sample
 from segtailor.core.space import Architecture, SearchSpace
+from segtailor.core.variation import sample
 from segtailor.nets.network import Network
 from segtailor.nets.relax import one_hot_weights
 from segtailor.nets.supernet import Relaxable, Supernet

@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Training: one fit, its steps, distillation, evaluation."""

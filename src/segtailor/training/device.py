@@ -1,10 +1,15 @@
-"""Devices: which one, number formats, seeds, determinism. Beside `targets/` the only place that names CUDA."""
+"""Devices: which one to use, number formats, seeds, determinism, and steps that are recorded as CUDA graphs.
+
+Apart from `targets/` this is the only module that names CUDA. Launching thousands of small kernels takes longer than
+computing them, so a step that is recorded once and replayed is launched as one. Its tensors must stay where they are:
+inputs are copied into the recorded ones, and all state is changed in place.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, TypeAlias
 
@@ -18,7 +23,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def pick_device(name: str | None = None) -> torch.device:
-    """Return the named device, or the best one present; a device that is not there raises `Unsupported`.
+    """Return the named device, or an accelerator if there is one; a missing device raises `Unsupported`.
 
     Of several processes on one machine, started by `torchrun`, each gets its own accelerator.
     """
@@ -62,7 +67,7 @@ def seed_everything(seed: int) -> None:
 
 
 def make_deterministic(*, on: bool) -> None:
-    """Ask for repeatable kernels where the device has them (slower); a CPU with fixed threads repeats anyway."""
+    """Use deterministic kernels where the device has them (slower); a CPU with a fixed number of threads needs none."""
     torch.backends.cudnn.deterministic = on
     torch.backends.cudnn.benchmark = not on
     torch.use_deterministic_algorithms(on, warn_only=True)
@@ -84,7 +89,7 @@ def restore_rng(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 def release_memory(device: torch.device) -> None:
-    """Give back what a failure for lack of memory left behind, and cached blocks, so that smaller ones fit."""
+    """Free what a failure for lack of memory left behind, and cached blocks, so that smaller batches fit."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -101,8 +106,8 @@ def can_record(device: torch.device) -> bool:
 
 
 @contextmanager
-def aside(device: torch.device) -> Iterator[None]:
-    """Run on a stream beside the usual one, as work must that is recorded later."""
+def on_side_stream(device: torch.device) -> Iterator[None]:
+    """Run on a side stream, which CUDA requires for warm-up steps before a recording."""
     if not can_record(device):
         yield
         return
@@ -116,12 +121,12 @@ def aside(device: torch.device) -> Iterator[None]:
 
 
 def memory_pool(device: torch.device) -> object:
-    """Return what recorded steps share their memory by; None where nothing is recorded."""
+    """Return a handle by which recorded steps share memory; None where nothing is recorded."""
     return torch.cuda.graph_pool_handle() if can_record(device) else None
 
 
 def record(function: Callable[[], None], device: torch.device, *, pool: object = None) -> Callable[[], None]:
-    """Record what a function does on a device, without doing it; return what does it."""
+    """Record the work of a function on a device without running it; return a function that replays it."""
     torch.cuda.synchronize(device)
     graph = torch.cuda.CUDAGraph()
     failure: Exception | None = None
@@ -135,14 +140,72 @@ def record(function: Callable[[], None], device: torch.device, *, pool: object =
     except Exception:
         if failure is None:
             raise
-        raise failure from None  # not what ending a broken recording may say besides
+        raise failure from None  # and not the error of ending a broken recording
     finally:
-        del failure  # it knows this frame, and both would keep what was computed until they are collected
+        del failure  # it refers to this frame: the cycle would keep tensors until garbage is collected
     return graph.replay
 
 
-def let_record(optimiser: torch.optim.Optimizer) -> None:
-    """Allow an optimiser to be part of a recorded step: one that counts its steps must do so on the device."""
+def allow_recording(optimiser: torch.optim.Optimizer) -> None:
+    """Allow an optimiser in a recorded step: one that counts steps then does so on the device."""
     for group in optimiser.param_groups:
         if "capturable" in group:
             group["capturable"] = True
+
+
+class CapturedStep:
+    """Wraps a function of named tensors that returns nothing and never waits for the device.
+
+    The first `warmup` calls run normally, so that kernels are chosen and caches filled. The next call records and
+    replays, and later ones replay: every call does exactly one step. With `record` False, or where the device cannot
+    record, every call runs normally. Steps that never run at the same time and only change tensors in place may share
+    the memory of a `pool`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., None],
+        device: torch.device,
+        *,
+        warmup: int = 3,
+        record: bool = True,
+        pool: object = None,
+    ) -> None:
+        self.function, self.device, self._pool = function, device, pool
+        self._warmup_left = warmup
+        self._records = record and can_record(device)
+        self._inputs: dict[str, Tensor] = {}
+        self._replay: Callable[[], None] | None = None
+
+    @property
+    def recorded(self) -> bool:
+        """Whether calls are replays now."""
+        return self._replay is not None
+
+    def __call__(self, **tensors: Tensor) -> None:
+        """Do one step with these values."""
+        if not self._records:
+            self.function(**tensors)
+            return
+        self._copy_inputs(tensors)
+        if self._warmup_left > 0:
+            self._warmup_left -= 1
+            with on_side_stream(self.device):
+                self.function(**self._inputs)
+            return
+        if self._replay is None:
+            self._replay = record(lambda: self.function(**self._inputs), self.device, pool=self._pool)
+        self._replay()
+
+    def _copy_inputs(self, tensors: Mapping[str, Tensor]) -> None:
+        if not self._inputs:
+            self._inputs = {name: value.clone() for name, value in tensors.items()}
+            return
+        for name, value in tensors.items():
+            recorded = self._inputs.get(name)
+            if recorded is None or recorded.shape != value.shape:
+                raise Unsupported(
+                    f"a recorded step takes '{name}' in one shape only; {tuple(value.shape)} is another than before. "
+                    "Do not record where batches change their size."
+                )
+            recorded.copy_(value, non_blocking=True)

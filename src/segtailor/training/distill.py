@@ -1,4 +1,4 @@
-"""Learning from a teacher's logits: Kullback-Leibler divergence or squared error."""
+"""Distillation: the loss between the logits of a student and those of its teacher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from segtailor.tasks.enlarging import enlarge
 
 @dataclass(frozen=True, kw_only=True)
 class DistillSettings:
-    """How a student follows its teacher, added to the loss with `weight`.
+    """The distillation loss, which is added to the loss of the task with `weight`.
 
     `kl` is KL(teacher, student) over classes, averaged over pixels; with `mean_over_classes` also over classes, the
     form of FasterSeg. `l2` is the mean squared error of the logits, the form of auxiliary cells (weight 0.3).
@@ -42,15 +42,17 @@ def distillation(
             "distil from a teacher of the same task."
         )
     size = (int(teacher.shape[2]), int(teacher.shape[3]))
-    own = enlarge(student.float(), size, align_corners=align_corners)
+    resized = enlarge(student.float(), size, align_corners=align_corners)
     target = teacher.detach().float()
     if settings.kind == "l2":
-        return settings.weight * F.mse_loss(own, target)
-    soft = settings.temperature
+        return settings.weight * F.mse_loss(resized, target)
+    temperature = settings.temperature
     divergence = F.kl_div(
-        (own / soft).log_softmax(1), (target / soft).log_softmax(1), reduction="sum", log_target=True
+        (resized / temperature).log_softmax(1),
+        (target / temperature).log_softmax(1),
+        reduction="sum",
+        log_target=True,
     )
     pixels = target.numel() if settings.mean_over_classes else target.numel() / target.shape[1]
-    return (
-        settings.weight * soft**2 * divergence / pixels
-    )  # soft**2 keeps the size of gradients (Hinton 2015)
+    # The factor keeps the size of the gradients independent of the temperature (Hinton et al., 2015).
+    return settings.weight * temperature**2 * divergence / pixels

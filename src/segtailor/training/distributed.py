@@ -1,4 +1,4 @@
-"""Several processes, one run: `torchrun` starts them, each takes its share of every batch."""
+"""Training in several processes that `torchrun` starts: each takes its share of every batch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from segtailor.training.device import collective_backend
 
 
 class World(NamedTuple):
-    """This process among all."""
+    """The rank of this process and the number of processes."""
 
     rank: int
     size: int
 
 
 def world() -> World:
-    """Return this process's place; alone unless processes were joined."""
+    """Return rank and number of processes; (0, 1) unless processes were joined."""
     if dist.is_available() and dist.is_initialized():
         return World(dist.get_rank(), dist.get_world_size())
     return World(0, 1)
@@ -35,20 +35,20 @@ def join(device: torch.device) -> World:
 
 
 def leave() -> None:
-    """Part from the other processes."""
+    """Leave the group of processes."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
 
-def add_up(value: Tensor) -> Tensor:
+def sum_over_processes(value: Tensor) -> Tensor:
     """Return the sum over all processes."""
     if world().size > 1:
         dist.all_reduce(value)
     return value
 
 
-def from_first(value: int, device: torch.device) -> int:
-    """Return the value that the first process has."""
+def broadcast_from_first(value: int, device: torch.device) -> int:
+    """Return the value of the first process on all of them."""
     if world().size == 1:
         return value
     shared = torch.tensor(value, device=device)
@@ -57,19 +57,19 @@ def from_first(value: int, device: torch.device) -> int:
 
 
 def any_process(flag: bool, device: torch.device) -> bool:
-    """Return whether any process says so, e.g. that it was asked to stop."""
-    return bool(add_up(torch.tensor(int(flag), device=device)))
+    """Return whether the flag is set in any process, e.g. that it was asked to stop."""
+    return bool(sum_over_processes(torch.tensor(int(flag), device=device)))
 
 
 def share_buffers(network: nn.Module) -> None:
-    """Give every process the statistics of the first one, so that all validate the same network."""
+    """Copy the statistics of norms of the first process to all, so that they validate the same network."""
     if world().size > 1:
         for buffer in network.buffers():
             dist.broadcast(buffer, 0)
 
 
-def with_shared_norms(network: nn.Module, device: torch.device) -> nn.Module:
-    """Let batch norms see the batches of all processes."""
+def convert_to_sync_norms(network: nn.Module, device: torch.device) -> nn.Module:
+    """Let batch norms compute their statistics over the batches of all processes."""
     if world().size > 1 and device.type == "cpu":
         raise Unsupported("sync_bn needs an accelerator: torch has no such norm for CPUs. Turn sync_bn off.")
     if world().size == 1:

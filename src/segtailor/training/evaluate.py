@@ -1,4 +1,4 @@
-"""Full-resolution evaluation: whole images at their own size, scored by the meter of the task's kind."""
+"""Evaluation at full resolution: whole images at their own size, scored by the meter of the task."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from segtailor.data.batches import free_memory
 from segtailor.data.dataset import Pair
 from segtailor.nets.inference import inference, normalise, predict
 from segtailor.tasks import Scores, kind_of
-from segtailor.training.distributed import add_up, share_buffers, world
+from segtailor.training.distributed import share_buffers, sum_over_processes, world
 from segtailor.training.threads import chosen_threads
 
 
-class Pictures(Protocol):
+class LabelledImages(Protocol):
     """Decoded samples of any sizes (`data.cache.Pixels`)."""
 
     @property
@@ -36,20 +36,20 @@ class Pictures(Protocol):
 
 def evaluate(
     network: nn.Module,
-    pictures: Pictures,
+    samples: LabelledImages,
     *,
     task: Task,
     preprocessing: Preprocessing,
     device: torch.device,
     batch: int = 8,
 ) -> Scores:
-    """Score the main output on every picture; pictures of one size share a batch, processes share the pictures."""
+    """Score the main output on every image; images of one size share a batch, and processes share the images."""
     if batch < 1:
         raise UserError(f"batch: {batch} is too small; give 1 or more images at a time.")
-    if len(pictures):
-        most, pixels = min(batch, len(pictures)), int(pictures.sizes.prod(axis=1).max())
+    if len(samples):
+        most, pixels = min(batch, len(samples)), int(samples.sizes.prod(axis=1).max())
         check_memory(
-            4 * most * pixels * (3 + task.outputs),  # the images and their scores, in single precision
+            4 * most * pixels * (3 + task.outputs),  # bytes: the images and their scores in single precision
             what=f"scoring {most} images of {pixels:,} pixels at once",
             remedy="Choose a smaller batch (--batch).",
             free=free_memory(device),
@@ -57,31 +57,33 @@ def evaluate(
     meter = kind_of(task).meter(task, device)
     share_buffers(network)
     with inference(network), chosen_threads(device):
-        for indices in same_size(pictures.sizes, batch=batch, part=world()):
-            pairs = [pictures.pair(index) for index in indices]
+        for indices in group_by_size(samples.sizes, batch=batch, part=world()):
+            pairs = [samples.pair(index) for index in indices]
             images = normalise(np.stack([pair.image for pair in pairs]), preprocessing, device)
             labels = torch.from_numpy(np.stack([pair.labels for pair in pairs])).to(device)
             meter.add(predict(network, images, task), labels)
-    meter.merge(add_up)
-    meter.images = len(pictures)
+    meter.merge(sum_over_processes)
+    meter.images = len(samples)
     return meter.scores()
 
 
 def score_predictions(
-    predict: Callable[[NDArray[np.uint8]], NDArray[Any]], pictures: Pictures, *, task: Task
+    predict: Callable[[NDArray[np.uint8]], NDArray[Any]], samples: LabelledImages, *, task: Task
 ) -> Scores:
-    """Score any function from pixels to predictions of the same size, one picture at a time."""
+    """Score any function from pixels to predictions of the same size, one image at a time."""
     meter = kind_of(task).meter(task, torch.device("cpu"))
-    for index in range(len(pictures)):
-        image, labels = pictures.pair(index)
-        found = torch.from_numpy(np.array(predict(image)))
-        meter.add(found[None], torch.from_numpy(np.array(labels))[None])
-    meter.images = len(pictures)
+    for index in range(len(samples)):
+        image, labels = samples.pair(index)
+        prediction = torch.from_numpy(np.array(predict(image)))
+        meter.add(prediction[None], torch.from_numpy(np.array(labels))[None])
+    meter.images = len(samples)
     return meter.scores()
 
 
-def same_size(sizes: NDArray[np.int64], *, batch: int, part: tuple[int, int] = (0, 1)) -> Iterator[list[int]]:
-    """Yield indices of pictures of equal size, at most `batch` at a time: every n-th group of them for a process."""
+def group_by_size(
+    sizes: NDArray[np.int64], *, batch: int, part: tuple[int, int] = (0, 1)
+) -> Iterator[list[int]]:
+    """Yield indices of images of equal size, at most `batch` at a time; of several processes each gets its share."""
     rank, processes = part
     groups: dict[tuple[int, int], list[int]] = {}
     for index, (height, width) in enumerate(sizes):

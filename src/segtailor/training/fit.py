@@ -1,4 +1,7 @@
-"""Training as a job: one plain loop, resumable at every step, the same on one process and on many."""
+"""Training as a job: a plain loop over steps, resumable after each one, the same on one process and on many.
+
+The walk of one step: `Fit.steps` takes a batch, `Engine.step` runs the network, the loss and the update.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,27 @@ from torch import Tensor, nn
 
 from segtailor.core.codec import Json, from_json, to_json
 from segtailor.core.errors import Diverged, RunProblem, UserError
-from segtailor.core.figures import KIND_FACTS
 from segtailor.core.job import Step
 from segtailor.core.memory import check_memory
 from segtailor.core.plan import Plan
-from segtailor.core.task import Preprocessing, Task
+from segtailor.core.task import KIND_FACTS, Preprocessing, Task
 from segtailor.data.batches import BATCH_PIXEL_BYTES, Batch
 from segtailor.nets.inference import aligns_corners
+from segtailor.ops import Sum
 from segtailor.tasks import Scores, kind_of
 from segtailor.training import device as devices
-from segtailor.training.distributed import from_first, with_shared_norms, world
-from segtailor.training.dropping import drop_in_training
+from segtailor.training.distributed import broadcast_from_first, convert_to_sync_norms, world
 from segtailor.training.engine import Engine
-from segtailor.training.evaluate import Pictures, evaluate
+from segtailor.training.evaluate import LabelledImages, evaluate
 from segtailor.training.optimiser import load_optimiser, optimiser_state
 from segtailor.training.pace import Allowance, Pace
 from segtailor.training.settings import FitSettings
 from segtailor.training.state import read_state, write_state
 from segtailor.training.threads import Threads, chosen_threads
 
-SETTLED_STEPS, SETTLED_SHARE = (
-    20,
-    0.2,
-)  # steps, or share of the time: before, the first steps say little of others
-MUCH_FEWER = 0.9  # of the steps planned: then it is told
+# The time of a step is estimated after so many steps, or so large a share of the time: the first steps are slow.
+ESTIMATE_STEPS, ESTIMATE_SHARE = 20, 0.2
+FEWER_STEPS_SHARE = 0.9  # of the planned steps: the user is told when at most so many fit
 
 
 class BatchSource(Protocol):
@@ -48,14 +48,14 @@ class BatchSource(Protocol):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps after which every image was seen."""
+        """The number of steps in which every image occurs once."""
 
     def at(self, step: int) -> Batch:
         """Return this process's share of the batch of `step`."""
 
 
 class BatchFactory(Protocol):
-    """Makes the batches once the number of processes is known, e.g. `partial(Batches, images=..., ...)`."""
+    """Makes the batches when the number of processes is known, e.g. `partial(Batches, images=..., ...)`."""
 
     def __call__(self, *, batch: int, seed: int, rank: int, world: int) -> BatchSource:
         """Return the batches of process `rank` of `world`."""
@@ -73,7 +73,7 @@ class Fit:
     settings: FitSettings
     task: Task
     device: torch.device
-    validation: Pictures | None = None
+    validation: LabelledImages | None = None
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     teacher: nn.Module | None = None
 
@@ -86,7 +86,7 @@ class Fit:
         devices.make_deterministic(on=settings.deterministic)
         devices.seed_everything(settings.seed + world().rank)
         if settings.sync_bn:
-            self.network = with_shared_norms(self.network, self.device)
+            self.network = convert_to_sync_norms(self.network, self.device)
         devices.place(self.network, self.device, channels_last=settings.channels_last_on(self.device)).train()
         drop_in_training(self.network, depth=settings.stochastic_depth, channels=settings.dropout)
         if self.teacher is not None:
@@ -106,16 +106,16 @@ class Fit:
         self.engine = Engine(self.network, criterion, settings, device=self.device, teacher=self.teacher)
         self.total = settings.total(self.source.steps_per_epoch)
         self.allowance = Allowance(settings.seconds)
-        self._told_short = False
+        self._shortage_told = False
         self.done = 0
         self.scores: Scores | None = None
         self.best: dict[str, float] = {}
 
     def _check_memory(self) -> None:
-        """Refuse a batch that cannot fit: a backward pass keeps what every layer reads and what its norm reads.
+        """Refuse a batch that cannot fit: a backward pass keeps the inputs of every layer and of its norm.
 
-        An accelerator says when it is full, and the step goes on with parts of the batch. On a CPU the system would
-        swap, then end the process.
+        Only on a CPU, where the system would swap and then end the process. An accelerator reports when it is full,
+        and the step continues with parts of the batch.
         """
         plan, augment = getattr(self.network, "plan", None), getattr(self.source, "augment", None)
         if not isinstance(plan, Plan) or augment is None or self.device.type != "cpu":
@@ -124,9 +124,9 @@ class Fit:
         height, width = augment.crop
         values = sum(math.prod(plan.shape(node.name)) for node in plan.nodes)
         at_crop = values * height * width // (plan.image.height * plan.image.width)
-        number = 4 if self.settings.precision == "fp32" else 2
+        value_bytes = 4 if self.settings.precision == "fp32" else 2
         check_memory(
-            share * (2 * at_crop * number + height * width * BATCH_PIXEL_BYTES),
+            share * (2 * at_crop * value_bytes + height * width * BATCH_PIXEL_BYTES),
             what=f"training on {share} crops of {height}x{width} at a time",
             remedy="Choose a smaller batch (--batch) or smaller crops (--crop).",
         )
@@ -134,13 +134,13 @@ class Fit:
     def steps(self) -> Iterator[Step]:
         """Train, yielding a record about twice a second and after each validation, which asks for a checkpoint.
 
-        All processes yield at the same steps, so that whoever drives them may let them talk between two.
+        All processes yield after the same steps, so that the caller can exchange data between them.
         """
         with chosen_threads(self.device, fixed=self.settings.deterministic) as threads:
             yield from self._steps(threads)
 
     def _steps(self, threads: Threads) -> Iterator[Step]:
-        pace = Pace(self.done, agree=partial(from_first, device=self.device))
+        pace = Pace(self.done, agree=partial(broadcast_from_first, device=self.device))
         self.allowance.begin()
         messages: list[str] = []
         while self.done < self.total:
@@ -150,30 +150,32 @@ class Fit:
             due = self._validation_due()
             if due or messages or pace.due(self.done) or self.done == self.total:
                 record, seconds = self._progress(pace)
-                told = [
+                remarks = [
                     threads.observe(steps=self.done - pace.since, seconds=seconds),
                     self._shorten(),
                 ]
                 due = due or self._validation_due()
                 if due:
                     record = self._validated(record)
-                message = " ".join([*messages, *filter(None, told)]) or None
+                message = " ".join([*messages, *filter(None, remarks)]) or None
                 yield replace(record, total=self.total, message=message, checkpoint=due or bool(messages))
                 pace.rest(self.done, seconds=seconds)
                 messages = []
 
     def _shorten(self) -> str | None:
-        """Plan fewer steps where the machine is too slow for all of them; return what to tell the first time."""
+        """Plan fewer steps if the machine is too slow for all of them; return a message the first time."""
         if self.allowance.seconds is None:
             return None
-        if self.done < SETTLED_STEPS and self.allowance.spent < SETTLED_SHARE * self.allowance.seconds:
+        if self.done < ESTIMATE_STEPS and self.allowance.spent < ESTIMATE_SHARE * self.allowance.seconds:
             return None
         planned = self.settings.total(self.source.steps_per_epoch)
         least = min(self.settings.least_steps, planned)
-        self.total = from_first(self.allowance.total(self.done, planned, least=least), device=self.device)
-        if self._told_short or self.total > MUCH_FEWER * planned:
+        self.total = broadcast_from_first(
+            self.allowance.total(self.done, planned, least=least), device=self.device
+        )
+        if self._shortage_told or self.total > FEWER_STEPS_SHARE * planned:
             return None
-        self._told_short = True
+        self._shortage_told = True
         return f"slower than planned: about {self.total} instead of {planned} steps fit the time."
 
     @property
@@ -185,9 +187,9 @@ class Fit:
         )
 
     def validate(self) -> Scores:
-        """Score the validation pictures with the weights that `weights` would return now."""
+        """Score the validation images with the weights that `weights` would return now."""
         if self.validation is None:
-            raise UserError("no validation pictures were given; pass a validation split.")
+            raise UserError("no validation images were given; pass a validation split.")
         if self.engine.average is None:
             return self._evaluate(self.validation)
         with self.engine.average.applied():
@@ -244,8 +246,8 @@ class Fit:
                 f"the training state in {folder} belongs to another network or other settings ({problem}); "
                 "resume with the recipe it was started with."
             ) from None
-        kept = kind_of(self.task).scores_type
-        self.scores = from_json(kept, scores, what="validation scores") if scores else None
+        scores_type = kind_of(self.task).scores_type
+        self.scores = from_json(scores_type, scores, what="validation scores") if scores else None
         devices.restore_rng(groups["rng"], self.device)
 
     def result(self) -> Mapping[str, Json]:
@@ -273,7 +275,7 @@ class Fit:
             )
         speed = (self.done - pace.since) * self.settings.batch / seconds
         metrics = {"lr": self.rate, "images_per_s": speed, "skipped": float(skipped)}
-        if math.isfinite(loss):  # there is none while every step is skipped
+        if math.isfinite(loss):  # not where every step was skipped
             metrics["loss"] = loss
         step = Step(phase="train", done=self.done, total=self.total, metrics=metrics, best=dict(self.best))
         return step, seconds
@@ -285,9 +287,60 @@ class Fit:
             self.best = {headline: scores.quality, "step": self.done}
         return replace(record, metrics={**record.metrics, **scores.figures()}, best=dict(self.best))
 
-    def _evaluate(self, pictures: Pictures) -> Scores:
-        how = self.preprocessing
-        batch = self.settings.validate_batch
+    def _evaluate(self, images: LabelledImages) -> Scores:
         return evaluate(
-            self.network, pictures, task=self.task, preprocessing=how, device=self.device, batch=batch
+            self.network,
+            images,
+            task=self.task,
+            preprocessing=self.preprocessing,
+            device=self.device,
+            batch=self.settings.validate_batch,
         )
+
+
+def drop_in_training(network: nn.Module, *, depth: float, channels: float) -> None:
+    """Let a network leave out parts of its residual sums while it is trained, so that it relies on no single path.
+
+    Stochastic depth (Huang et al., ECCV 2016) leaves out what a residual block adds, for whole images: for the share
+    `depth` of them at the last block, linearly less at earlier ones. Dropout of channels (Tompson et al., CVPR 2015)
+    leaves out single feature maps, the share `channels`. The rest is scaled up, so that the expected sum is the same.
+    """
+    if not depth and not channels:
+        return
+    plan = getattr(network, "plan", None)
+    bodies = residual_bodies(plan) if isinstance(plan, Plan) else ()
+    if not bodies:
+        raise UserError(
+            "stochastic_depth and dropout leave out what residual sums add, and this network has no such sums; "
+            "leave them out."
+        )
+    for number, name in enumerate(bodies, start=1):
+        share = depth * number / len(bodies)
+        network.nodes[name].register_forward_hook(partial(_drop, depth=share, channels=channels))  # type: ignore[index, union-attr]
+
+
+def residual_bodies(plan: Plan) -> tuple[str, ...]:
+    """Return, in order, the nodes that a sum adds to a feature map from which they were computed."""
+    ancestors: dict[str, frozenset[str]] = {}
+    bodies = []
+    for node in plan.nodes:
+        ancestors[node.name] = frozenset(node.inputs).union(
+            *(ancestors.get(name, ()) for name in node.inputs)
+        )
+        if isinstance(plan.call(node.name).op, Sum):
+            bodies += [
+                name
+                for name in node.inputs
+                if any(other in ancestors.get(name, ()) for other in node.inputs if other != name)
+            ]
+    return tuple(bodies)
+
+
+def _drop(module: nn.Module, _: object, maps: Tensor, *, depth: float, channels: float) -> Tensor:
+    if not module.training:
+        return maps
+    for share, width in ((depth, 1), (channels, maps.shape[1])):
+        if share:
+            mask = torch.rand((len(maps), width, 1, 1), device=maps.device) >= share
+            maps = maps * (mask / (1 - share)).to(maps.dtype)
+    return maps

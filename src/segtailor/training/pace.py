@@ -1,5 +1,7 @@
-"""How often a long run tells how it is going (twice a second or so, the only moments that wait for a device), and
-how long it may take."""
+"""How often a long job reports its progress, and how long it may take.
+
+A report waits for the device, so there are only about two of them per second.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +9,36 @@ import math
 import time
 from collections.abc import Callable
 
-REPORT_SECONDS = 0.5
+REPORT_SECONDS = 0.5  # between two progress records
 
 
 class Pace:
-    """Says when the next progress record is due, in steps, so that asking waits for nothing.
+    """Decides when the next progress record is due. It counts steps, so that it need not wait for the device.
 
-    Several processes must `agree` on the number of steps, or they would not report together.
+    Several processes must `agree` on the number of steps, so that they report together.
     """
 
     def __init__(self, done: int = 0, *, agree: Callable[[int], int] = int) -> None:
         self.since = done
         self._agree = agree
-        self._started, self._pause = time.perf_counter(), 1
+        self._started, self._interval = time.perf_counter(), 1
 
     def due(self, done: int) -> bool:
-        """Tell whether enough steps were done since the last record."""
-        return done >= self.since + self._pause
+        """Tell whether a record is due after `done` steps."""
+        return done >= self.since + self._interval
 
     def seconds(self) -> float:
-        """Return how long the steps since the last record took, once the device has done them all."""
+        """Return how long the steps since the last record took; ask when the device has finished them."""
         return max(time.perf_counter() - self._started, 1e-9)
 
     def rest(self, done: int, *, seconds: float) -> None:
-        """Count anew, at the speed of the steps that took so long; what was done besides does not count."""
-        self._pause = self._agree(math.ceil(REPORT_SECONDS * (done - self.since) / seconds))
+        """Start again after a record; `seconds` is the time of the steps alone, without validation or saving."""
+        self._interval = self._agree(math.ceil(REPORT_SECONDS * (done - self.since) / seconds))
         self._started, self.since = time.perf_counter(), done
 
 
 class Allowance:
-    """The seconds that work may take over all its sessions; `spent` before this one were worked already."""
+    """The seconds that a job may take over all its sessions."""
 
     def __init__(self, seconds: float | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
@@ -45,11 +47,11 @@ class Allowance:
 
     @property
     def spent(self) -> float:
-        """Seconds worked so far."""
+        """Seconds of work so far, over all sessions."""
         return self._before + self._clock() - self._began
 
     def begin(self, spent: float | None = None) -> None:
-        """Start the clock of a session; `spent` replaces what was worked before it."""
+        """Start the clock of a session; `spent` is the time of earlier sessions, if it is known."""
         self._before = self.spent if spent is None else spent
         self._began = self._clock()
 
@@ -59,11 +61,11 @@ class Allowance:
         return self.seconds is not None and self.spent >= self.seconds
 
     def total(self, done: int, planned: int, *, least: int, share: float = 1.0) -> int:
-        """Return how many steps there shall be in all: fewer than planned where those would take too long.
+        """Return how many steps to do in all: fewer than planned if those would take too long.
 
-        At least `least`, whatever they take, and never fewer than were done. The steps so far say what the others
-        will take, all of them, so that a busy moment does not shorten what a quiet hour still allows. `share` of the
-        time that is left is for steps.
+        There are at least `least` steps, and never fewer than were done. The mean time of all steps so far predicts
+        the time of the others, so that a short disturbance changes little. `share` is the part of the remaining time
+        that steps may use.
         """
         if self.seconds is None:
             return planned

@@ -1,7 +1,10 @@
-"""Everything that decides how a network is trained, as one frozen value."""
+"""All settings of a training as one frozen value, with the learning-rate schedules."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -12,14 +15,57 @@ from segtailor.core.ranges import check_number, check_seed, check_whole
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.device import Precision
 from segtailor.training.distill import DistillSettings
-from segtailor.training.schedule import Schedule
 
 OptimiserKind: TypeAlias = Literal["sgd", "adam", "adamw"]
+ScheduleKind: TypeAlias = Literal["poly", "exponential", "cosine", "step", "constant"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A learning-rate schedule: its kind and parameters, after a linear warm-up of `warmup` steps."""
+
+    kind: ScheduleKind = "poly"
+    power: float = 0.9  # poly
+    reach: float = 1.0  # poly: share of the curve that the run covers; below 1 it ends before the rate is 0
+    gamma: float = 0.98  # exponential: per epoch; step: per milestone
+    milestones: tuple[float, ...] = (0.6, 0.85)  # step: shares of the run
+    final: float = 0.0  # cosine: the last factor
+    warmup: int = 0
+    warmup_start: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0:
+            raise UserError(
+                f"schedule.warmup: {self.warmup} is negative; give a number of steps, 0 for none."
+            )
+        if list(self.milestones) != sorted(self.milestones) or not all(0 < m < 1 for m in self.milestones):
+            raise UserError(
+                f"schedule.milestones: {self.milestones} must ascend between 0 and 1, e.g. (0.6, 0.85)."
+            )
+        if not 0 < self.reach <= 1:
+            raise UserError(f"schedule.reach: {self.reach} is no share of the curve; give 0 to 1, e.g. 0.75.")
+        if not self.gamma > 0:
+            raise UserError(f"schedule.gamma: {self.gamma} must be above 0.")
+
+    def factor(self, done: int, *, total: int, steps_per_epoch: int) -> float:
+        """Return the factor on the base rate for the step after `done` of `total` steps."""
+        if done < self.warmup:
+            return warm_up(done, steps=self.warmup, start=self.warmup_start)
+        after = done - self.warmup
+        progress = min(1.0, after / max(1, total - self.warmup))
+        factors = {
+            "poly": lambda: poly(self.reach * progress, power=self.power),
+            "exponential": lambda: exponential(after / steps_per_epoch, gamma=self.gamma),
+            "cosine": lambda: cosine(progress, final=self.final),
+            "step": lambda: step(progress, milestones=self.milestones, gamma=self.gamma),
+            "constant": lambda: 1.0,
+        }
+        return factors[self.kind]()
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSettings:
-    """An optimiser of its own for nodes whose names start with `start`; its rate follows the same schedule."""
+    """A separate optimiser for nodes whose names start with `start`; its rate follows the same schedule."""
 
     start: str = "encoder"
     optimiser: OptimiserKind = "sgd"
@@ -36,18 +82,18 @@ class EncoderSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FitSettings:
-    """How to train. `batch` is the global one: the same run on one process or many.
+    """How to train. `batch` is the number of images per step over all processes.
 
-    Give `epochs` or `steps` (which wins). `decay_norms` also decays norms and biases. `accumulate` splits a
-    process's share of the batch into that many parts. `validate_every` counts epochs, 0 validates only at the end.
-    `patience` is the number of non-finite steps in a row that stops the run. `encoder` gives a pre-trained part an
-    optimiser of its own, which is then also clipped apart; `freeze_norms` keeps the statistics of norms as they are.
-    `ema` averages weights with that decay, `ema_norms` also the statistics of norms (`training.averaging`).
-    `record` launches a whole forward and backward pass at once where the device can (CUDA graphs). `stochastic_depth`
-    is the share of images for which the last residual block adds nothing (earlier ones less, linearly), `dropout` that
-    of the channels which residual blocks do not add (`training.dropping`). `seconds` is how long the steps may take:
-    where the machine is slower than planned there are fewer of them, but no fewer than `least_steps`.
-    `deterministic` also keeps the number of threads, which otherwise follows from how busy the machine is.
+    `steps` overrides `epochs`. `decay_norms` also applies weight decay to norms and biases. `accumulate` splits a
+    process's share of the batch into that many parts. `validate_every` counts epochs; with 0 only the end is validated.
+    `patience` is the number of non-finite steps in a row that stops the run. `encoder` gives a pre-trained part a
+    separate optimiser, whose gradients are also clipped separately; `freeze_norms` does not update the statistics of
+    norms. `ema` averages weights with that decay, `ema_norms` also the statistics of norms (`Average`). `record`
+    launches forward and backward pass as one unit where the device can (CUDA graphs). `stochastic_depth` is the share
+    of images for which the last residual block is left out (earlier blocks linearly less), `dropout` the share of
+    channels that residual blocks leave out (`drop_in_training`). `seconds` is how long the steps may take: on a slow
+    machine there are fewer of them, but at least `least_steps`. `deterministic` also fixes the number of threads, which
+    otherwise depends on how busy the machine is.
     """
 
     epochs: int = 100
@@ -109,13 +155,38 @@ class FitSettings:
                 raise UserError(f"{name}: {share} is no share; give 0 or more, and less than 1.")
 
     def channels_last_on(self, device: torch.device) -> bool:
-        """Whether maps lie with channels last there.
+        """Whether feature maps have channels last on that device.
 
-        Not in half precision on a CPU: the weights' gradients of grouped convolutions with dilation are wrong then, up
-        to not finite (oneDNN in torch 2.13).
+        Not in half precision on a CPU: there the weight gradients of grouped convolutions with dilation are wrong, or
+        even not finite (oneDNN in torch 2.13).
         """
         return self.channels_last and (device.type != "cpu" or self.precision == "fp32")
 
     def total(self, steps_per_epoch: int) -> int:
         """Return the number of steps of the whole run."""
         return self.steps if self.steps is not None else self.epochs * steps_per_epoch
+
+
+def poly(progress: float, *, power: float = 0.9) -> float:
+    """Return `(1 - progress) ** power`."""
+    return math.pow(1 - progress, power)
+
+
+def exponential(epochs: float, *, gamma: float) -> float:
+    """Return `gamma ** epochs`, smoothly also within an epoch."""
+    return math.pow(gamma, epochs)
+
+
+def cosine(progress: float, *, final: float = 0.0) -> float:
+    """Return half a cosine from 1 down to `final`."""
+    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def step(progress: float, *, milestones: Sequence[float], gamma: float) -> float:
+    """Return `gamma` to the power of the number of milestones reached; milestones are ascending shares of the run."""
+    return math.pow(gamma, bisect_right(milestones, progress))
+
+
+def warm_up(done: int, *, steps: int, start: float = 0.0) -> float:
+    """Return a factor that grows linearly from `start` to 1 over `steps` steps, and stays 1."""
+    return 1.0 if done >= steps else start + (1 - start) * done / steps

@@ -1,4 +1,4 @@
-"""A training state on disk: one safetensors file and one JSON file, so that nothing is ever unpickled."""
+"""The state of a training on disk: one safetensors file and one JSON file, so that nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ def write_state(
 ) -> None:
     """Write groups of named tensors and the plain counters."""
     tensors = {
-        f"{group}/{name}": value.detach()
-        .cpu()
-        .contiguous()
-        .clone()  # a clone: shared memory cannot be stored
+        f"{group}/{name}": value.detach().cpu().contiguous().clone()  # safetensors refuses shared memory
         for group, members in groups.items()
         for name, value in members.items()
     }

@@ -1,9 +1,9 @@
-"""How many threads a training computes with: all where the machine is quiet, fewer where other programs use its cores.
+"""How many threads a training uses: all on an idle machine, fewer where other programs use the cores.
 
-Threads of one operation wait for each other. Where another program holds a core, each of the thousands of operations
-in a step waits for a turn of the scheduler: a step of a small network takes 4 s instead of 0.02 s on two cores, while
-one thread alone loses next to nothing. So the number is chosen by a short probe before the first step, and again
-when steps become slow. Results on another number of threads may differ in the last digits.
+The threads of one operation wait for each other. Where another program uses a core, each of the thousands of operations
+in a step waits for the scheduler: on two cores a step of a small network takes 4 s instead of 0.02 s, while a single
+thread is hardly slowed down. So a short probe chooses the number before the first step, and again when steps become
+slow. Results with another number of threads may differ in the last digits.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from statistics import median
 import torch
 from torch.nn.functional import conv2d
 
-PROBE_SECONDS = 0.1  # of each number of threads
-PROBE_STEPS = 3  # at least
-WORTH = 0.9  # more threads must take less than this share of the time that fewer take
-SLOW = 1.6  # times the usual step: then other numbers of threads are tried
-RECORDS = 3  # progress records that a judgement needs
-RETRY_SECONDS = 30.0  # until more threads are tried again; twice as long after each try that failed
+PROBE_SECONDS = 0.1  # per number of threads
+MIN_PROBE_STEPS = 3
+MAX_TIME_SHARE = 0.9  # more threads are chosen only if they take less than this share of the time of fewer
+SLOW_FACTOR = 1.6  # steps that take so many times the usual time cause a new probe
+RECORDS = 3  # progress records whose median counts
+RETRY_SECONDS = 30.0  # until more threads are tried again; doubled after each try that changed nothing
 
 
 def thread_counts(most: int) -> list[int]:
-    """Return the numbers of threads worth trying, the fewest first: 1, 2, 4, ... and `most`."""
+    """Return the numbers of threads to try, in ascending order: 1, 2, 4, ... and `most`."""
     counts = []
     count = 1
     while count < most:
@@ -34,33 +34,33 @@ def thread_counts(most: int) -> list[int]:
     return [*counts, most]
 
 
-def quickest_count(most: int, seconds_of: Callable[[int], float]) -> int:
-    """Return the number of threads with the shortest time; more threads must be clearly better to be taken."""
+def fastest_count(most: int, seconds_of: Callable[[int], float]) -> int:
+    """Return the number of threads with the shortest time; more threads must be clearly faster than fewer."""
     best, least = 1, float("inf")
     for count in thread_counts(most):
         seconds = seconds_of(count)
-        if seconds < WORTH * least:
+        if seconds < MAX_TIME_SHARE * least:
             best, least = count, seconds
     return best
 
 
 def probe(count: int) -> float:
-    """Return the mean seconds of a fixed piece of work with so many threads: a few small convolutions and gradients.
+    """Return the mean seconds of a fixed piece of work with `count` threads: small convolutions and their gradients.
 
-    The mean, not the fastest: waiting for a core that is taken is just what is looked for. No random numbers are
-    drawn, so that what is trained afterwards is the same.
+    It is the mean and not the minimum, because the time spent waiting for busy cores must count. No random numbers are
+    drawn, so that the training afterwards is the same.
     """
     torch.set_num_threads(count)
     _work()
     begin, steps = time.perf_counter(), 0
-    while steps < PROBE_STEPS or time.perf_counter() - begin < PROBE_SECONDS:
+    while steps < MIN_PROBE_STEPS or time.perf_counter() - begin < PROBE_SECONDS:
         _work()
         steps += 1
     return (time.perf_counter() - begin) / steps
 
 
 class Threads:
-    """The number of threads while something is computed step by step; `observe` may change it."""
+    """The number of threads during a training; `observe` may change it."""
 
     def __init__(
         self, most: int, *, probe: Callable[[int], float] = probe, clock: Callable[[], float] = time.monotonic
@@ -73,7 +73,7 @@ class Threads:
         self.count = self._choose()
 
     def observe(self, *, steps: int, seconds: float) -> str | None:
-        """Take note of how long some steps took; return what to tell if the number of threads changes."""
+        """Record how long some steps took; return a message if the number of threads changes."""
         if self.most == 1 or not steps:
             return None
         self._recent = [*self._recent[1 - RECORDS :], seconds / steps]
@@ -81,21 +81,23 @@ class Threads:
             return None
         now = median(self._recent)
         self._usual = min(self._usual, now)
-        slow = now > SLOW * self._usual
+        slow = now > SLOW_FACTOR * self._usual
         if not slow and (self.count == self.most or self._clock() < self._retry):
             return None
         before, after = self.count, self._choose()
         if after == before:
             self._pause *= 2
-            self._usual = max(self._usual, now / SLOW)  # slow for another reason: do not ask all the time
+            self._usual = max(
+                self._usual, now / SLOW_FACTOR
+            )  # slow for another reason: do not probe all the time
             return None
         self._pause = RETRY_SECONDS
         why = "other programs use the processor" if after < before else "the processor is free again"
         return f"computing with {after} of {self.most} threads: {why}."
 
     def _choose(self) -> int:
-        """Probe, and set what is quickest now."""
-        count = 1 if self.most == 1 else quickest_count(self.most, self._probe)
+        """Probe, and set the fastest number of threads."""
+        count = 1 if self.most == 1 else fastest_count(self.most, self._probe)
         if self.most > 1:
             torch.set_num_threads(count)
         self.count = count
@@ -106,9 +108,9 @@ class Threads:
 
 @contextmanager
 def chosen_threads(device: torch.device, *, fixed: bool = False) -> Iterator[Threads]:
-    """Compute with as many threads as are useful now; afterwards with as many as before.
+    """Use the fastest number of threads inside the block, and restore the old number afterwards.
 
-    `fixed` keeps the number as it is, for results that repeat to the last digit.
+    `fixed` keeps the number, for results that are the same in every digit.
     """
     most = torch.get_num_threads()
     try:

@@ -15,7 +15,7 @@ from segtailor.core.atomic import write_text, writing
 from segtailor.core.codec import Json as JsonValue
 from segtailor.core.errors import UserError
 from segtailor.core.job import Step
-from segtailor.core.ownership import holds, is_drawing, marked_svg, spare
+from segtailor.core.ownership import has_fields, is_drawing, marked_svg, refuse_overwrite
 from segtailor.core.space import family
 from segtailor.core.target import parse_target
 from segtailor.runs import Context, Display, Layout, execute
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from segtailor.costs.pack import Pack
     from segtailor.recipes.calibrate import CalibrateRecipe
 
-is_pack = holds("format", "space", "target", "entries")
+is_pack = has_fields("format", "space", "target", "entries")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ def run_folder(pack: Path) -> Path:
 
 def check_out(out: Path, *, force: bool = False) -> None:
     """Refuse a place for a pack and its plot where files lie that are not ours, unless `force`."""
-    spare([(out, is_pack), (out.with_suffix(".svg"), is_drawing)], force=force)
+    refuse_overwrite([(out, is_pack), (out.with_suffix(".svg"), is_drawing)], force=force)
 
 
 def calibrate(
@@ -160,7 +160,7 @@ def write_board_bundle(
     from segtailor.costs.assembly import Subject
     from segtailor.costs.bundle import Selection, is_bundle, write_bundle
 
-    spare([(file, is_bundle)], force=force)
+    refuse_overwrite([(file, is_bundle)], force=force)
     subject = Subject(space=recipe.space, image=recipe.image, classes=recipe.classes, target=recipe.target)
     limit = None if recipe.minutes is None else max(1, int(60 * recipe.minutes / recipe.seconds_per_entry))
     selection = Selection(

@@ -10,9 +10,8 @@ from cyclopts import Parameter
 
 from segtailor.core.codec import Json as JsonValue
 from segtailor.core.errors import DataProblem
-from segtailor.core.figures import KIND_FACTS
-from segtailor.core.shipped import ANYWHERE
-from segtailor.core.task import Task
+from segtailor.core.shipped import DATA_PLACEHOLDER
+from segtailor.core.task import KIND_FACTS, Task
 from segtailor.runs import Context
 from segtailor.verbs.options import Count, Json
 from segtailor.verbs.output import Printer, emit, with_display
@@ -141,7 +140,7 @@ def _same_data(trained: str, data: str) -> bool:
     """Tell whether two texts name one dataset; what is shipped says PATH instead of the folder it was trained from."""
     (name, _, rest), (other, _, others) = trained.partition(":"), data.partition(":")
     (place, _, options), (_, _, asked) = rest.partition("?"), others.partition("?")
-    return trained == data or (place == ANYWHERE and (name, options) == (other, asked))
+    return trained == data or (place == DATA_PLACEHOLDER and (name, options) == (other, asked))
 
 
 def _print(printer: Printer, scores: dict[str, Any]) -> None:

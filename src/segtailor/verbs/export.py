@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from segtailor.core.errors import UserError
-from segtailor.core.figures import KIND_FACTS, Figure
+from segtailor.core.task import KIND_FACTS, Figure
 from segtailor.core.text import command, path_argument
 from segtailor.verbs.options import DryRun, Force, Json, Size
 from segtailor.verbs.output import Printer, emit, note

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from segtailor.core.figures import KIND_FACTS
 from segtailor.core.registry import DATASETS, OPERATORS, SPACES, STRATEGIES, SYSTEMS, Registry
 from segtailor.core.shipped import shipped
+from segtailor.core.task import KIND_FACTS
 from segtailor.spaces.networks import describe, shipped_record
 from segtailor.spaces.published import architectures, baselines, published_record
 from segtailor.verbs.options import Json

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 from cyclopts import Parameter, Token
 
 from segtailor.core.errors import UserError
-from segtailor.core.ranges import MANY, SEEDS, check_number, check_whole
+from segtailor.core.ranges import MAX_COUNT, MAX_SEED, check_number, check_whole
 
 LARGEST_SIDE = 2**15  # pixels
 
@@ -59,8 +59,8 @@ def _number(above: float, most: float) -> Parameter:
     return Parameter(converter=read, n_tokens=1, negative=(), allow_leading_hyphen=True)
 
 
-Seed: TypeAlias = Annotated[int, _whole(0, SEEDS)]
-Count: TypeAlias = Annotated[int, _whole(1, MANY)]  # how many of something
+Seed: TypeAlias = Annotated[int, _whole(0, MAX_SEED)]
+Count: TypeAlias = Annotated[int, _whole(1, MAX_COUNT)]  # how many of something
 Networks: TypeAlias = Annotated[int, _whole(0, 10_000)]  # to measure; none is allowed
 Classes: TypeAlias = Annotated[int, _whole(1, 10_000)]
 Port: TypeAlias = Annotated[int, _whole(0, 65535)]

@@ -12,8 +12,8 @@ from cyclopts import Parameter
 from segtailor.core.atomic import write_text
 from segtailor.core.codec import Json as JsonValue
 from segtailor.core.errors import UserError
-from segtailor.core.figures import KIND_FACTS
-from segtailor.core.ownership import is_page, spare
+from segtailor.core.ownership import is_page, refuse_overwrite
+from segtailor.core.task import KIND_FACTS
 from segtailor.report.comparison import compare
 from segtailor.report.document import Quality, Report
 from segtailor.report.folder import open_run
@@ -88,7 +88,7 @@ def report(
         raise UserError("no run was given; name one or more run directories.")
     folders = [Path(run) for run in runs]
     page = page_of(runs, out)
-    spare([(page, is_page)], force=force)
+    refuse_overwrite([(page, is_page)], force=force)
     if out is None and len(folders) == 1:
         Layout(folders[0]).refuse_links(Layout(folders[0]).report)
     if len(folders) == 1:

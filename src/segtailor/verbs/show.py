@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from segtailor.core.atomic import write_text
-from segtailor.core.ownership import is_drawing, marked_svg, spare
+from segtailor.core.ownership import is_drawing, marked_svg, refuse_overwrite
 from segtailor.core.plan import Plan
 from segtailor.core.registry import OPERATORS
 from segtailor.core.space import Architecture, family_of
@@ -65,7 +65,7 @@ def draw(
     outputs = published_classes(source) if classes is None else classes
     expanded = expand(source, image=image, classes=outputs)
     title = str(source) if isinstance(source, str | Path) else family_of(source)
-    spare([(file, is_drawing)], force=force)
+    refuse_overwrite([(file, is_drawing)], force=force)
     write_text(file, marked_svg(draw_plan(expanded, title=title)), what="drawing")
 
 

@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 from segtailor.core.codec import Json as JsonValue
 from segtailor.core.errors import UserError
-from segtailor.core.figures import KIND_FACTS
 from segtailor.core.registry import TRAININGS
+from segtailor.core.task import KIND_FACTS
 from segtailor.core.text import command, path_argument
 from segtailor.runs import Context, Layout
 from segtailor.verbs.options import Count, DryRun, Json, Positive, Seed, Set, Size

@@ -12,8 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from segtailor.core.codec import canonical, from_json, short, to_json
 from segtailor.core.errors import UserError
-from segtailor.core.figures import KIND_FACTS
-from segtailor.core.task import Preprocessing, Task
+from segtailor.core.task import KIND_FACTS, Preprocessing, Task
 
 FORMAT = 1
 KEY = "segtailor"  # of the entry in the file's metadata_props

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from segtailor.core.errors import UserError
-from segtailor.core.figures import KIND_FACTS
-from segtailor.core.task import IGNORE, Preprocessing, Task
+from segtailor.core.task import IGNORE, KIND_FACTS, Preprocessing, Task
 from segtailor.nets.inference import letterbox, normalise, pixels_of, undo_letterbox
 from segtailor.nets.onnx.confined import foreign_session
 from segtailor.nets.onnx.graph import first_line, onnx_errors

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from segtailor.core.codec import short
-from segtailor.core.errors import LONGEST_NAME, InvalidArchitecture
+from segtailor.core.errors import MAX_NAME_CHARACTERS, InvalidArchitecture
 from segtailor.core.plan import IMAGE, PlanBuilder
 from segtailor.core.task import Preprocessing
 from segtailor.ops import Conv, InvertedBottleneck, MaxPool
@@ -72,7 +72,7 @@ def check_name(name: str) -> None:
     """Raise unless `name` is built in or well formed for timm; whether timm has it shows when it is used."""
     if name in ENCODERS or _is_timm(name):
         return
-    near = difflib.get_close_matches(str(name)[:LONGEST_NAME], ENCODERS, n=1)
+    near = difflib.get_close_matches(str(name)[:MAX_NAME_CHARACTERS], ENCODERS, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     raise InvalidArchitecture(f"encoder: {short(name)}; allowed: {', '.join(ENCODERS)}, timm:MODEL.{hint}")
 

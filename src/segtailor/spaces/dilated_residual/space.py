@@ -16,7 +16,7 @@ from typing import ClassVar
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
 from segtailor.core.registry import SPACES
-from segtailor.core.space import Decision, Group, Picks, check_picks, picked
+from segtailor.core.space import Decision, Group, Picks, check_picks, picks_of
 from segtailor.ops import Conv, Sum
 from segtailor.ops.convolutions import Activate
 from segtailor.spaces.dilated_residual.architecture import DilatedResidualArchitecture
@@ -78,7 +78,7 @@ class DilatedResidual:
             raise InvalidArchitecture(f"half: {arch.half}; this space allows {list(self.halves)}.")
         blocks = len(arch.dilations)
         rhythm = next((text for text in self.rhythms if _repeated(text, blocks) == arch.dilations), None)
-        return picked(self.decisions, {**vars(arch), "blocks": blocks, "rhythm": rhythm or arch.dilations})
+        return picks_of(self.decisions, {**vars(arch), "blocks": blocks, "rhythm": rhythm or arch.dilations})
 
     def plan(self, arch: DilatedResidualArchitecture, image: Shape, classes: int) -> Plan:
         """Write the layers: stem, blocks at 1/4 and 1/8, a decoder at 1/4 and perhaps 1/2, and a head at 1/8."""

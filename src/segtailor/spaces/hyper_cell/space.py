@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
 from segtailor.core.registry import SPACES
-from segtailor.core.space import Decision, Picks, check_picks, picked
+from segtailor.core.space import Decision, Picks, check_picks, picks_of
 from segtailor.spaces.hyper_cell.architecture import (
     AGGREGATION_OPS,
     CELL_OPS,
@@ -88,7 +88,7 @@ class HyperCell:
                 values |= dict(zip(cell_keys(kind, index), cell, strict=True))
         if arch.aggregation is not None:
             values |= dict(zip(self.aggregation_keys(), arch.aggregation.operators, strict=True))
-        return picked(self.decisions, values)
+        return picks_of(self.decisions, values)
 
     def plan(self, arch: HyperCellArchitecture, image: Shape, classes: int) -> Plan:
         """Write the layers."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.core.growth import Coordinates, Direction, Growth
 from segtailor.core.plan import IMAGE, OpCall, Operator, Plan, PlanBuilder, Shape
 from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Picks, check_picks
+from segtailor.core.variation import Coordinates, Direction, Growth
 from segtailor.ops import Concat, Conv, FactorisedReduction, Identity, Resize, Sum
 from segtailor.ops import InvertedBottleneck as InvertedResidualOp
 from segtailor.ops.attention import Gate

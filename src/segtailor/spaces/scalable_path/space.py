@@ -10,10 +10,10 @@ from itertools import combinations_with_replacement, product
 from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
-from segtailor.core.growth import Coordinates, Direction, Growth
 from segtailor.core.plan import IMAGE, OpCall, Operator, Plan, PlanBuilder, Shape
 from segtailor.core.registry import SPACES
-from segtailor.core.space import Decision, Picks, check_picks, picked
+from segtailor.core.space import Decision, Picks, check_picks, picks_of
+from segtailor.core.variation import Coordinates, Direction, Growth
 from segtailor.ops import Concat, Conv, InvertedBottleneck, RepConv, ScaleImage, Separable
 from segtailor.ops.blocks import Bottleneck, Ghost, Residual, Shuffle
 from segtailor.spaces.scalable_path.architecture import STAGES, Block, Interaction, ScalablePathArchitecture
@@ -111,7 +111,7 @@ class ScalablePath:
         ratios = [*map(str, arch.resolution), *["0"] * absent]
         rows = {"depth": arch.depth, "width": arch.width, "resolution": ratios}
         values = {f"{name}{place}": value for name, row in rows.items() for place, value in enumerate(row)}
-        return picked(self.decisions, values)
+        return picks_of(self.decisions, values)
 
     def plan(self, arch: ScalablePathArchitecture, image: Shape, classes: int) -> Plan:
         """Write the layers: path inputs, five stages with interactions, fusion, head."""

@@ -25,10 +25,9 @@ from segtailor.nets.network import Network, PartialNetwork
 from segtailor.strategies.evaluators.features import FixedEncoder
 from segtailor.tasks import Meter, Scores, kind_of
 from segtailor.training import device as devices
-from segtailor.training.averaging import Average
-from segtailor.training.captured import CapturedStep
+from segtailor.training.device import CapturedStep
 from segtailor.training.distill import distillation
-from segtailor.training.optimiser import make_optimiser
+from segtailor.training.optimiser import Average, make_optimiser
 
 if TYPE_CHECKING:
     from segtailor.strategies.evaluators.staged import StagedEvaluator
@@ -179,7 +178,7 @@ class DecoderLearner:
         # A decay that grows from step to step is computed on the host, so such steps cannot be recorded.
         recordable = devices.can_record(stage.device) and not (how.ema and how.ema_warmup)
         if recordable:
-            devices.let_record(self._optimiser)
+            devices.allow_recording(self._optimiser)
         self._step = CapturedStep(self._learn, stage.device, record=recordable)
 
     def __call__(self, batch: Mapping[str, Tensor]) -> None:

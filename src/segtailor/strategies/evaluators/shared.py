@@ -30,7 +30,7 @@ from segtailor.strategies.halves import FIT_STREAM, HalvedPixels, half_batches
 from segtailor.strategies.saved_supernet import load_supernet, read_facts
 from segtailor.tasks import Scores
 from segtailor.training.device import place
-from segtailor.training.evaluate import Pictures, evaluate
+from segtailor.training.evaluate import LabelledImages, evaluate
 
 SIDE_MULTIPLE = 32  # pixels: any supernet accepts image sides that are multiples of it
 
@@ -90,7 +90,7 @@ class SharedEvaluator:
 class FirstPictures:
     """The first `count` of some pictures."""
 
-    pictures: Pictures
+    pictures: LabelledImages
     count: int
 
     @property
@@ -119,7 +119,7 @@ class SharedJudge:
     image: Shape
     supernet: Supernet
     batches: Batches
-    pictures: Pictures
+    pictures: LabelledImages
     device: torch.device
 
     def __call__(self, arch: Architecture) -> float:

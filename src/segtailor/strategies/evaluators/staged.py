@@ -41,8 +41,7 @@ from segtailor.strategies.halves import HalvedPixels
 from segtailor.tasks import LossSettings, Scores, kind_of
 from segtailor.training.distill import DistillSettings
 from segtailor.training.fit import Fit
-from segtailor.training.schedule import Schedule
-from segtailor.training.settings import EncoderSettings, FitSettings
+from segtailor.training.settings import EncoderSettings, FitSettings, Schedule
 
 REWARD = "stage1"  # the metric that is compared with its running mean
 STAGE1 = FitSettings(

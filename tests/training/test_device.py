@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from segtailor.core.errors import Unsupported
-from segtailor.training import captured
-from segtailor.training.captured import CapturedStep
+from segtailor.training import device
+from segtailor.training.device import CapturedStep
 
 CPU = torch.device("cpu")
 
@@ -46,9 +46,9 @@ def test_every_call_is_one_step_while_warming_up_recording_and_replaying(
 
         return replay
 
-    monkeypatch.setattr(captured.devices, "can_record", lambda _: True)
-    monkeypatch.setattr(captured.devices, "record", record)
-    monkeypatch.setattr(captured.devices, "aside", lambda _: torch.no_grad())
+    monkeypatch.setattr(device, "can_record", lambda _: True)
+    monkeypatch.setattr(device, "record", record)
+    monkeypatch.setattr(device, "on_side_stream", lambda _: torch.no_grad())
     state = torch.zeros(())
     step = CapturedStep(lambda value: state.add_(value) and None, CPU, warmup=2, pool="shared")
     assert total_after(step, state, 5) == 10
@@ -59,7 +59,7 @@ def test_every_call_is_one_step_while_warming_up_recording_and_replaying(
 
 
 def test_recording_can_be_declined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured.devices, "can_record", lambda _: True)
+    monkeypatch.setattr(device, "can_record", lambda _: True)
     state = torch.zeros(())
     assert (
         total_after(CapturedStep(lambda value: state.add_(value) and None, CPU, record=False), state, 3) == 3

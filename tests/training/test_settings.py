@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from segtailor.core.errors import UserError
-from segtailor.training.schedule import Schedule, ScheduleKind, cosine, exponential, poly, step, warm_up
+from segtailor.training.settings import Schedule, ScheduleKind, cosine, exponential, poly, step, warm_up
 
 
 def test_functions_have_their_textbook_values() -> None:

@@ -16,7 +16,7 @@ from segtailor.costs.keys import key_of
 from segtailor.costs.pack import Checked, Entry, Pack, Trust
 from segtailor.costs.reference import Reference, reference_for
 from segtailor.costs.table import LatencyTable
-from segtailor.costs.trust import Seen, recheck, scaled
+from segtailor.costs.trust import MeasuredNetwork, recheck, scaled
 from tests.costs.test_calibrate import EAGER, settings, tiny
 
 
@@ -48,7 +48,7 @@ def test_a_real_reference_of_a_processor_takes_some_time_and_none_is_made_elsewh
     assert not elsewhere.slow(elsewhere.look())
 
 
-def pack_and_networks(factors: tuple[float, ...]) -> tuple[Pack, list[Seen]]:
+def pack_and_networks(factors: tuple[float, ...]) -> tuple[Pack, list[MeasuredNetwork]]:
     """A pack, and networks that take so many times what it says."""
     space = SPACES.get("scalable_path")(
         depths=(1,), width_steps=(1, 2), ratios=("0", "1/2", "1"), paths=1, block="conv"
@@ -68,7 +68,8 @@ def pack_and_networks(factors: tuple[float, ...]) -> tuple[Pack, list[Seen]]:
     plan = space.plan(arch, shape, 4)
     price = LatencyTable(pack=pack).of(plan)
     return pack, [
-        Seen(f"{number}", plan, factor * price, factor * price) for number, factor in enumerate(factors)
+        MeasuredNetwork(f"{number}", plan, factor * price, factor * price)
+        for number, factor in enumerate(factors)
     ]
 
 

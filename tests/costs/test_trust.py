@@ -13,7 +13,7 @@ from segtailor.core.plan import OpCall, Shape
 from segtailor.core.space import SPACES
 from segtailor.costs.estimate import estimated, non_negative_fit
 from segtailor.costs.pack import Checked, Correction, Entry, Pack
-from segtailor.costs.trust import Seen, corrected, fit_correction, judge, judged, scatter
+from segtailor.costs.trust import MeasuredNetwork, corrected, fit_correction, judge, judged, scatter
 from segtailor.costs.usage import needed, ranked_calls
 from segtailor.ops import Conv, Identity
 
@@ -96,7 +96,7 @@ def test_correction_and_judgement_use_different_networks_and_prices() -> None:
     for name in ("squeezenas-mac-small", "squeezenas-lat-small"):
         plan = api.plan(name, image=(64, 96), classes=4)
         total = sum(1.5 * entries[call].us + 2 for call in needed(plan)) / 1000
-        seen.append(Seen(name, plan, total, total))
+        seen.append(MeasuredNetwork(name, plan, total, total))
     assert corrected(pack, []) == pack
     assert judged(pack, []) == pack
     fitted = corrected(pack, seen)

@@ -9,7 +9,7 @@ import pytest
 from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.synthetic import Synthetic
-from segtailor.deploy.calibration_images import Feeds, GraphForm, pictures, spread
+from segtailor.deploy.calibration_images import Feeds, GraphForm, sample_images, spread
 from segtailor.deploy.quantise import check_method
 
 SCENES = Synthetic(size=(24, 32), images={"train": 12, "val": 3})
@@ -35,7 +35,7 @@ def test_no_pictures_at_all_are_refused() -> None:
     with pytest.raises(UserError, match="too few"):
         spread(10, 0, seed=0)
     with pytest.raises(UserError, match="split"):
-        pictures(SCENES, "test")
+        sample_images(SCENES, "test")
 
 
 def test_a_picture_is_normalised_as_the_bundle_says() -> None:
@@ -74,7 +74,7 @@ def test_logits_and_labels_become_labels_of_the_pictures_size() -> None:
 def test_feeds_can_be_gone_through_twice_and_are_counted() -> None:
     counted: list[int] = []
     feeds = Feeds(
-        pictures(SCENES, "train", count=3), GraphForm(image=(24, 32)), name="image", seen=counted.append
+        sample_images(SCENES, "train", count=3), GraphForm(image=(24, 32)), name="image", seen=counted.append
     )
     first, second = list(feeds), list(feeds)
     assert len(feeds) == len(first) == 3

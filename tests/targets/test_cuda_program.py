@@ -9,7 +9,7 @@ from segtailor.core.plan import Shape
 from segtailor.core.target import parse_target
 from segtailor.deploy.fold import inference_form
 from segtailor.targets.cuda import kernels
-from segtailor.targets.cuda.fuse import Convolution, Resize, fuse
+from segtailor.targets.cuda.fuse import FusedConvolution, FusedResize, fuse
 from segtailor.targets.cuda.kernels import fastest
 from segtailor.targets.cuda.program import program
 from segtailor.targets.cuda.streams import Program, schedule
@@ -45,14 +45,14 @@ def fused_ops(module: nn.Module, image: Tensor) -> list[object]:
 
 def test_bias_sum_and_relu_become_part_of_the_convolution_or_resize() -> None:
     ops = fused_ops(Branches().eval(), torch.randn(1, 3, 16, 24))
-    convolutions = [op for op in ops if isinstance(op, Convolution)]
+    convolutions = [op for op in ops if isinstance(op, FusedConvolution)]
     assert [(op.relu, op.adds) for op in convolutions] == [
         (True, False),
         (True, True),
         (True, False),
         (False, False),
     ]
-    assert [(op.relu, op.adds) for op in ops if isinstance(op, Resize)] == [(False, False), (True, True)]
+    assert [(op.relu, op.adds) for op in ops if isinstance(op, FusedResize)] == [(False, False), (True, True)]
 
 
 def test_a_fused_node_that_fails_shows_its_own_error() -> None:
@@ -72,7 +72,7 @@ def test_a_value_with_two_readers_is_not_swallowed() -> None:
             return out.relu() + out
 
     module, image = Twice().eval(), torch.randn(1, 3, 9, 9)
-    (conv,) = (op for op in fused_ops(module, image) if isinstance(op, Convolution))
+    (conv,) = (op for op in fused_ops(module, image) if isinstance(op, FusedConvolution))
     assert not conv.relu
     assert torch.equal(program(module, (image,))(image), module(image))
 
@@ -88,7 +88,7 @@ def test_a_sum_with_a_broadcast_value_is_left_alone() -> None:
             return (self.conv(image) + self.shift).relu()
 
     module, image = Shifted().eval(), torch.randn(1, 3, 9, 9)
-    (conv,) = (op for op in fused_ops(module, image) if isinstance(op, Convolution))
+    (conv,) = (op for op in fused_ops(module, image) if isinstance(op, FusedConvolution))
     assert not conv.adds
     assert torch.allclose(program(module, (image,))(image), module(image))
 
@@ -129,7 +129,7 @@ def test_a_program_equals_the_networks_of_every_family(name: str) -> None:
 
 
 def test_a_kernel_without_rivals_is_not_timed() -> None:
-    op = Resize(size=(4, 4), align_corners=True)
+    op = FusedResize(size=(4, 4), align_corners=True)
     assert fastest([op], [torch.randn(1, 3, 2, 2)]) is op
 
 
@@ -183,7 +183,7 @@ def test_every_kernel_computes_its_operator(
         for shape in ((2, channels, 21, 34), (outputs, channels // groups, kernel, kernel), (outputs,))
     )
     for relu in (False, True):
-        op = Convolution(
+        op = FusedConvolution(
             stride=(stride, stride),
             padding=(padding, padding),
             dilation=(dilation, dilation),
@@ -191,7 +191,7 @@ def test_every_kernel_computes_its_operator(
             relu=relu,
             adds=True,
         )
-        plain = Convolution(**{**vars(op), "adds": False})
+        plain = FusedConvolution(**{**vars(op), "adds": False})
         other = torch.randn_like(plain(image, weight, bias))
         for case, inputs in ((plain, (image, weight, bias)), (op, (image, weight, bias, other))):
             expected = case(*inputs).float()

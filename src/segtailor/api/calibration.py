@@ -12,7 +12,7 @@ from segtailor.core.codec import Json
 from segtailor.core.job import Step
 from segtailor.core.ownership import holds, is_drawing, marked_svg, spare
 from segtailor.core.target import parse_target
-from segtailor.costs.assembly import Subject
+from segtailor.costs.assembly import CalibrationSubject
 from segtailor.costs.pack import Pack, Use, read_pack
 from segtailor.costs.table import LatencyTable
 from segtailor.costs.trust import scatter
@@ -68,7 +68,7 @@ def bundle(
     from segtailor.costs.bundle import Selection, is_bundle, write_bundle
 
     spare([(file, is_bundle)], force=force)
-    subject = Subject(
+    subject = CalibrationSubject(
         space=recipe.search_space(), image=recipe.image, classes=recipe.classes, target=recipe.target
     )
     limit = None if recipe.minutes is None else max(1, int(60 * recipe.minutes / recipe.seconds_per_entry))

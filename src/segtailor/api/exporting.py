@@ -28,7 +28,7 @@ from segtailor.data.dataset import Pair
 from segtailor.deploy.export import Graph, Precision
 from segtailor.deploy.formats import Format, Runner, format_for, onnx_graph
 from segtailor.deploy.owned import QUANTISED, VERIFY, exported
-from segtailor.deploy.verify import LIMITS, Answers, Drifted, Limits, verify_file
+from segtailor.deploy.verify import LIMITS, ExportMismatch, ParityLimits, VerifiedOutputs, verify_file
 from segtailor.nets.bundle import Model
 from segtailor.nets.onnx_metadata import Gives
 from segtailor.targets.engine_file import EngineFile
@@ -147,7 +147,7 @@ class ExportPlan:
     def _headline(self) -> Figure:
         return KIND_FACTS[self.model.task.kind].headline
 
-    def _check(self, answers: Answers, limits: Limits, drift: float | None = None) -> None:
+    def _check(self, answers: VerifiedOutputs, limits: ParityLimits, drift: float | None = None) -> None:
         if answers.parity.within(limits) and (drift is None or abs(drift) <= limits.quality_drift):
             return
         parity = answers.parity
@@ -159,7 +159,7 @@ class ExportPlan:
         largest = (
             "" if parity.max_rel_difference is None else f", logits {parity.max_rel_difference:.2g} apart"
         )
-        raise Drifted(
+        raise ExportMismatch(
             f"export --to {self.to}: the written file is not the network: {parity.label_agreement:.4%} of labels agree "
             f"(at least {limits.label_agreement:.2%}){largest} (at most {limits.max_rel_difference:g}){moved}. Nothing "
             f"was kept. {self._advice}, and report it if it stays."
@@ -171,7 +171,7 @@ class ExportPlan:
             return "Leave out --dynamic and give --image HxW, or try another format"
         return "Try --precision fp32, or another format"
 
-    def _drift(self, answers: Answers, samples: Sequence[Pair]) -> float:
+    def _drift(self, answers: VerifiedOutputs, samples: Sequence[Pair]) -> float:
         """Return the change of the headline figure from the network to the file, on the samples."""
         task, quality = self.model.task, []
         for maps in (answers.wanted, answers.given):

@@ -23,7 +23,7 @@ from segtailor.core.target import Target, parse_target
 from segtailor.core.text import command, path_argument
 from segtailor.data.dataset import Dataset
 from segtailor.data.locate import locate
-from segtailor.deploy.calibration_images import Feeds, GraphForm, Pictures, pictures
+from segtailor.deploy.calibration_images import Feeds, GraphForm, SampledImages, sample_images
 from segtailor.deploy.export import IMAGE
 from segtailor.deploy.int8_decision import MIOU_LIMIT, Int8Decision, Reading, check_limit, decide_int8
 from segtailor.deploy.owned import DECISION, QUANTISED
@@ -92,8 +92,8 @@ def quantise(
         align_corners=model.network.plan.align_corners,
         preprocessing=model.preprocessing,
     )
-    samples = pictures(dataset, chosen.train_split, count=chosen.samples, seed=chosen.seed)
-    scored = pictures(dataset, chosen.val_split, count=chosen.images, seed=chosen.seed)
+    samples = sample_images(dataset, chosen.train_split, count=chosen.samples, seed=chosen.seed)
+    scored = sample_images(dataset, chosen.val_split, count=chosen.images, seed=chosen.seed)
     feeds = Feeds(samples, form, name=IMAGE, seen=_counter("calibrate", len(samples), progress))
     what = f"ONNX file {folder / FP32_FILE}"
     int8 = replace(
@@ -154,7 +154,7 @@ def _measure(
     target: Target,
     *,
     form: GraphForm,
-    scored: Pictures,
+    scored: SampledImages,
     settings: Int8Settings,
     seen: Callable[[int], None],
 ) -> Rivals:
@@ -169,7 +169,7 @@ def _measure(
 
 
 def _score(
-    both: tuple[Compiled, Compiled], *, form: GraphForm, scored: Pictures, seen: Callable[[int], None]
+    both: tuple[Compiled, Compiled], *, form: GraphForm, scored: SampledImages, seen: Callable[[int], None]
 ) -> tuple[list[float], float]:
     """Return the mIoU of each, and the share of pixels on which they agree."""
     classes = scored.task.outputs

@@ -12,11 +12,11 @@ from segtailor.core.space import SearchSpace, family_name, fingerprint_of
 from segtailor.costs.estimate import estimated
 from segtailor.costs.keys import key_of
 from segtailor.costs.pack import Entry, Pack
-from segtailor.costs.trust import Seen, corrected, judged
+from segtailor.costs.trust import MeasuredNetwork, corrected, judged
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole:
+class WholeNetworkTime:
     """The time of one network, by its picks: undisturbed, and the median."""
 
     picks: Mapping[str, int]
@@ -25,7 +25,7 @@ class Whole:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class CalibrationSubject:
     """What was measured: a space at an image size with a number of classes, on a target."""
 
     space: SearchSpace
@@ -54,12 +54,12 @@ class Evidence:
     """Everything measured: operators, networks for the correction, networks for the trust report."""
 
     measured: Mapping[OpCall, Entry] = field(default_factory=dict)
-    fit: tuple[Whole, ...] = ()
-    trust: tuple[Whole, ...] = ()
+    fit: tuple[WholeNetworkTime, ...] = ()
+    trust: tuple[WholeNetworkTime, ...] = ()
 
 
 def assemble(
-    subject: Subject,
+    subject: CalibrationSubject,
     evidence: Evidence,
     calls: Sequence[OpCall],
     *,
@@ -88,10 +88,10 @@ def assemble(
     return judged(corrected(draft, _seen(subject, evidence.fit)), _seen(subject, evidence.trust))
 
 
-def _seen(subject: Subject, networks: Sequence[Whole]) -> list[Seen]:
+def _seen(subject: CalibrationSubject, networks: Sequence[WholeNetworkTime]) -> list[MeasuredNetwork]:
     rows = []
     for whole in networks:
         arch = subject.space.architecture(whole.picks)
         plan = subject.space.plan(arch, subject.shape, subject.classes)
-        rows.append(Seen(fingerprint_of(arch), plan, whole.low_ms, whole.median_ms))
+        rows.append(MeasuredNetwork(fingerprint_of(arch), plan, whole.low_ms, whole.median_ms))
     return rows

@@ -20,7 +20,7 @@ from segtailor.core.plan import OpCall
 from segtailor.core.space import family
 from segtailor.core.target import parse_target
 from segtailor.costs import board_runner
-from segtailor.costs.assembly import Evidence, Subject, Whole, assemble
+from segtailor.costs.assembly import CalibrationSubject, Evidence, WholeNetworkTime, assemble
 from segtailor.costs.keys import call_of, key_of
 from segtailor.costs.pack import Entry, Pack
 from segtailor.costs.sandwich import level, operator_files
@@ -71,7 +71,7 @@ class Manifest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class BoardNetworkTime:
     """What the runner measured of one whole network."""
 
     low_ms: float
@@ -88,10 +88,10 @@ class Results:
     machine: Mapping[str, Any]
     conditions: Mapping[str, Any]
     operators: Mapping[str, Entry]
-    networks: Mapping[str, Timed]
+    networks: Mapping[str, BoardNetworkTime]
 
 
-def write_bundle(path: Path, subject: Subject, selection: Selection) -> Iterator[Step]:
+def write_bundle(path: Path, subject: CalibrationSubject, selection: Selection) -> Iterator[Step]:
     """Write the zip, yielding progress; the file appears when it is complete."""
     target = parse_target(subject.target)
     if (target.device, target.runtime, target.precision) != ("cpu", "onnxruntime", "fp32"):
@@ -109,7 +109,7 @@ def write_bundle(path: Path, subject: Subject, selection: Selection) -> Iterator
 
 
 def _fill(
-    bundle: zipfile.ZipFile, subject: Subject, selection: Selection, calls: Sequence[OpCall]
+    bundle: zipfile.ZipFile, subject: CalibrationSubject, selection: Selection, calls: Sequence[OpCall]
 ) -> Iterator[Step]:
     files: dict[str, str] = {}
     for first in range(0, len(calls), CHUNK):
@@ -142,7 +142,7 @@ def _fill(
     bundle.writestr("README.txt", README)
 
 
-def _network(subject: Subject, arch: Any) -> bytes:
+def _network(subject: CalibrationSubject, arch: Any) -> bytes:
     from segtailor.deploy.fold import inference_form
     from segtailor.nets.network import Network
     from segtailor.targets.onnx import graph_of
@@ -165,7 +165,7 @@ def import_results(path: Path) -> Pack:
     space = from_json(family(manifest.space), dict(manifest.settings), what=f"results {path}: settings")
     target = parse_target(manifest.target)
     options = {**target.options, **({"threads": str(results.threads)} if results.threads else {})}
-    subject = Subject(
+    subject = CalibrationSubject(
         space=space,
         image=manifest.image,
         classes=manifest.classes,
@@ -177,7 +177,9 @@ def import_results(path: Path) -> Pack:
         if file in results.operators
     }
     whole = [
-        Whole(picks=picks, low_ms=results.networks[name].low_ms, median_ms=results.networks[name].median_ms)
+        WholeNetworkTime(
+            picks=picks, low_ms=results.networks[name].low_ms, median_ms=results.networks[name].median_ms
+        )
         for name, picks in manifest.networks.items()
         if name in results.networks
     ]

@@ -16,7 +16,7 @@ from segtailor.core.job import Step
 from segtailor.core.plan import OpCall
 from segtailor.core.space import Architecture, SearchSpace
 from segtailor.core.target import Target
-from segtailor.costs.assembly import Evidence, Subject, Whole, assemble
+from segtailor.costs.assembly import CalibrationSubject, Evidence, WholeNetworkTime, assemble
 from segtailor.costs.estimate import FEWEST as FEWEST_OPERATORS
 from segtailor.costs.keys import call_of, key_of
 from segtailor.costs.pack import Entry, Pack
@@ -24,7 +24,7 @@ from segtailor.costs.reference import Reference, reference_for
 from segtailor.costs.timers import STATISTIC, timer_for
 from segtailor.costs.usage import leaders, ranked_calls
 from segtailor.costs.whole import different, time_networks
-from segtailor.targets.conditions import compare, conditions
+from segtailor.targets.conditions import condition_warnings, conditions
 from segtailor.targets.fingerprint import machine
 from segtailor.targets.runtime import check_sizes, runtime_for
 from segtailor.targets.timing import TimingSettings
@@ -36,7 +36,7 @@ class _State:
     header: Mapping[str, Any]
     spent_s: float
     entries: Mapping[str, Entry]
-    whole: Mapping[str, tuple[Whole, ...]]
+    whole: Mapping[str, tuple[WholeNetworkTime, ...]]
 
 
 STATE = "calibration.json"
@@ -100,7 +100,7 @@ class Calibration:
         self, space: SearchSpace, settings: CalibrationSettings, *, examples: Iterable[Architecture] = ()
     ) -> None:
         self.space, self.settings = space, settings
-        self.subject = Subject(
+        self.subject = CalibrationSubject(
             space=space, image=settings.image, classes=settings.classes, target=str(settings.target)
         )
         check_sizes([self.subject.shape])
@@ -108,7 +108,7 @@ class Calibration:
         self._timer = timer_for(settings.target)
         self._examples = tuple(examples)
         self._measured: dict[OpCall, Entry] = {}
-        self._whole: dict[str, list[Whole]] = {"fit": [], "trust": []}
+        self._whole: dict[str, list[WholeNetworkTime]] = {"fit": [], "trust": []}
         self._spent = Allowance(settings.seconds)
         self._before = conditions()
         self._ranked: list[OpCall] | None = None
@@ -201,14 +201,14 @@ class Calibration:
                 return
             size = max(size, 1)
 
-    def _time_group(self, group: Sequence[Architecture]) -> list[Whole]:
+    def _time_group(self, group: Sequence[Architecture]) -> list[WholeNetworkTime]:
         self._wait()
         before = self._reference.look()
         plans = [self.space.plan(arch, self.subject.shape, self.settings.classes) for arch in group]
         taken = time_networks(plans, self.settings.target, settings=self.settings.timing)
         self._looks.append(max(before, self._reference.look()))
         return [
-            Whole(picks=self.space.picks(arch), low_ms=low_ms, median_ms=median_ms)
+            WholeNetworkTime(picks=self.space.picks(arch), low_ms=low_ms, median_ms=median_ms)
             for arch, (low_ms, median_ms) in zip(group, taken, strict=True)
         ]
 
@@ -260,7 +260,7 @@ class Calibration:
             "after": to_json(after),
         }
         pack = assemble(self.subject, evidence, self.calls, machine=to_json(machine()), conditions=facts)
-        found = [*self._disturbances(), *compare(self._before, after), *untrusted(pack)]
+        found = [*self._disturbances(), *condition_warnings(self._before, after), *untrusted(pack)]
         return replace(pack, conditions={**pack.conditions, "warnings": found})
 
     def _disturbances(self) -> list[str]:

@@ -23,7 +23,7 @@ MORE_DISAGREEING = 1.5  # unless they differed nearly as much when it was made: 
 EXACT = 1e-3  # a relative error that cannot be told from none
 
 
-class Seen(NamedTuple):
+class MeasuredNetwork(NamedTuple):
     """A network that was measured whole."""
 
     fingerprint: str
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     median_ms: float
 
 
-def corrected(pack: Pack, networks: Sequence[Seen]) -> Pack:
+def corrected(pack: Pack, networks: Sequence[MeasuredNetwork]) -> Pack:
     """Return the pack with a correction fitted on these networks; as it is, if there are none.
 
     Networks that other programs disturbed are left out where enough remain.
@@ -51,7 +51,7 @@ def corrected(pack: Pack, networks: Sequence[Seen]) -> Pack:
     return replace(pack, correction=correction)
 
 
-def judged(pack: Pack, networks: Sequence[Seen]) -> Pack:
+def judged(pack: Pack, networks: Sequence[MeasuredNetwork]) -> Pack:
     """Return the pack with a trust report on these networks; as it is, if there are none."""
     if not networks:
         return pack
@@ -79,7 +79,7 @@ class Recheck(NamedTuple):
     decision: Literal["fits", "scale", "renew"]
 
 
-def recheck(pack: Pack, networks: Sequence[Seen]) -> Recheck:
+def recheck(pack: Pack, networks: Sequence[MeasuredNetwork]) -> Recheck:
     """Compare prices with networks that were measured now: a pack may be of a busier or a quieter time."""
     table = LatencyTable(pack=pack)
     ratios = [one.low_ms / table.of(one.plan) for one in networks]

@@ -43,7 +43,7 @@ class GraphForm:
         return found_on(output, self.image, size, task=task, finished=finished, align_corners=align)
 
 
-class Pictures(Sequence[Pair]):
+class SampledImages(Sequence[Pair]):
     """Samples spread evenly over a split, decoded whenever they are asked for, so that memory holds one at a time."""
 
     def __init__(self, samples: Sequence[Sample], task: Task) -> None:
@@ -63,7 +63,12 @@ class Feeds:
     """Graph inputs by name, one picture at a time; they can be gone through several times. `seen` hears the count."""
 
     def __init__(
-        self, pictures: Pictures, form: GraphForm, *, name: str, seen: Callable[[int], None] | None = None
+        self,
+        pictures: SampledImages,
+        form: GraphForm,
+        *,
+        name: str,
+        seen: Callable[[int], None] | None = None,
     ) -> None:
         self._pictures, self._form, self._name, self._seen = pictures, form, name, seen
 
@@ -77,13 +82,13 @@ class Feeds:
                 self._seen(index + 1)
 
 
-def pictures(dataset: Dataset, split: str, *, count: int | None = None, seed: int = 0) -> Pictures:
+def sample_images(dataset: Dataset, split: str, *, count: int | None = None, seed: int = 0) -> SampledImages:
     """Return `count` pictures of a split (all if None, or if it has fewer), spread evenly."""
     samples = split_samples(dataset, split)
     if not samples:
         raise DataProblem(f"split '{split}' has no samples; check the dataset's folders or lists.")
     chosen = spread(len(samples), len(samples) if count is None else count, seed=seed)
-    return Pictures([samples[index] for index in chosen], dataset.task)
+    return SampledImages([samples[index] for index in chosen], dataset.task)
 
 
 def spread(total: int, count: int, *, seed: int) -> list[int]:

@@ -63,18 +63,18 @@ def fold_norms(module: M, inputs: Sequence[Shape]) -> M:
     return folded
 
 
-class Pair(NamedTuple):
+class NormPair(NamedTuple):
     """A norm and the convolutions whose concatenated outputs it reads."""
 
     convs: tuple[nn.Conv2d, ...]
     norm: nn.BatchNorm2d
 
 
-def norm_pairs(module: nn.Module, inputs: Sequence[Shape]) -> list[Pair]:
+def norm_pairs(module: nn.Module, inputs: Sequence[Shape]) -> list[NormPair]:
     """Find the pairs that can be folded, by running the module once."""
     like = next(module.parameters(), torch.empty(0))
     images = [torch.randn(1, *shape, dtype=like.dtype, device=like.device) for shape in inputs]
-    watch = _Watch(module)
+    watch = _DataFlow(module)
     try:
         with torch.no_grad(), watch:
             output = module(*images)
@@ -83,7 +83,7 @@ def norm_pairs(module: nn.Module, inputs: Sequence[Shape]) -> list[Pair]:
     return watch.pairs(output)
 
 
-class _Watch(TorchFunctionMode):
+class _DataFlow(TorchFunctionMode):
     """Notes who makes and who reads each tensor while a module runs."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -124,7 +124,7 @@ class _Watch(TorchFunctionMode):
         for hook in self._hooks:
             hook.remove()
 
-    def pairs(self, output: Any) -> list[Pair]:
+    def pairs(self, output: Any) -> list[NormPair]:
         """Return the norms whose inputs come from convolutions alone and go nowhere else."""
         self.reads.update(map(id, filter(_is_tensor, tree_leaves(output))))
         found = []
@@ -134,7 +134,7 @@ class _Watch(TorchFunctionMode):
             alone = all(self.reads[value] == 1 for value in {source, *parts})
             once = all(self.calls[part] == 1 for part in (norm, *convs))
             if len(convs) == len(parts) and alone and once and norm.running_mean is not None:
-                found.append(Pair(convs, norm))
+                found.append(NormPair(convs, norm))
         return found
 
 
@@ -147,7 +147,7 @@ def _branches_folded(module: nn.Module) -> nn.Module:
     return fold_module().eval() if callable(fold_module) else module
 
 
-def _absorb(pair: Pair) -> None:
+def _absorb(pair: NormPair) -> None:
     """Scale kernels and set biases, in double precision."""
     norm, widths = pair.norm, [conv.out_channels for conv in pair.convs]
     if norm.running_mean is None or norm.running_var is None:

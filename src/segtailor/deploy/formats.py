@@ -39,7 +39,7 @@ class Format(Protocol):
         """Open the files with their runtime: a function from an input array to the output."""
 
 
-class Onnx:
+class OnnxFormat:
     """ONNX, run by ONNX Runtime."""
 
     files: ClassVar[tuple[str, ...]] = ("model.onnx",)
@@ -60,7 +60,7 @@ class Onnx:
         return lambda array: session.run(None, {IMAGE: array})[0]
 
 
-class OpenVino:
+class OpenVinoFormat:
     """OpenVINO's own format; half precision halves the weights, the processor computes in what it does best."""
 
     files: ClassVar[tuple[str, ...]] = ("model.xml", "model.bin")
@@ -92,7 +92,7 @@ class OpenVino:
         return lambda array: compiled([array])[0]
 
 
-class TorchScript:
+class TorchScriptFormat:
     """TorchScript of one size, for C++ and mobile programs built on torch."""
 
     files: ClassVar[tuple[str, ...]] = ("model.ts",)
@@ -116,7 +116,7 @@ class TorchScript:
         return _torch_runner(module)
 
 
-class ExportedProgram:
+class ExportedProgramFormat:
     """A program of torch.export, for torch itself and its compilers."""
 
     files: ClassVar[tuple[str, ...]] = ("model.pt2",)
@@ -138,10 +138,10 @@ class ExportedProgram:
 
 
 FORMATS: dict[str, type[Format]] = {
-    "onnx": Onnx,
-    "openvino": OpenVino,
-    "torchscript": TorchScript,
-    "exported-program": ExportedProgram,
+    "onnx": OnnxFormat,
+    "openvino": OpenVinoFormat,
+    "torchscript": TorchScriptFormat,
+    "exported-program": ExportedProgramFormat,
 }
 
 

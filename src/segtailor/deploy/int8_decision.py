@@ -22,7 +22,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Int8Verdict:
     """Whether int8 is kept, and why or why not."""
 
     kept: bool
@@ -58,7 +58,7 @@ class Int8Decision:
     warnings: tuple[str, ...] = ()
 
 
-def decide_int8(before: Reading, after: Reading, *, limit: float = MIOU_LIMIT) -> Verdict:
+def decide_int8(before: Reading, after: Reading, *, limit: float = MIOU_LIMIT) -> Int8Verdict:
     """Keep int8 if it is faster by more than the spread of the measurement, and loses at most `limit` of mIoU."""
     check_limit(limit)
     ratio, noise = after.median_ms / before.median_ms, max(before.spread, after.spread)
@@ -75,9 +75,9 @@ def decide_int8(before: Reading, after: Reading, *, limit: float = MIOU_LIMIT) -
     if not loss <= limit:
         against.append(f"int8 loses {100 * loss:.2f} points of mIoU, {100 * limit:.2f} are allowed")
     if against:
-        return Verdict(kept=False, reason="; ".join(against) + ".")
+        return Int8Verdict(kept=False, reason="; ".join(against) + ".")
     change = f"loses {100 * loss:.2f}" if loss > 0 else f"gains {-100 * loss:.2f}"
-    return Verdict(
+    return Int8Verdict(
         kept=True,
         reason=f"int8 takes {ratio:.0%} of the time on {after.target} ({times}) and {change} points of mIoU.",
     )

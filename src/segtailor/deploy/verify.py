@@ -24,12 +24,12 @@ LABEL_AGREEMENT = 0.999
 LOGIT_DIFFERENCE = 1e-3  # of the largest logit
 
 
-class Drifted(UserError):
+class ExportMismatch(UserError):
     """An exported file that computes something else than its network."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ParityLimits:
     """How far a file may be from its network; the difference of logits is relative to the largest one."""
 
     label_agreement: float = LABEL_AGREEMENT
@@ -38,8 +38,8 @@ class Limits:
 
 
 LIMITS = {
-    "fp32": Limits(),
-    "fp16": Limits(label_agreement=0.99, max_rel_difference=2e-2, quality_drift=0.005),
+    "fp32": ParityLimits(),
+    "fp16": ParityLimits(label_agreement=0.99, max_rel_difference=2e-2, quality_drift=0.005),
 }
 
 
@@ -56,15 +56,15 @@ class Parity:
     @property
     def equal(self) -> bool:
         """Whether the differences are those of floating point alone."""
-        return self.within(Limits())
+        return self.within(ParityLimits())
 
-    def within(self, limits: Limits) -> bool:
+    def within(self, limits: ParityLimits) -> bool:
         """Whether the differences are allowed; anything that is no number is not."""
         close = self.max_rel_difference is None or self.max_rel_difference <= limits.max_rel_difference
         return close and self.label_agreement >= limits.label_agreement
 
 
-class Answers(NamedTuple):
+class VerifiedOutputs(NamedTuple):
     """What network and file say about the same pictures: how far apart, and both predictions at image size."""
 
     parity: Parity
@@ -72,7 +72,9 @@ class Answers(NamedTuple):
     given: list[NDArray[Any]]
 
 
-def verify_file(run: Runner, model: Model, graph: Graph, pictures: Sequence[NDArray[np.uint8]]) -> Answers:
+def verify_file(
+    run: Runner, model: Model, graph: Graph, pictures: Sequence[NDArray[np.uint8]]
+) -> VerifiedOutputs:
     """Run a file beside the network of its bundle, as it was trained, on pictures (height, width, 3) of its size."""
     if not pictures:
         raise UserError("verify: no images were given; give at least one.")
@@ -104,7 +106,7 @@ def verify_file(run: Runner, model: Model, graph: Graph, pictures: Sequence[NDAr
         max_abs_difference=parity.max_abs_difference,
         max_rel_difference=parity.max_rel_difference,
     )
-    return Answers(full, wanted, given)
+    return VerifiedOutputs(full, wanted, given)
 
 
 def verify_onnx(file: Path, module: nn.Module, images: Sequence[NDArray[Any]]) -> Parity:

@@ -22,7 +22,7 @@ from segtailor.core.space import SPACES, Architecture, architecture_document, fa
 from segtailor.core.target import parse_target
 from segtailor.costs import LatencyTable, Macs
 from segtailor.costs.pack import Use, read_pack
-from segtailor.costs.trust import Seen, recheck, scaled
+from segtailor.costs.trust import MeasuredNetwork, recheck, scaled
 from segtailor.costs.whole import different, time_networks
 from segtailor.data.doctor import examine
 from segtailor.data.locate import locate
@@ -142,7 +142,7 @@ def _known_pack(
         [plan for _, plan in near], parse_target(calibration.target), settings=context.timing(final=False)
     )
     seen = [
-        Seen(fingerprint_of(arch), plan, low, median)
+        MeasuredNetwork(fingerprint_of(arch), plan, low, median)
         for (arch, plan), (low, median) in zip(near, taken, strict=True)
     ]
     found = recheck(known, seen)

@@ -16,7 +16,7 @@ from segtailor.core.plan import Plan, Shape
 from segtailor.core.target import Includes, Target
 from segtailor.targets.onnx import input_arrays, noise_for, output_shape
 from segtailor.targets.runtime import Compiled, check_sizes, runtime_for
-from segtailor.targets.timing import Entrant, Measurement, TimingSettings, measure_all
+from segtailor.targets.timing import BenchEntry, Measurement, TimingSettings, measure_all
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,11 +76,11 @@ def benchmark(
         return measure_all(entrants, settings)
 
 
-def entered(subject: Subject | OnnxSubject, target: Target, stack: ExitStack) -> Entrant:
+def entered(subject: Subject | OnnxSubject, target: Target, stack: ExitStack) -> BenchEntry:
     """Compile a subject for a target until the stack is left."""
     compiled = subject.compile(target)
     stack.callback(compiled.close)
-    return Entrant(
+    return BenchEntry(
         network=subject.name,
         target=target,
         inputs=subject.inputs,

@@ -37,7 +37,7 @@ def conditions(gpu: str | None = None) -> Conditions:
     )
 
 
-def compare(before: Conditions, after: Conditions) -> list[str]:
+def condition_warnings(before: Conditions, after: Conditions) -> list[str]:
     """Return warnings: a machine that was busy, or whose clocks fell."""
     found = []
     busiest = max(before.busy, after.busy)

@@ -16,7 +16,7 @@ from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import UserError
 from segtailor.core.plan import Shape
 from segtailor.core.target import Includes, Target
-from segtailor.targets.conditions import Conditions, compare, conditions
+from segtailor.targets.conditions import Conditions, condition_warnings, conditions
 from segtailor.targets.fingerprint import Machine, machine
 from segtailor.targets.runtime import Compiled, example_inputs
 from segtailor.targets.trtexec import TrtexecCompiled
@@ -133,7 +133,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entrant:
+class BenchEntry:
     """Something to be measured: a compiled network with its name and what its time includes."""
 
     network: str
@@ -143,12 +143,12 @@ class Entrant:
     includes: Includes = "network"
 
 
-def measure(entrant: Entrant, settings: TimingSettings | None = None) -> Measurement:
+def measure(entrant: BenchEntry, settings: TimingSettings | None = None) -> Measurement:
     """Measure one entrant."""
     return measure_all([entrant], settings)[0]
 
 
-def measure_all(entrants: Sequence[Entrant], settings: TimingSettings | None = None) -> list[Measurement]:
+def measure_all(entrants: Sequence[BenchEntry], settings: TimingSettings | None = None) -> list[Measurement]:
     """Measure rivals in turns, so that a disturbance of the machine hits all of them alike."""
     devices = [entrant.target.device for entrant in entrants]
     gpu = next((device for device in devices if device.startswith("cuda")), None)
@@ -289,7 +289,7 @@ def stopwatch(compiled: Compiled, device: str) -> Stopwatch:
     return EventStopwatch(compiled, device) if compiled.asynchronous else Stopwatch(compiled)
 
 
-def _stopwatch(entrant: Entrant) -> Stopwatch:
+def _stopwatch(entrant: BenchEntry) -> Stopwatch:
     if entrant.includes != "end-to-end":
         return stopwatch(entrant.compiled, entrant.target.device)
     (image,) = example_inputs(entrant.inputs, pixels=True)
@@ -297,7 +297,7 @@ def _stopwatch(entrant: Entrant) -> Stopwatch:
 
 
 def _measurement(
-    entrant: Entrant, taken: Samples, *, before: Conditions, after: Conditions, here: Machine
+    entrant: BenchEntry, taken: Samples, *, before: Conditions, after: Conditions, here: Machine
 ) -> Measurement:
     return Measurement(
         network=entrant.network,
@@ -320,7 +320,7 @@ def _measurement(
         threads=entrant.compiled.threads,
         before=before,
         after=after,
-        warnings=(*_judge(taken), *compare(before, after)),
+        warnings=(*_judge(taken), *condition_warnings(before, after)),
         notes=entrant.compiled.notes,
     )
 

@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True, kw_only=True)
-class Convolution:
+class FusedConvolution:
     """`act(conv(image) + bias + other)`; `other` is there only if `adds`."""
 
     stride: tuple[int, int]
@@ -37,7 +37,7 @@ class Convolution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resize:
+class FusedResize:
     """`act(bilinear(image) + other)`."""
 
     size: tuple[int, int]
@@ -54,7 +54,7 @@ class Resize:
         return out.relu() if self.relu else out
 
 
-Fused = Convolution | Resize
+Fused = FusedConvolution | FusedResize
 
 
 def fuse(module: fx.GraphModule) -> fx.GraphModule:
@@ -73,7 +73,7 @@ def _recognised(node: fx.Node) -> tuple[Fused, tuple[Any, ...]] | None:
         image, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
         if transposed or len(stride) != 2:  # type: ignore[arg-type]
             return None
-        conv = Convolution(
+        conv = FusedConvolution(
             stride=tuple(stride),  # type: ignore[arg-type]
             padding=tuple(padding),  # type: ignore[arg-type]
             dilation=tuple(dilation),  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def _recognised(node: fx.Node) -> tuple[Fused, tuple[Any, ...]] | None:
         return conv, (image, weight, bias)
     if node.target in (aten.upsample_bilinear2d.vec, aten.upsample_bilinear2d.default):
         height, width = node.meta["val"].shape[2:]
-        return Resize(size=(height, width), align_corners=bool(node.args[2])), (node.args[0],)
+        return FusedResize(size=(height, width), align_corners=bool(node.args[2])), (node.args[0],)
     return None
 
 

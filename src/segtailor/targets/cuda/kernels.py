@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from segtailor.targets.cuda.fuse import Convolution, Fused
+from segtailor.targets.cuda.fuse import Fused, FusedConvolution
 
 Kernel = Callable[..., Tensor]
 TRIALS = 20  # calls per recording: one kernel may be shorter than the clock can tell
@@ -23,7 +23,7 @@ def candidates(op: Fused, inputs: Sequence[Tensor | None]) -> Iterator[Kernel]:
     image = inputs[0]
     if image is None or image.dtype == torch.float32:
         return
-    if isinstance(op, Convolution):
+    if isinstance(op, FusedConvolution):
         if op.relu:
             yield _cudnn(op)
         if _is_point(op, inputs):
@@ -31,7 +31,7 @@ def candidates(op: Fused, inputs: Sequence[Tensor | None]) -> Iterator[Kernel]:
     if find_spec("triton") is not None:
         from segtailor.targets.cuda import triton_calls
 
-        yield from triton_calls.candidates(op, inputs)
+        yield from triton_calls.triton_candidates(op, inputs)
 
 
 class Chooser:
@@ -122,7 +122,7 @@ def milliseconds(kernel: Kernel, inputs: Sequence[Tensor | None]) -> float:
     return sorted(times)[1]
 
 
-def _cudnn(op: Convolution) -> Kernel:
+def _cudnn(op: FusedConvolution) -> Kernel:
     """Convolution, bias, sum and ReLU in one kernel of cuDNN."""
     shape = (op.stride, op.padding, op.dilation, op.groups)
 
@@ -134,7 +134,7 @@ def _cudnn(op: Convolution) -> Kernel:
     return run
 
 
-def _is_point(op: Convolution, inputs: Sequence[Tensor | None]) -> bool:
+def _is_point(op: FusedConvolution, inputs: Sequence[Tensor | None]) -> bool:
     image, weight, bias = inputs[:3]
     plain = op.groups == 1 and op.stride == (1, 1) and op.padding == (0, 0)
     if not plain or image is None or weight is None or bias is None:
@@ -142,7 +142,7 @@ def _is_point(op: Convolution, inputs: Sequence[Tensor | None]) -> bool:
     return weight.shape[2:] == (1, 1) and image.is_contiguous(memory_format=torch.channels_last)
 
 
-def _point(op: Convolution) -> Kernel:
+def _point(op: FusedConvolution) -> Kernel:
     """A 1x1 convolution as one matrix product with bias, and ReLU where nothing is added before it."""
 
     def run(image: Tensor, weight: Tensor, bias: Tensor, *other: Tensor) -> Tensor:

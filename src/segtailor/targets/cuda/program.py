@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, fx, nn
 
-from segtailor.targets.cuda.fuse import Convolution, Resize, fuse
+from segtailor.targets.cuda.fuse import FusedConvolution, FusedResize, fuse
 from segtailor.targets.cuda.kernels import Chooser, chooser, milliseconds
 from segtailor.targets.cuda.streams import Program
 from segtailor.targets.cuda.traced import traced
@@ -44,7 +44,7 @@ class _Choosing(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> object:
         """Choose, then compute."""
-        if isinstance(n.target, Convolution | Resize):
+        if isinstance(n.target, FusedConvolution | FusedResize):
             inputs, _ = self.fetch_args_kwargs_from_env(n)
             n.target = self._chooser.choose(n.target, inputs)
         with torch.no_grad():

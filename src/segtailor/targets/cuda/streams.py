@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 
 
 @dataclass(frozen=True)
-class Instruction:
+class ScheduledCall:
     """Run `call` on `lane`, after the lanes of the inputs in `waits` are done with them."""
 
     node: fx.Node
@@ -22,7 +22,7 @@ class Instruction:
     waits: tuple[fx.Node, ...]
 
 
-def schedule(graph: fx.Graph, lanes: int) -> list[Instruction]:
+def schedule(graph: fx.Graph, lanes: int) -> list[ScheduledCall]:
     """Give each operator a lane: that of an input whose value was the lane's last, otherwise the longest idle."""
     placed: dict[fx.Node, int] = {}
     tails: dict[int, fx.Node] = {}
@@ -35,7 +35,7 @@ def schedule(graph: fx.Graph, lanes: int) -> list[Instruction]:
         if not inputs and not tails:
             lane = 0
         waits = tuple(part for part in inputs if placed[part] != lane)
-        program.append(Instruction(node, node.target, lane, waits))
+        program.append(ScheduledCall(node, node.target, lane, waits))
         placed[node], tails[lane], age[lane] = lane, node, number
     return program
 
@@ -83,7 +83,7 @@ class Program:
         return (current, *others)
 
     @staticmethod
-    def _call(step: Instruction, values: dict[fx.Node, Any]) -> Any:
+    def _call(step: ScheduledCall, values: dict[fx.Node, Any]) -> Any:
         arguments = map_arg(step.node.args, lambda node: values[node])
         keywords = map_arg(step.node.kwargs, lambda node: values[node])
         return step.call(*arguments, **keywords)

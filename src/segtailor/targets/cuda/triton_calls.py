@@ -8,18 +8,18 @@ import torch
 import triton
 from torch import Tensor
 
-from segtailor.targets.cuda.fuse import Convolution, Fused, Resize
+from segtailor.targets.cuda.fuse import Fused, FusedConvolution, FusedResize
 from segtailor.targets.cuda.triton_kernels import bilinear, convolution, depthwise
 
 FEW = 8  # input channels below which a library's convolution wastes its tiles
 
 
-def candidates(op: Fused, inputs: Sequence[Tensor | None]) -> Iterator[Callable[..., Tensor]]:
+def triton_candidates(op: Fused, inputs: Sequence[Tensor | None]) -> Iterator[Callable[..., Tensor]]:
     """Give our kernels for an operator; none where a map is not channels_last."""
-    maps = [inputs[0], *inputs[3:]] if isinstance(op, Convolution) else list(inputs)
+    maps = [inputs[0], *inputs[3:]] if isinstance(op, FusedConvolution) else list(inputs)
     if any(part is None or not part.is_contiguous(memory_format=torch.channels_last) for part in maps):
         return
-    if isinstance(op, Resize):
+    if isinstance(op, FusedResize):
         for block in (256, 1024):
             yield _resize_kernel(op, block)
         return
@@ -34,13 +34,13 @@ def candidates(op: Fused, inputs: Sequence[Tensor | None]) -> Iterator[Callable[
             yield _first_kernel(op, rows=rows, warps=warps)
 
 
-def _square(op: Convolution, weight: Tensor) -> bool:
+def _square(op: FusedConvolution, weight: Tensor) -> bool:
     """Tell whether the kernel is the same in both directions and lies in memory tap by tap."""
     alike = all(len({*pair}) == 1 for pair in (op.stride, op.padding, op.dilation, tuple(weight.shape[2:])))
     return alike and weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def _depthwise_kernel(op: Convolution, *, pixels: int, lanes: int, warps: int) -> Callable[..., Tensor]:
+def _depthwise_kernel(op: FusedConvolution, *, pixels: int, lanes: int, warps: int) -> Callable[..., Tensor]:
     def run(image: Tensor, weight: Tensor, bias: Tensor | None, *other: Tensor) -> Tensor:
         out = _output(op, image, weight)
         count, channels, height, width = image.shape
@@ -58,7 +58,7 @@ def _depthwise_kernel(op: Convolution, *, pixels: int, lanes: int, warps: int) -
     return run
 
 
-def _first_kernel(op: Convolution, *, rows: int, warps: int) -> Callable[..., Tensor]:
+def _first_kernel(op: FusedConvolution, *, rows: int, warps: int) -> Callable[..., Tensor]:
     def run(image: Tensor, weight: Tensor, bias: Tensor | None, *other: Tensor) -> Tensor:
         out = _output(op, image, weight)
         outputs, inputs, kernel = weight.shape[:3]
@@ -79,7 +79,7 @@ def _first_kernel(op: Convolution, *, rows: int, warps: int) -> Callable[..., Te
     return run
 
 
-def _resize_kernel(op: Resize, block: int) -> Callable[..., Tensor]:
+def _resize_kernel(op: FusedResize, block: int) -> Callable[..., Tensor]:
     def run(image: Tensor, *other: Tensor) -> Tensor:
         count, channels, height, width = image.shape
         out = _empty(image, (count, channels, *op.size))
@@ -97,7 +97,7 @@ def _resize_kernel(op: Resize, block: int) -> Callable[..., Tensor]:
     return run
 
 
-def _output(op: Convolution, image: Tensor, weight: Tensor) -> Tensor:
+def _output(op: FusedConvolution, image: Tensor, weight: Tensor) -> Tensor:
     sides: list[int] = []
     for axis in (0, 1):
         reach = op.dilation[axis] * (weight.shape[2 + axis] - 1) + 1

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from segtailor.api.quantising import FP32_FILE, Int8Settings, quantise
 from segtailor.api.training import Surroundings, train, train_recipe
 from segtailor.deploy.export import export_onnx
-from segtailor.deploy.int8_decision import Int8Decision
+from segtailor.deploy.quantise import Int8Decision
 from segtailor.nets.bundle import load_bundle, save_bundle
 from segtailor.runs import display_for
 

@@ -26,8 +26,15 @@ from segtailor.core.text import require_utf8
 from segtailor.core.version import VERSION
 from segtailor.data.dataset import Pair
 from segtailor.deploy.export import Graph, Precision
-from segtailor.deploy.formats import Format, Runner, format_for, onnx_graph
-from segtailor.deploy.owned import QUANTISED, VERIFY, exported
+from segtailor.deploy.formats import (
+    INT8_FILES,
+    VERIFY_FILE,
+    Format,
+    Runner,
+    format_for,
+    onnx_graph,
+    recognised_by,
+)
 from segtailor.deploy.verify import LIMITS, ExportMismatch, ParityLimits, VerifiedOutputs, verify_file
 from segtailor.nets.bundle import Model
 from segtailor.nets.onnx_metadata import Gives
@@ -75,7 +82,7 @@ class ExportOptions(TypedDict, total=False):
 def export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Exported:
     """Export a bundle (or a loaded one) as a file, e.g. `export("bundle", to="onnx", image=(512, 1024))`.
 
-    The file is run by its runtime beside the network; if they differ beyond the limits, `Drifted` is raised and nothing
+    The file is run by its runtime beside the network; if they differ beyond the limits, `ExportMismatch` is raised and nothing
     is kept. See `ExportOptions` for what can be asked.
     """
     return planned(model, **options).carry_out()
@@ -106,12 +113,12 @@ class ExportPlan:
             sync_tree(folder)
             for file in self.files:
                 (folder / file.name).replace(file)
-            for name, ours in QUANTISED.items() if self.to == "onnx" else ():
+            for name, ours in INT8_FILES.items() if self.to == "onnx" else ():
                 if ours(self.out / name):  # made from the file that was here before
                     (self.out / name).unlink(missing_ok=True)
             sync_folder(self.out)
-        write_json(self.out / VERIFY, self._with_others(figures), what="figures of the export")
-        return Exported(files=self.files, verify=self.out / VERIFY, figures=figures)
+        write_json(self.out / VERIFY_FILE, self._with_others(figures), what="figures of the export")
+        return Exported(files=self.files, verify=self.out / VERIFY_FILE, figures=figures)
 
     def _verified(self, run: Runner, samples: Sequence[Pair], kind: Format) -> dict[str, Json]:
         limits = LIMITS[self.graph.precision]
@@ -190,7 +197,7 @@ class ExportPlan:
 
     def _with_others(self, figures: Mapping[str, Json]) -> dict[str, Json]:
         """Return the figures of this export, and those of files that earlier exports left beside it."""
-        file, others = self.out / VERIFY, {}
+        file, others = self.out / VERIFY_FILE, {}
         if file.is_file():
             before = read_json(file, what="figures of the export")
             known = (
@@ -236,8 +243,8 @@ def planned(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Expo
     plan = ExportPlan(
         model=loaded, to=to, graph=graph, out=folder, data=options.get("data"), assumed=known is None
     )
-    places = [*plan.files, folder / VERIFY]
-    spare([(path, exported(path.name)) for path in places], force=options.get("force", False))
+    places = [*plan.files, folder / VERIFY_FILE]
+    spare([(path, recognised_by(path.name)) for path in places], force=options.get("force", False))
     return plan
 
 

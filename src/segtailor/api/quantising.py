@@ -23,11 +23,22 @@ from segtailor.core.target import Target, parse_target
 from segtailor.core.text import command, path_argument
 from segtailor.data.dataset import Dataset
 from segtailor.data.locate import locate
-from segtailor.deploy.calibration_images import Feeds, GraphForm, SampledImages, sample_images
 from segtailor.deploy.export import IMAGE
-from segtailor.deploy.int8_decision import MIOU_LIMIT, Int8Decision, Reading, check_limit, decide_int8
-from segtailor.deploy.owned import DECISION, QUANTISED
-from segtailor.deploy.quantise import Method, check_method, quantise_onnx
+from segtailor.deploy.formats import DECISION_FILE, INT8_FILES
+from segtailor.deploy.quantise import (
+    MIOU_LIMIT,
+    Feeds,
+    GraphForm,
+    Int8Decision,
+    Method,
+    Reading,
+    SampledImages,
+    check_limit,
+    check_method,
+    decide_int8,
+    quantise_onnx,
+    sample_images,
+)
 from segtailor.nets.bundle import Model, load_bundle
 from segtailor.targets.benchmark import OnnxSubject, entered, read_onnx
 from segtailor.targets.runtime import Compiled, runtime_for
@@ -83,7 +94,7 @@ def quantise(
     chosen, folder = settings or Int8Settings(), Path(bundle)
     place = _int8_target(target)
     check_method(chosen.method)
-    spare([(folder / name, ours) for name, ours in QUANTISED.items()], force=force)
+    spare([(folder / name, ours) for name, ours in INT8_FILES.items()], force=force)
     model, fp32 = load_bundle(folder), _exported(folder, image)
     dataset = _dataset(data, model)
     form = GraphForm(
@@ -229,7 +240,7 @@ def store(folder: Path, decision: Int8Decision, data: bytes) -> None:
     """Write the file before the decision that names it; where int8 does not pay, an older file goes away after it."""
     if decision.kept:
         write_bytes(folder / INT8_FILE, data, what="int8 ONNX file")
-    write_json(folder / DECISION, to_json(decision), what="decision on int8")
+    write_json(folder / DECISION_FILE, to_json(decision), what="decision on int8")
     if not decision.kept:
         (folder / INT8_FILE).unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Prove that an exported file computes what the network computes: run both on the same pictures."""
+"""Check that an exported file computes what its network computes: run both on the same images."""
 
 from __future__ import annotations
 
@@ -20,24 +20,21 @@ from segtailor.nets.inference import aligned, decoded, inference, normalise
 from segtailor.nets.onnx_graph import onnx_session
 from segtailor.tasks import kind_of
 
-LABEL_AGREEMENT = 0.999
-LOGIT_DIFFERENCE = 1e-3  # of the largest logit
-
 
 class ExportMismatch(UserError):
-    """An exported file that computes something else than its network."""
+    """An exported file gives other results than its network."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParityLimits:
-    """How far a file may be from its network; the difference of logits is relative to the largest one."""
+    """How far a file may differ from its network; the difference of logits is relative to the largest one."""
 
-    label_agreement: float = LABEL_AGREEMENT
-    max_rel_difference: float = LOGIT_DIFFERENCE
+    label_agreement: float = 0.999
+    max_rel_difference: float = 1e-3
     quality_drift: float = 0.001
 
 
-LIMITS = {
+LIMITS = {  # by precision
     "fp32": ParityLimits(),
     "fp16": ParityLimits(label_agreement=0.99, max_rel_difference=2e-2, quality_drift=0.005),
 }
@@ -45,7 +42,7 @@ LIMITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """How far an exported file is from its network; the differences are None where the output is labels."""
+    """How far an exported file differs from its network; the differences are None if the output is labels."""
 
     images: int
     pixels: int
@@ -55,17 +52,20 @@ class Parity:
 
     @property
     def equal(self) -> bool:
-        """Whether the differences are those of floating point alone."""
+        """Whether the differences are only rounding."""
         return self.within(ParityLimits())
 
     def within(self, limits: ParityLimits) -> bool:
-        """Whether the differences are allowed; anything that is no number is not."""
+        """Whether the differences are within the limits; NaN never is."""
         close = self.max_rel_difference is None or self.max_rel_difference <= limits.max_rel_difference
         return close and self.label_agreement >= limits.label_agreement
 
 
 class VerifiedOutputs(NamedTuple):
-    """What network and file say about the same pictures: how far apart, and both predictions at image size."""
+    """How a file compares with its network on the same images, and the predictions of both at image size.
+
+    `wanted` are those of the network, `given` those of the file.
+    """
 
     parity: Parity
     wanted: list[NDArray[Any]]
@@ -75,7 +75,7 @@ class VerifiedOutputs(NamedTuple):
 def verify_file(
     run: Runner, model: Model, graph: Graph, pictures: Sequence[NDArray[np.uint8]]
 ) -> VerifiedOutputs:
-    """Run a file beside the network of its bundle, as it was trained, on pictures (height, width, 3) of its size."""
+    """Compare a file with the network of its bundle, as it was trained, on images (height, width, 3) of its size."""
     if not pictures:
         raise UserError("verify: no images were given; give at least one.")
     network, align = model.network.cpu(), aligned(model.network)
@@ -110,7 +110,7 @@ def verify_file(
 
 
 def verify_onnx(file: Path, module: nn.Module, images: Sequence[NDArray[Any]]) -> Parity:
-    """Run an ONNX file with ONNX Runtime beside the torch module it was made from, on images of its size."""
+    """Compare an ONNX file, run by ONNX Runtime, with the torch module it was made from, on images of its size."""
     if not images:
         raise UserError("verify: no images were given; give at least one.")
     session = onnx_session(file)
@@ -124,7 +124,7 @@ def verify_onnx(file: Path, module: nn.Module, images: Sequence[NDArray[Any]]) -
 
 
 def compare(reference: Sequence[NDArray[Any]], exported: Sequence[NDArray[Any]]) -> Parity:
-    """Compare outputs image by image: numbers such as logits (N, classes, h, w), or labels (N, h, w)."""
+    """Compare outputs image by image: floats such as logits (N, classes, h, w), or labels (N, h, w)."""
     for one, other in zip(reference, exported, strict=True):
         if one.shape != other.shape:
             raise UserError(
@@ -137,7 +137,7 @@ def compare(reference: Sequence[NDArray[Any]], exported: Sequence[NDArray[Any]])
     agreement = float(sum(int(part.sum()) for part in agree) / pixels)
     if not logits:
         return Parity(images=len(pairs), pixels=pixels, label_agreement=agreement)
-    worst = float(np.max([np.abs(one - other).max() for one, other in pairs]))  # keeps what is no number
+    worst = float(np.max([np.abs(one - other).max() for one, other in pairs]))  # keeps NaN
     scale = max(float(np.abs(one).max()) for one in reference)
     return Parity(
         images=len(pairs),

@@ -12,7 +12,7 @@ from segtailor.core.plan import OpCall, Shape
 from segtailor.costs.board_runner import AFTER, BEFORE, machine
 from segtailor.costs.sandwich import ENTRY_CHANNELS, Counter, Sandwich, level, operator_files
 from segtailor.ops import Concat, Conv, Identity, Resize, Sum
-from segtailor.targets.fingerprint import machine as full_machine
+from segtailor.targets.machine import machine as full_machine
 
 torch.set_num_threads(1)
 FINE, COARSE = Shape(6, 8, 10), Shape(6, 4, 5)

@@ -15,9 +15,7 @@ from segtailor.core.errors import UserError
 from segtailor.core.plan import Shape
 from segtailor.core.target import parse_target
 from segtailor.targets import compile_network
-from segtailor.targets.conditions import Conditions, condition_warnings
-from segtailor.targets.contract import check_contract
-from segtailor.targets.fingerprint import machine
+from segtailor.targets.machine import Conditions, condition_warnings, machine
 from segtailor.targets.runtime import Compiled
 from segtailor.targets.timing import (
     BenchEntry,
@@ -25,6 +23,7 @@ from segtailor.targets.timing import (
     Samples,
     Stopwatch,
     TimingSettings,
+    check_contract,
     measure,
     measure_all,
     time_all,

@@ -38,7 +38,7 @@ from segtailor.deploy.formats import (
 from segtailor.deploy.verify import LIMITS, ExportMismatch, ParityLimits, VerifiedOutputs, verify_file
 from segtailor.nets.bundle import Model
 from segtailor.nets.onnx_metadata import Gives
-from segtailor.targets.engine_file import EngineFile
+from segtailor.targets.tensorrt import EngineFile
 from segtailor.tasks import kind_of
 
 ASSUMED = (512, 1024)  # the size where a bundle does not tell its own
@@ -82,8 +82,8 @@ class ExportOptions(TypedDict, total=False):
 def export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Exported:
     """Export a bundle (or a loaded one) as a file, e.g. `export("bundle", to="onnx", image=(512, 1024))`.
 
-    The file is run by its runtime beside the network; if they differ beyond the limits, `ExportMismatch` is raised and nothing
-    is kept. See `ExportOptions` for what can be asked.
+    The file is run by its runtime beside the network; if they differ beyond the limits, `ExportMismatch` is raised and
+    nothing is kept. See `ExportOptions` for what can be asked.
     """
     return planned(model, **options).carry_out()
 

@@ -40,7 +40,7 @@ from segtailor.deploy.quantise import (
     sample_images,
 )
 from segtailor.nets.bundle import Model, load_bundle
-from segtailor.targets.benchmark import OnnxSubject, entered, read_onnx
+from segtailor.targets.benchmark import OnnxSubject, compile_entry, read_onnx
 from segtailor.targets.runtime import Compiled, runtime_for
 from segtailor.targets.timing import Measurement, TimingSettings, measure_all
 from segtailor.tasks.segmentation.metrics import Confusion
@@ -171,7 +171,9 @@ def _measure(
 ) -> Rivals:
     places = (replace(target, precision="fp32"), target)
     with ExitStack() as stack:
-        entrants = [entered(subject, place, stack) for subject, place in zip(subjects, places, strict=True)]
+        entrants = [
+            compile_entry(subject, place, stack) for subject, place in zip(subjects, places, strict=True)
+        ]
         both = (entrants[0].compiled, entrants[1].compiled)
         mious, agreement = _score(both, form=form, scored=scored, seen=seen)
         measurements = measure_all(entrants, settings.timing)

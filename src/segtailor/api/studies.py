@@ -10,7 +10,7 @@ from segtailor.core.ownership import holds, is_drawing, marked_svg, spare
 from segtailor.core.target import Target, parse_target
 from segtailor.costs.studies import STUDIES, Study, Timed, run_study, spans
 from segtailor.report.charts import Value, chart
-from segtailor.targets.fingerprint import machine
+from segtailor.targets.machine import machine
 
 is_study = holds("study", "machine", "rows")
 

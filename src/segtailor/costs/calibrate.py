@@ -24,8 +24,7 @@ from segtailor.costs.reference import Reference, reference_for
 from segtailor.costs.timers import STATISTIC, timer_for
 from segtailor.costs.usage import leaders, ranked_calls
 from segtailor.costs.whole import different, time_networks
-from segtailor.targets.conditions import condition_warnings, conditions
-from segtailor.targets.fingerprint import machine
+from segtailor.targets.machine import condition_warnings, conditions, machine
 from segtailor.targets.runtime import check_sizes, runtime_for
 from segtailor.targets.timing import TimingSettings
 from segtailor.training.pace import Allowance

@@ -24,8 +24,7 @@ from segtailor.data.dataset import Pair
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
 from segtailor.tailoring.context import OWN, Context
-from segtailor.targets.contract import check_contract
-from segtailor.targets.timing import Measurement
+from segtailor.targets.timing import Measurement, check_contract
 from segtailor.training.evaluate import Pictures, score_predictions
 
 TRIES = 6  # measurements of the final network, if there is time: a busy moment is no reason to miss a budget,

@@ -1,7 +1,7 @@
-"""Fuse what follows a convolution or a resize into it: bias, sum with another map, ReLU.
+"""Fuse a convolution or a resize with what follows it: bias, sum with another map, ReLU.
 
-Only the graph changes here: a fused node calls `Convolution` or `Resize`, which compute the same function with the
-operators of PyTorch. Which kernel runs it on a device is decided elsewhere (`kernels`).
+This changes only the graph: a fused node calls `FusedConvolution` or `FusedResize`, which compute the same function
+with the operators of PyTorch. `kernels` chooses the kernel that runs it on a device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, kw_only=True)
 class FusedConvolution:
-    """`act(conv(image) + bias + other)`; `other` is there only if `adds`."""
+    """`act(conv(image) + bias + other)`; `other` is given only if `adds`."""
 
     stride: tuple[int, int]
     padding: tuple[int, int]
@@ -64,7 +64,7 @@ def fuse(module: fx.GraphModule) -> fx.GraphModule:
         if made is not None:
             _absorb_readers(node, *made)
     module.graph.eliminate_dead_code()
-    return module  # its code is not made again: nobody calls it, the graph is interpreted
+    return module  # the module is not recompiled: only its graph is used
 
 
 def _recognised(node: fx.Node) -> tuple[Fused, tuple[Any, ...]] | None:
@@ -87,7 +87,7 @@ def _recognised(node: fx.Node) -> tuple[Fused, tuple[Any, ...]] | None:
 
 
 def _absorb_readers(node: fx.Node, op: Fused, inputs: tuple[Any, ...]) -> None:
-    """Let the operator do what its only reader does, as long as it can, then replace them all by one node."""
+    """Add what its only reader does to the operator, as often as possible; then replace all of them by one node."""
     last = node
     while (reader := _only_reader(last)) is not None and not op.relu:
         if reader.target is aten.relu.default:

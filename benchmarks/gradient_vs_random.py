@@ -41,12 +41,12 @@ from comparing import (
 )
 from segtailor.core.plan import OpCall, Plan
 from segtailor.core.space import parse_architecture
+from segtailor.core.statistics import spearman
 from segtailor.costs import Macs
 from segtailor.recipes.autortnet import SMALL_ROBUSTNESS, autortnet, robustness
 from segtailor.recipes.gradient_row import GradientRow
 from segtailor.recipes.squeezenas import squeezenas
 from segtailor.search.gradient_settings import Choice, Gradient
-from segtailor.search.ranks import spearman
 
 PARTS = ("squeezenas", "autortnet", "objectives", "robustness")
 SYSTEMS = {"squeezenas": squeezenas, "autortnet": autortnet}

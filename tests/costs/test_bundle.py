@@ -17,7 +17,7 @@ from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.space import SPACES
 from segtailor.costs.assembly import CalibrationSubject
 from segtailor.costs.bundle import Selection, import_results, write_bundle
-from segtailor.costs.table import LatencyTable
+from segtailor.costs.pack import LatencyTable
 
 torch.set_num_threads(1)
 FEW = Selection(operators=6, fit_networks=2, trust_networks=2)

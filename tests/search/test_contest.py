@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from segtailor.core.errors import UnknownName
+from segtailor.core.statistics import spearman
 from segtailor.core.strategy import SearchProblem
 from segtailor.report.charts import draw_chart
 from segtailor.search import Ablation, Contender, Contest, Variant
-from segtailor.search.ranks import spearman
 from tests.search.planted import problem
 
 CONTEST = Contest(

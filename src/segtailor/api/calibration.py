@@ -13,8 +13,7 @@ from segtailor.core.job import Step
 from segtailor.core.ownership import holds, is_drawing, marked_svg, spare
 from segtailor.core.target import parse_target
 from segtailor.costs.assembly import CalibrationSubject
-from segtailor.costs.pack import Pack, Use, read_pack
-from segtailor.costs.table import LatencyTable
+from segtailor.costs.pack import LatencyTable, Pack, Use, read_pack
 from segtailor.costs.trust import scatter
 from segtailor.recipes.calibrating import CalibrateRecipe
 from segtailor.recipes.recipe import Place, recipe_document

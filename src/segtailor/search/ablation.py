@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from segtailor.core.codec import Json
 from segtailor.core.job import Job
+from segtailor.core.statistics import spearman
 from segtailor.core.strategy import STRATEGIES, Candidate, Judged, Problem, SearchProblem
 from segtailor.core.trust import refuse_reach
 from segtailor.search.draws import Draws
 from segtailor.search.halving import Halving
 from segtailor.search.prices import Prices
-from segtailor.search.ranks import spearman
 from segtailor.search.trial_strategy import all_failed, check_at_least, check_trials
 from segtailor.search.trials import TrialSearch
 

@@ -183,9 +183,8 @@ def test_a_pack_of_a_busy_time_is_scaled_before_it_is_used_again(tmp_path: Path)
     kept = tmp_path / "cache" / "packs" / "scalable_path-32x64-cpu-eager-fp32-threads-1.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     usual = read_pack(Path(made["pack"]))
-    slow = replace(
-        with_scaled_prices(usual, 4.0), trust=usual.trust
-    )  # as if everything had taken four times as long
+    # as if everything had taken four times as long
+    slow = replace(with_scaled_prices(usual, 4.0), trust=usual.trust)
     slow.write(kept)
     other = replace(place, folder=tmp_path / "other")
     (tmp_path / "other" / "stages").mkdir(parents=True)

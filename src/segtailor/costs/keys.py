@@ -64,9 +64,7 @@ def split_call(call: OpCall) -> tuple[OpCall, ...]:
         if shape[1:] != like[1:]
     ]
     equal = tuple(like._replace(channels=shape.channels) for shape in call.inputs)
-    join = replace(
-        call, op=type(call.op)(), inputs=equal
-    )  # its settings have no effect on maps of equal size
+    join = replace(call, op=type(call.op)(), inputs=equal)  # settings have no effect on equal sizes
     return (*resizes, join) if len(equal) > 1 else tuple(resizes)
 
 

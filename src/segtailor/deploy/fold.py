@@ -23,9 +23,7 @@ from segtailor.ops.resize import Resize
 
 M = TypeVar("M", bound=nn.Module)
 
-TRACE_SHAPE = Shape(
-    3, 64, 128
-)  # of the input on which layers are observed; any size shows which follows which
+TRACE_SHAPE = Shape(3, 64, 128)  # input on which layers are observed; any size shows which follows which
 COARSE = "_coarse"  # suffix of the name of a convolution that was moved before a resize
 
 

@@ -17,9 +17,7 @@ from segtailor.core.target import Target
 if TYPE_CHECKING:
     from torch import nn
 
-MAX_INPUT_VALUES = (
-    2**28
-)  # of one input: a larger size is a mistake, and is refused before memory is allocated
+MAX_INPUT_VALUES = 2**28  # of one input: a larger size is a mistake, and is refused before allocating
 
 
 class Compiled:

@@ -30,7 +30,7 @@ def compile_program(module: nn.Module, inputs: Sequence[Tensor]) -> Program:
     choose_kernels(graph, inputs)
     programs = [Program(graph, lanes=lanes) for lanes in LANE_COUNTS]
     with torch.inference_mode():
-        return min(programs, key=lambda program: milliseconds(program, inputs))
+        return min(programs, key=lambda candidate: milliseconds(candidate, inputs))
 
 
 def trace(module: nn.Module, inputs: Sequence[Tensor]) -> fx.GraphModule:
@@ -77,7 +77,7 @@ def schedule(graph: fx.Graph, lanes: int) -> list[ScheduledCall]:
     placed: dict[fx.Node, int] = {}
     tails: dict[int, fx.Node] = {}
     age = dict.fromkeys(range(lanes), -1)
-    program = []
+    calls = []
     for number, node in enumerate(node for node in graph.nodes if node.op == "call_function"):
         inputs = [part for part in node.all_input_nodes if part in placed]
         ends = [placed[part] for part in reversed(inputs) if part in tails.values()]
@@ -85,9 +85,9 @@ def schedule(graph: fx.Graph, lanes: int) -> list[ScheduledCall]:
         if not inputs and not tails:
             lane = 0
         waits = tuple(part for part in inputs if placed[part] != lane)
-        program.append(ScheduledCall(node, node.target, lane, waits))
+        calls.append(ScheduledCall(node, node.target, lane, waits))
         placed[node], tails[lane], age[lane] = lane, node, number
-    return program
+    return calls
 
 
 class Program:

@@ -27,7 +27,7 @@ from segtailor.nets.network import Network
 from segtailor.targets.eager import place
 from segtailor.targets.graph import GraphCompiled
 from segtailor.targets.runtime import Compiled, compile_network, example_inputs
-from segtailor.targets.timing import Entrant, Measurement, TimingSettings, measure_all
+from segtailor.targets.timing import BenchEntry, Measurement, TimingSettings, measure_all
 
 MANY = {"recompile_limit": 10_000, "accumulated_recompile_limit": 10_000}  # all networks share one `forward`
 
@@ -103,7 +103,7 @@ def compete(name: str, contest: Contest, settings: TimingSettings) -> Iterator[s
             compiled = prepared(case, target, network, contest)
             stack.callback(compiled.close)
             entrants.append(
-                Entrant(
+                BenchEntry(
                     network=name, target=target, inputs=(shape,), compiled=compiled, includes=contest.includes
                 )
             )
@@ -137,7 +137,7 @@ def parse_case(text: str) -> Target:
     return parse_target(text)
 
 
-def agreement(entrants: list[Entrant], shape: Shape) -> list[float]:
+def agreement(entrants: list[BenchEntry], shape: Shape) -> list[float]:
     """Return the share of labels that agree with those of the first."""
     (image,) = example_inputs((shape,))
     outputs = [entrant.compiled.outputs(image) for entrant in entrants]

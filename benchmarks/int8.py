@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from segtailor.deploy.export import export_onnx
-from segtailor.deploy.int8_decision import Int8Decision
+from segtailor.deploy.quantise import Int8Decision
 from segtailor.nets.bundle import load_bundle, save_bundle
 from segtailor.recipes.quantise import FP32_FILE, Int8Settings, quantise
 from segtailor.recipes.train import train_recipe

@@ -12,7 +12,7 @@ import torch
 import segtailor
 from segtailor.core.errors import RunProblem, UserError
 from segtailor.core.task import Preprocessing, Task
-from segtailor.deploy.formats import FORMATS, Onnx, Runner
+from segtailor.deploy.formats import FORMATS, OnnxFormat, Runner
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.inference import normalise
 from segtailor.nets.onnx.graph import onnx_session
@@ -131,7 +131,7 @@ def test_a_family_that_needs_one_size_says_so(tmp_path: Path) -> None:
         export(bundle_of("squeezenas-lat-small", tmp_path), image=(96, 160), dynamic=True)
 
 
-class Tampered(Onnx):
+class Tampered(OnnxFormat):
     """A file whose last layer was changed after it was written."""
 
     def open(self, folder: Path) -> Runner:

@@ -17,7 +17,7 @@ from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import parse_target
 from segtailor.data.synthetic import TASK
 from segtailor.deploy.export import export_onnx
-from segtailor.deploy.int8_decision import Int8Decision, Reading
+from segtailor.deploy.quantise import Int8Decision, Reading
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.onnx.graph import onnx_session
 from segtailor.recipes.quantise import Int8Settings, quantise, store

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from segtailor.core.ownership import is_drawing, is_frames, is_page, is_picture, marked_svg
-from segtailor.deploy.owned import KNOWN, QUANTISED, exported
+from segtailor.deploy.formats import EXPORTED_FILES, INT8_FILES, recognised_by
 from segtailor.verbs.main import run
 from tests.predicting.models import halves, save_small_bundle
 from tests.runs.toy_job import files_up_to
@@ -233,9 +233,9 @@ def test_zips_for_boards_and_studies_spare_files_of_others(
 def test_a_file_about_us_is_not_ours(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "file"
     file.write_bytes(content)
-    known: list[Any] = [is_page, is_drawing, is_frames, *KNOWN.values(), *QUANTISED.values()]
+    known: list[Any] = [is_page, is_drawing, is_frames, *EXPORTED_FILES.values(), *INT8_FILES.values()]
     assert not any(ours(file) for ours in known)
-    assert not exported("anything")(file)
+    assert not recognised_by("anything")(file)
     assert not is_picture(tmp_path / "nothing")
 
 

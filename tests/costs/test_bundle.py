@@ -15,17 +15,17 @@ import torch
 import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.registry import SPACES
-from segtailor.costs.assembly import Subject
+from segtailor.costs.assembly import CalibrationSubject
 from segtailor.costs.bundle import Selection, import_results, write_bundle
-from segtailor.costs.table import LatencyTable
+from segtailor.costs.pack import LatencyTable
 
 torch.set_num_threads(1)
 FEW = Selection(operators=6, fit_networks=2, trust_networks=2)
 
 
-def subject(target: str = "cpu/onnxruntime/fp32?threads=1") -> Subject:
+def subject(target: str = "cpu/onnxruntime/fp32?threads=1") -> CalibrationSubject:
     space = SPACES.get("scalable_path")(depths=(1,), width_steps=(1, 2), ratios=("0", "1"), paths=1)
-    return Subject(space=space, image=(32, 64), classes=4, target=target)
+    return CalibrationSubject(space=space, image=(32, 64), classes=4, target=target)
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,11 @@ from segtailor.core.space import SearchSpace
 from segtailor.core.target import parse_target
 from segtailor.costs.board_runner import operator_kernels, time_models
 from segtailor.costs.calibrate import Calibration, CalibrationSettings
-from segtailor.costs.estimate import group_of
-from segtailor.costs.keys import parts
+from segtailor.costs.entries import group_of, most_used_per_group, rank_calls
+from segtailor.costs.keys import split_call
+from segtailor.costs.operator_files import export_operators
 from segtailor.costs.pack import parse_pack
-from segtailor.costs.sandwich import operator_files
 from segtailor.costs.timers import CopiesTimer, ProfileTimer, timer_for
-from segtailor.costs.usage import leaders, ranked_calls
 from segtailor.ops import Concat, Conv, Identity, Resize
 from segtailor.targets.timing import TimingSettings
 
@@ -55,7 +54,7 @@ def test_calibration_times_every_entry_and_judges_itself() -> None:
     job = Calibration(tiny(), settings())
     steps = list(job.steps())
     pack = job.pack()
-    expected = {part for call in tiny().calls(Shape(3, 32, 64), 4) for part in parts(call)}
+    expected = {part for call in tiny().calls(Shape(3, 32, 64), 4) for part in split_call(call)}
     assert len(pack.entries) == len(expected)
     assert all(entry.runs > 0 for entry in pack.entries.values())
     assert pack.trust is not None
@@ -91,7 +90,9 @@ def test_time_runs_out_after_the_most_used_and_the_rest_is_estimated() -> None:
     pack = job.pack()
     assert timed[-1].done < len(job.calls) == len(pack.entries)
     assert sum(entry.runs > 0 for entry in pack.entries.values()) == timed[-1].done
-    assert {group_of(call) for call in job.calls} == {group_of(call) for call in leaders(job.calls)}
+    assert {group_of(call) for call in job.calls} == {
+        group_of(call) for call in most_used_per_group(job.calls)
+    }
 
 
 def test_the_state_of_another_calibration_is_refused(tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ def test_profiled_times_grow_with_the_work_and_leave_the_neighbours_out() -> Non
 def test_equal_operators_give_equal_files_and_others_do_not() -> None:
     call = OpCall(op=Conv(), inputs=(Shape(8, 8, 8),), channels=8)
     other = OpCall(op=Conv(dilation=2), inputs=(Shape(8, 8, 8),), channels=8)
-    first, second, third = operator_files([call, other, call])
+    first, second, third = export_operators([call, other, call])
     assert first == third
     assert first != second
 
@@ -197,7 +198,7 @@ def test_equal_operators_give_equal_files_and_others_do_not() -> None:
 @pytest.mark.slow
 def test_many_sessions_at_once_keep_their_profiles_apart() -> None:
     call = OpCall(op=Conv(), inputs=(Shape(8, 8, 8),), channels=8)
-    (file,) = operator_files([call])
+    (file,) = export_operators([call])
     readings = time_models([file] * 12, threads=1, seconds=0.0)
     assert len(readings) == 12
     assert len({row["kernels"] for row in readings}) == 1
@@ -210,7 +211,7 @@ def test_one_of_each_group_of_every_space_can_be_timed(name: str) -> None:
         space = SPACES.get(name)(width_steps=(1, 2), ratios=("0", "1/2", "1"))
     else:
         space = SPACES.get(name)()
-    calls = {group_of(call): call for call in ranked_calls(space, Shape(3, 64, 96), 4)}
+    calls = {group_of(call): call for call in rank_calls(space, Shape(3, 64, 96), 4)}
     entries = ProfileTimer(threads=1).time(list(calls.values()), seconds=0.0)
     assert all(entry.us >= 0 and entry.runs > 0 for entry in entries)
     assert any(entry.us > 0 for entry in entries)

@@ -10,7 +10,7 @@ import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.core.errors import UserError
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.registry import SPACES
-from segtailor.costs.keys import call_of, describe, key_of, parts
+from segtailor.costs.keys import call_of, describe_call, key_of, split_call
 from segtailor.ops import Concat, Conv, Resize, Sum
 
 IMAGE = Shape(3, 96, 128)
@@ -22,7 +22,7 @@ def test_every_call_of_every_space_survives_the_round_trip(name: str) -> None:
     calls = list(SPACES.get(name)().calls(IMAGE, 4))
     assert calls
     for call in calls:
-        for part in (call, *parts(call)):
+        for part in (call, *split_call(call)):
             assert call_of(key_of(part)) == part
     assert len({key_of(call) for call in calls}) == len(calls)
 
@@ -67,7 +67,7 @@ def test_text_that_is_no_key_is_refused(text: str) -> None:
 def test_joining_different_sizes_is_resizing_then_joining_equals() -> None:
     fine, coarse = Shape(8, 12, 16), Shape(8, 6, 8)
     call = OpCall(op=Sum(align_corners=True), inputs=(fine, coarse, fine), channels=8)
-    resize, join = parts(call)
+    resize, join = split_call(call)
     assert resize.op == Resize(align_corners=True)
     assert resize.output() == fine
     assert join == OpCall(op=Sum(), inputs=(fine, fine, fine), channels=8)
@@ -75,7 +75,7 @@ def test_joining_different_sizes_is_resizing_then_joining_equals() -> None:
 
 def test_joining_like_a_coarser_map_resizes_the_finer_one() -> None:
     first, second = Shape(4, 6, 8), Shape(8, 12, 16)
-    resize, join = parts(OpCall(op=Concat(like=1), inputs=(first, second), channels=12))
+    resize, join = split_call(OpCall(op=Concat(like=1), inputs=(first, second), channels=12))
     assert resize.inputs[0] == first
     assert join.inputs == (Shape(4, 12, 16), second)
     assert join.output() == Shape(12, 12, 16)
@@ -84,20 +84,20 @@ def test_joining_like_a_coarser_map_resizes_the_finer_one() -> None:
 def test_a_resize_depends_on_the_size_of_its_model_only() -> None:
     source = Shape(4, 6, 8)
     calls = [OpCall(op=Resize(), inputs=(source, Shape(width, 12, 16)), channels=4) for width in (1, 7, 512)]
-    assert len({parts(call) for call in calls}) == 1
+    assert len({split_call(call) for call in calls}) == 1
 
 
 def test_other_operators_are_their_own_part() -> None:
-    assert parts(CONV) == (CONV,)
+    assert split_call(CONV) == (CONV,)
 
 
 def test_parts_make_large_families_small() -> None:
     space = SPACES.get("scalable_path")(width_steps=(1, 2), ratios=("0", "1/2", "3/4", "1"))
     calls = list(space.calls(IMAGE, 4))
-    distinct = {part for call in calls for part in parts(call)}
+    distinct = {part for call in calls for part in split_call(call)}
     assert len(distinct) < len(calls)
 
 
 def test_messages_name_operator_and_shapes() -> None:
-    assert "conv(kernel=3" in describe(CONV)
-    assert "8x4x4 to 16 channels at stride 2" in describe(CONV)
+    assert "conv(kernel=3" in describe_call(CONV)
+    assert "8x4x4 to 16 channels at stride 2" in describe_call(CONV)

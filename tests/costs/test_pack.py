@@ -16,10 +16,12 @@ from segtailor.core.errors import MissingCost, UnknownName, Unsupported, UserErr
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.registry import SPACES
 from segtailor.core.variation import sample
+from segtailor.costs.entries import rank_calls
 from segtailor.costs.keys import key_of
 from segtailor.costs.pack import (
     Correction,
     Entry,
+    LatencyTable,
     Pack,
     Use,
     parse_pack,
@@ -27,8 +29,6 @@ from segtailor.costs.pack import (
     shipped_pack,
     shipped_packs,
 )
-from segtailor.costs.table import LatencyTable
-from segtailor.costs.usage import ranked_calls
 from segtailor.ops import Conv, FactorisedReduction, Identity
 from segtailor.spaces.networks import expand
 
@@ -44,7 +44,7 @@ IMAGE = (64, 96)
 
 @cache
 def calls_of_the_space() -> list[OpCall]:
-    return list(ranked_calls(SPACE, Shape(3, *IMAGE), 4))
+    return list(rank_calls(SPACE, Shape(3, *IMAGE), 4))
 
 
 def made(**changes: Any) -> Pack:

@@ -1,4 +1,4 @@
-"""A repeated reference tells a busy machine from a quiet one, and a pack of another time is not used as it is."""
+"""A reference workload shows that the machine is busy, and an old pack is checked before it is used."""
 
 from __future__ import annotations
 
@@ -11,44 +11,42 @@ import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.core.plan import Shape
 from segtailor.core.registry import SPACES
 from segtailor.core.target import parse_target
-from segtailor.costs.calibrate import Calibration, untrusted
+from segtailor.costs.calibrate import Calibration, ReferenceTimer, reference_for, untrusted
 from segtailor.costs.keys import key_of
-from segtailor.costs.pack import Checked, Entry, Pack, Trust
-from segtailor.costs.reference import Reference, reference_for
-from segtailor.costs.table import LatencyTable
-from segtailor.costs.trust import Seen, recheck, scaled
+from segtailor.costs.pack import Checked, Entry, LatencyTable, Pack, Trust
+from segtailor.costs.trust import MeasuredNetwork, recheck, with_scaled_prices
 from tests.costs.test_calibrate import EAGER, settings, tiny
 
 
-def looks(*seconds: float) -> Reference:
+def reference_times(*seconds: float) -> ReferenceTimer:
     rows = iter(seconds)
-    return Reference(lambda: next(rows))
+    return ReferenceTimer(lambda: next(rows))
 
 
 def test_what_is_much_slower_than_the_quickest_is_slow() -> None:
-    reference = looks(1.0, 1.1, 2.0, 0.5)
-    assert [reference.slow(reference.look()) for _ in range(3)] == [False, False, True]
-    assert reference.slow(1.0) is False
-    reference.look()
-    assert reference.slow(1.0) is True  # now that it was seen to be twice as quick
+    reference = reference_times(1.0, 1.1, 2.0, 0.5)
+    assert [reference.is_slow(reference.measure()) for _ in range(3)] == [False, False, True]
+    assert reference.is_slow(1.0) is False
+    reference.measure()
+    assert reference.is_slow(1.0) is True  # now that it was seen to be twice as quick
 
 
 def test_waiting_ends_with_the_first_quiet_moment_or_with_the_patience() -> None:
-    reference = looks(1.0, 3.0, 1.0)
-    reference.look()
+    reference = reference_times(1.0, 3.0, 1.0)
+    reference.measure()
     assert 0.4 < reference.wait(10.0) < 5.0
-    stubborn = Reference(iter([1.0, *[9.0] * 1000]).__next__)
-    stubborn.look()
+    stubborn = ReferenceTimer(iter([1.0, *[9.0] * 1000]).__next__)
+    stubborn.measure()
     assert stubborn.wait(0.6) < 3.0
 
 
 def test_a_real_reference_of_a_processor_takes_some_time_and_none_is_made_elsewhere() -> None:
-    assert 0 < reference_for(parse_target(EAGER)).look() < 1.0
-    elsewhere = Reference()
-    assert not elsewhere.slow(elsewhere.look())
+    assert 0 < reference_for(parse_target(EAGER)).measure() < 1.0
+    elsewhere = ReferenceTimer()
+    assert not elsewhere.is_slow(elsewhere.measure())
 
 
-def pack_and_networks(factors: tuple[float, ...]) -> tuple[Pack, list[Seen]]:
+def pack_and_networks(factors: tuple[float, ...]) -> tuple[Pack, list[MeasuredNetwork]]:
     """A pack, and networks that take so many times what it says."""
     space = SPACES.get("scalable_path")(
         depths=(1,), width_steps=(1, 2), ratios=("0", "1/2", "1"), paths=1, block="conv"
@@ -68,7 +66,8 @@ def pack_and_networks(factors: tuple[float, ...]) -> tuple[Pack, list[Seen]]:
     plan = space.plan(arch, shape, 4)
     price = LatencyTable(pack=pack).of(plan)
     return pack, [
-        Seen(f"{number}", plan, factor * price, factor * price) for number, factor in enumerate(factors)
+        MeasuredNetwork(f"{number}", plan, factor * price, factor * price)
+        for number, factor in enumerate(factors)
     ]
 
 
@@ -88,7 +87,7 @@ def test_a_pack_of_a_busier_or_quieter_time_is_scaled_and_one_without_a_common_f
     found = recheck(pack, networks)
     assert found.decision == decision
     if decision == "scale":
-        mended = scaled(pack, found.ratio)
+        mended = with_scaled_prices(pack, found.ratio)
         assert recheck(mended, networks).decision == "fits"
         assert recheck(mended, networks).ratio == pytest.approx(1.0)
 
@@ -115,12 +114,12 @@ def test_a_pack_whose_prices_are_far_off_says_so() -> None:
 def test_a_calibration_on_a_machine_that_becomes_busy_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reference is told to be slow after its first looks; everything else is measured."""
+    """The reference is told to be slow after its first times; everything else is measured."""
     from segtailor.costs import calibrate
 
     rows = iter([1.0, 1.0, 1.0, *[3.0] * 10_000])
-    monkeypatch.setattr(calibrate, "reference_for", lambda _: Reference(lambda: next(rows)))
-    monkeypatch.setattr(calibrate, "WAITING_SECONDS", 0.5)
+    monkeypatch.setattr(calibrate, "reference_for", lambda _: ReferenceTimer(lambda: next(rows)))
+    monkeypatch.setattr(calibrate, "MAX_WAITING_SECONDS", 0.5)
     job = Calibration(tiny(), settings())
     list(job.steps())
     (told, *_) = job.pack().summary()["warnings"]  # type: ignore[misc]

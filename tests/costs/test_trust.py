@@ -11,10 +11,9 @@ import pytest
 from segtailor import api
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.registry import SPACES
-from segtailor.costs.estimate import estimated, non_negative_fit
+from segtailor.costs.entries import estimate_entries, rank_calls, table_calls
 from segtailor.costs.pack import Checked, Correction, Entry, Pack
-from segtailor.costs.trust import Seen, corrected, fit_correction, judge, judged, scatter
-from segtailor.costs.usage import needed, ranked_calls
+from segtailor.costs.trust import MeasuredNetwork, fit_correction, judge, scatter, with_correction, with_trust
 from segtailor.ops import Conv, Identity
 
 
@@ -79,7 +78,7 @@ def test_the_correction_is_never_negative() -> None:
 def test_correction_and_judgement_use_different_networks_and_prices() -> None:
     space = SPACES.get("inverted_residual")()
     image = Shape(3, 64, 96)
-    calls = ranked_calls(space, image, 4)
+    calls = rank_calls(space, image, 4)
     entries = {call: Entry(us=10.0 + call.macs() / 1e4, runs=5) for call in calls}
     from segtailor.costs.keys import key_of
 
@@ -95,15 +94,15 @@ def test_correction_and_judgement_use_different_networks_and_prices() -> None:
     seen = []
     for name in ("squeezenas-mac-small", "squeezenas-lat-small"):
         plan = api.plan(name, image=(64, 96), classes=4)
-        total = sum(1.5 * entries[call].us + 2 for call in needed(plan)) / 1000
-        seen.append(Seen(name, plan, total, total))
-    assert corrected(pack, []) == pack
-    assert judged(pack, []) == pack
-    fitted = corrected(pack, seen)
+        total = sum(1.5 * entries[call].us + 2 for call in table_calls(plan)) / 1000
+        seen.append(MeasuredNetwork(name, plan, total, total))
+    assert with_correction(pack, []) == pack
+    assert with_trust(pack, []) == pack
+    fitted = with_correction(pack, seen)
     assert fitted.correction == Correction(
         slope=pytest.approx(1.5, rel=1e-3), per_kernel_us=pytest.approx(2, rel=0.05)
     )
-    trust = judged(fitted, seen).trust
+    trust = with_trust(fitted, seen).trust
     assert trust is not None
     assert trust.mape < 1e-3
 
@@ -126,7 +125,7 @@ def test_estimates_follow_the_work() -> None:
     times = {call: 2 + call.macs() / 5000 for call in grid}
     known = {call: Entry(us=times[call], runs=3) for call in grid if rng.random() < 0.5}
     missing = [call for call in grid if call not in known]
-    found = estimated(known, missing)
+    found = estimate_entries(known, missing)
     assert set(found) == set(missing)
     assert max(abs(found[call].us / times[call] - 1) for call in missing) < 0.05
     assert all(entry.runs == 0 for entry in found.values())
@@ -134,28 +133,23 @@ def test_estimates_follow_the_work() -> None:
 
 def test_nothing_is_estimated_from_too_little() -> None:
     known = {conv(8, 8, 8): Entry(us=1.0, runs=3)}
-    assert estimated(known, [conv(8, 16, 8)]) == {}
-    assert estimated({}, [conv(8, 16, 8)]) == {}
+    assert estimate_entries(known, [conv(8, 16, 8)]) == {}
+    assert estimate_entries({}, [conv(8, 16, 8)]) == {}
 
 
 def test_operators_are_not_estimated_from_others() -> None:
     known = {conv(8, width, 8): Entry(us=1.0, runs=3) for width in (8, 16, 24, 32)}
     other = OpCall(op=Identity(), inputs=(Shape(8, 8, 8),), channels=8)
-    assert estimated(known, [other]) == {}
-
-
-def test_fits_without_a_positive_solution_give_zero() -> None:
-    features = np.array([[1.0], [2.0]])
-    assert non_negative_fit(features, np.array([-1.0, -2.0])).tolist() == [0.0]
+    assert estimate_entries(known, [other]) == {}
 
 
 @pytest.mark.parametrize("name", ["inverted_residual", pytest.param("hyper_cell", marks=pytest.mark.slow)])
 def test_entries_are_ranked_by_use_and_complete(name: str) -> None:
     space = SPACES.get(name)()
     image = Shape(3, 64, 96)
-    ranked = ranked_calls(space, image, 4)
+    ranked = rank_calls(space, image, 4)
     assert len(set(ranked)) == len(ranked)
-    from segtailor.costs.keys import parts
+    from segtailor.costs.keys import split_call
 
-    assert set(ranked) == {part for call in space.calls(image, 4) for part in parts(call)}
-    assert ranked == ranked_calls(space, image, 4)
+    assert set(ranked) == {part for call in space.calls(image, 4) for part in split_call(call)}
+    assert ranked == rank_calls(space, image, 4)

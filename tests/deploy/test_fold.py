@@ -10,8 +10,7 @@ import segtailor
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.registry import SPACES
 from segtailor.core.variation import sample
-from segtailor.deploy.fold import fold, fold_norms, inference_form, norm_pairs, operator_form
-from segtailor.deploy.prune import deployed
+from segtailor.deploy.fold import fold, fold_norms, inference_form, norm_pairs, operator_form, prune
 from segtailor.nets.network import Network, initialise
 from segtailor.ops import (
     Conv,
@@ -160,7 +159,7 @@ def test_folding_leaves_the_given_network_as_it_was() -> None:
 
 def test_the_deployed_network_keeps_weights_and_drops_the_rest() -> None:
     network = segtailor.create("fasterseg-student", classes=4, outputs="all")
-    pruned = deployed(network)
+    pruned = prune(network)
     image = torch.randn(1, 3, 64, 64)
     assert len(pruned.nodes) < len(network.nodes)
     assert not any(parameter.is_meta for parameter in pruned.parameters())

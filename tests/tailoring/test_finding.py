@@ -11,7 +11,7 @@ import pytest
 
 from segtailor.core.space import architecture_document, family_of, fingerprint_of
 from segtailor.costs.pack import read_pack
-from segtailor.costs.trust import scaled
+from segtailor.costs.trust import with_scaled_prices
 from segtailor.runs import Context, Layout
 from segtailor.spaces.networks import count, resolve
 from segtailor.spaces.published import published
@@ -183,7 +183,9 @@ def test_a_pack_of_a_busy_time_is_scaled_before_it_is_used_again(tmp_path: Path)
     kept = tmp_path / "cache" / "packs" / "scalable_path-32x64-cpu-eager-fp32-threads-1.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     usual = read_pack(Path(made["pack"]))
-    slow = replace(scaled(usual, 4.0), trust=usual.trust)  # as if everything had taken four times as long
+    slow = replace(
+        with_scaled_prices(usual, 4.0), trust=usual.trust
+    )  # as if everything had taken four times as long
     slow.write(kept)
     other = replace(place, folder=tmp_path / "other")
     (tmp_path / "other" / "stages").mkdir(parents=True)

@@ -9,11 +9,9 @@ from segtailor.core.plan import Shape
 from segtailor.core.target import parse_target
 from segtailor.deploy.fold import inference_form
 from segtailor.targets.cuda import kernels
-from segtailor.targets.cuda.fuse import Convolution, Resize, fuse
+from segtailor.targets.cuda.fuse import FusedConvolution, FusedResize, fuse
 from segtailor.targets.cuda.kernels import fastest
-from segtailor.targets.cuda.program import program
-from segtailor.targets.cuda.streams import Program, schedule
-from segtailor.targets.cuda.traced import traced
+from segtailor.targets.cuda.program import Program, compile_program, schedule, trace
 from segtailor.testing import check_runtime
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -40,23 +38,23 @@ class Branches(nn.Module):
 
 
 def fused_ops(module: nn.Module, image: Tensor) -> list[object]:
-    return [node.target for node in fuse(traced(module, (image,))).graph.nodes if node.op == "call_function"]
+    return [node.target for node in fuse(trace(module, (image,))).graph.nodes if node.op == "call_function"]
 
 
 def test_bias_sum_and_relu_become_part_of_the_convolution_or_resize() -> None:
     ops = fused_ops(Branches().eval(), torch.randn(1, 3, 16, 24))
-    convolutions = [op for op in ops if isinstance(op, Convolution)]
+    convolutions = [op for op in ops if isinstance(op, FusedConvolution)]
     assert [(op.relu, op.adds) for op in convolutions] == [
         (True, False),
         (True, True),
         (True, False),
         (False, False),
     ]
-    assert [(op.relu, op.adds) for op in ops if isinstance(op, Resize)] == [(False, False), (True, True)]
+    assert [(op.relu, op.adds) for op in ops if isinstance(op, FusedResize)] == [(False, False), (True, True)]
 
 
 def test_a_fused_node_that_fails_shows_its_own_error() -> None:
-    graph = fuse(traced(Branches().eval(), (torch.randn(1, 3, 16, 24),)))
+    graph = fuse(trace(Branches().eval(), (torch.randn(1, 3, 16, 24),)))
     with pytest.raises(RuntimeError, match="channels"):
         fx.Interpreter(graph).run(torch.randn(1, 5, 16, 24))
 
@@ -72,9 +70,9 @@ def test_a_value_with_two_readers_is_not_swallowed() -> None:
             return out.relu() + out
 
     module, image = Twice().eval(), torch.randn(1, 3, 9, 9)
-    (conv,) = (op for op in fused_ops(module, image) if isinstance(op, Convolution))
+    (conv,) = (op for op in fused_ops(module, image) if isinstance(op, FusedConvolution))
     assert not conv.relu
-    assert torch.equal(program(module, (image,))(image), module(image))
+    assert torch.equal(compile_program(module, (image,))(image), module(image))
 
 
 def test_a_sum_with_a_broadcast_value_is_left_alone() -> None:
@@ -88,14 +86,14 @@ def test_a_sum_with_a_broadcast_value_is_left_alone() -> None:
             return (self.conv(image) + self.shift).relu()
 
     module, image = Shifted().eval(), torch.randn(1, 3, 9, 9)
-    (conv,) = (op for op in fused_ops(module, image) if isinstance(op, Convolution))
+    (conv,) = (op for op in fused_ops(module, image) if isinstance(op, FusedConvolution))
     assert not conv.adds
-    assert torch.allclose(program(module, (image,))(image), module(image))
+    assert torch.allclose(compile_program(module, (image,))(image), module(image))
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4])
 def test_a_schedule_waits_for_every_value_of_another_lane(lanes: int) -> None:
-    graph = fuse(traced(Branches().eval(), (torch.randn(1, 3, 16, 24),)))
+    graph = fuse(trace(Branches().eval(), (torch.randn(1, 3, 16, 24),)))
     steps = schedule(graph.graph, lanes)
     lane_of = {step.node: step.lane for step in steps}
     assert len(steps) == sum(node.op == "call_function" for node in graph.graph.nodes)
@@ -107,7 +105,7 @@ def test_a_schedule_waits_for_every_value_of_another_lane(lanes: int) -> None:
 
 def test_weights_are_read_when_the_program_runs_not_copied() -> None:
     module, image = Branches().eval(), torch.randn(1, 3, 16, 24)
-    fast = Program(fuse(traced(module, (image,))), lanes=2)
+    fast = Program(fuse(trace(module, (image,))), lanes=2)
     with torch.no_grad():
         module.stem.weight.mul_(2)
     assert torch.allclose(fast(image), module(image), atol=1e-6)
@@ -117,7 +115,7 @@ def test_weights_are_read_when_the_program_runs_not_copied() -> None:
 def test_a_program_equals_its_network(name: str) -> None:
     network = inference_form(segtailor.create(name, classes=5)).requires_grad_(False)
     image = torch.randn(1, 3, 64, 96)
-    assert torch.allclose(program(network, (image,))(image), network(image), atol=1e-5)
+    assert torch.allclose(compile_program(network, (image,))(image), network(image), atol=1e-5)
 
 
 @pytest.mark.slow
@@ -125,11 +123,11 @@ def test_a_program_equals_its_network(name: str) -> None:
 def test_a_program_equals_the_networks_of_every_family(name: str) -> None:
     network = inference_form(segtailor.create(name, classes=5)).requires_grad_(False)
     image = torch.randn(1, 3, 64, 128)
-    assert torch.allclose(program(network, (image,))(image), network(image), atol=1e-4)
+    assert torch.allclose(compile_program(network, (image,))(image), network(image), atol=1e-4)
 
 
 def test_a_kernel_without_rivals_is_not_timed() -> None:
-    op = Resize(size=(4, 4), align_corners=True)
+    op = FusedResize(size=(4, 4), align_corners=True)
     assert fastest([op], [torch.randn(1, 3, 2, 2)]) is op
 
 
@@ -183,7 +181,7 @@ def test_every_kernel_computes_its_operator(
         for shape in ((2, channels, 21, 34), (outputs, channels // groups, kernel, kernel), (outputs,))
     )
     for relu in (False, True):
-        op = Convolution(
+        op = FusedConvolution(
             stride=(stride, stride),
             padding=(padding, padding),
             dilation=(dilation, dilation),
@@ -191,7 +189,7 @@ def test_every_kernel_computes_its_operator(
             relu=relu,
             adds=True,
         )
-        plain = Convolution(**{**vars(op), "adds": False})
+        plain = FusedConvolution(**{**vars(op), "adds": False})
         other = torch.randn_like(plain(image, weight, bias))
         for case, inputs in ((plain, (image, weight, bias)), (op, (image, weight, bias, other))):
             expected = case(*inputs).float()

@@ -15,16 +15,15 @@ from segtailor.core.errors import UserError
 from segtailor.core.plan import Shape
 from segtailor.core.target import parse_target
 from segtailor.targets import compile_network
-from segtailor.targets.conditions import Conditions, compare
-from segtailor.targets.contract import check_contract
-from segtailor.targets.fingerprint import machine
+from segtailor.targets.machine import Conditions, condition_warnings, machine
 from segtailor.targets.runtime import Compiled
 from segtailor.targets.timing import (
-    Entrant,
+    BenchEntry,
     Measurement,
     Samples,
     Stopwatch,
     TimingSettings,
+    check_contract,
     measure,
     measure_all,
     time_all,
@@ -66,8 +65,8 @@ def samples(*times: float, **changes: Any) -> Samples:
     return Samples(times=times, **facts)
 
 
-def entrant(compiled: Compiled, name: str = "waiting") -> Entrant:
-    return Entrant(network=name, target=TARGET, inputs=(Shape(3, 8, 8),), compiled=compiled)
+def entrant(compiled: Compiled, name: str = "waiting") -> BenchEntry:
+    return BenchEntry(network=name, target=TARGET, inputs=(Shape(3, 8, 8),), compiled=compiled)
 
 
 def test_a_known_time_is_measured() -> None:
@@ -140,9 +139,9 @@ def test_slowing_down_while_measured_is_a_warning() -> None:
 
 def test_a_busy_machine_and_a_falling_clock_are_warnings() -> None:
     calm = Conditions(busy=0.02, cpu_mhz=3000)
-    assert compare(calm, calm) == []
-    assert "other processes used 90%" in compare(calm, Conditions(busy=0.9))[0]
-    assert "fell from 3000 to 2000" in compare(calm, Conditions(busy=0, cpu_mhz=2000))[0]
+    assert condition_warnings(calm, calm) == []
+    assert "other processes used 90%" in condition_warnings(calm, Conditions(busy=0.9))[0]
+    assert "fell from 3000 to 2000" in condition_warnings(calm, Conditions(busy=0, cpu_mhz=2000))[0]
 
 
 def test_a_measurement_carries_its_conditions_through_json() -> None:
@@ -193,7 +192,8 @@ def test_events_time_a_gpu(text: str) -> None:
     shape = (Shape(64, 256, 256),)
     compiled = compile_network(nn.Conv2d(64, 64, 3, padding=1), target, shape)
     found = measure(
-        Entrant(network="conv", target=target, inputs=shape, compiled=compiled), TimingSettings(seconds=0.2)
+        BenchEntry(network="conv", target=target, inputs=shape, compiled=compiled),
+        TimingSettings(seconds=0.2),
     )
     # 4.8 GFLOP: between an impossible 1 microsecond and a millisecond on any GPU of this decade
     assert 0.001 < found.median_ms < 5

@@ -1,8 +1,7 @@
-"""What networks cost: counted, looked up in a device pack, or measured."""
+"""Costs of networks: counted, looked up in a device pack, or measured."""
 
 from segtailor.costs.analytic import ActivationMemory, Macs, Params
-from segtailor.costs.pack import Pack, Use, read_pack, shipped_pack, shipped_packs
-from segtailor.costs.table import LatencyTable
+from segtailor.costs.pack import LatencyTable, Pack, Use, read_pack, shipped_pack, shipped_packs
 
 __all__ = [
     "ActivationMemory",

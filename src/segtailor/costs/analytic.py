@@ -43,9 +43,9 @@ class Params:
 class ActivationMemory:
     """Peak bytes of live feature maps while the deployed plan runs in order; not additive.
 
-    A map is alive from the node that writes it to its last reader; inputs and output of a running node are alive
-    together. The image lives until its last reader, the main output to the end. Scratch space inside an operator is
-    the runtime's business and not counted.
+    A map is live from the node that writes it to its last reader; inputs and output of a running node are live
+    together. The image is live until its last reader, the main output until the end. Scratch memory inside an operator
+    depends on the runtime and is not counted.
     """
 
     bytes_per_value: int = 4
@@ -63,7 +63,7 @@ class ActivationMemory:
 def live_values(plan: Plan) -> list[int]:
     """Return the number of live values while each node of the deployed plan runs (the image's, if there is none)."""
     deployed = plan.deployed()
-    kept = set(deployed.outputs.values())
+    outputs = set(deployed.outputs.values())
     last_reader = {name: index for index, node in enumerate(deployed.nodes) for name in node.inputs}
     alive = {IMAGE: values(deployed.image)}
     counts = []
@@ -71,7 +71,7 @@ def live_values(plan: Plan) -> list[int]:
         alive[node.name] = values(deployed.shape(node.name))
         counts.append(sum(alive.values()))
         for name in {*node.inputs, node.name}:
-            if last_reader.get(name, -1) <= index and name not in kept:
+            if last_reader.get(name, -1) <= index and name not in outputs:
                 alive.pop(name, None)
     return counts or [values(deployed.image)]
 

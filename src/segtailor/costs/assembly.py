@@ -1,4 +1,4 @@
-"""From what was measured, here or on a board, to a device pack."""
+"""Make a device pack from measurements, taken here or on a board."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from segtailor.core.codec import to_json
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.space import SearchSpace, family_name, fingerprint_of
-from segtailor.costs.estimate import estimated
+from segtailor.costs.entries import estimate_entries
 from segtailor.costs.keys import key_of
 from segtailor.costs.pack import Entry, Pack
-from segtailor.costs.trust import Seen, corrected, judged
+from segtailor.costs.trust import MeasuredNetwork, with_correction, with_trust
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole:
-    """The time of one network, by its picks: undisturbed, and the median."""
+class WholeNetworkTime:
+    """Milliseconds of one whole network, given by its picks: the fastest run (`low_ms`) and the median."""
 
     picks: Mapping[str, int]
     low_ms: float
@@ -25,8 +25,8 @@ class Whole:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """What was measured: a space at an image size with a number of classes, on a target."""
+class CalibrationSubject:
+    """What is calibrated: a space at an image size with a number of classes, on a target."""
 
     space: SearchSpace
     image: tuple[int, int]
@@ -51,29 +51,29 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Everything measured: operators, networks for the correction, networks for the trust report."""
+    """All measurements: operators, whole networks for the correction, whole networks for the trust report."""
 
     measured: Mapping[OpCall, Entry] = field(default_factory=dict)
-    fit: tuple[Whole, ...] = ()
-    trust: tuple[Whole, ...] = ()
+    fit: tuple[WholeNetworkTime, ...] = ()
+    trust: tuple[WholeNetworkTime, ...] = ()
 
 
 def assemble(
-    subject: Subject,
+    subject: CalibrationSubject,
     evidence: Evidence,
     calls: Sequence[OpCall],
     *,
     machine: Mapping[str, Any],
     conditions: Mapping[str, Any],
 ) -> Pack:
-    """Fill what is missing of `calls` by estimates, fit the correction, judge."""
+    """Estimate the calls that were not measured, fit the correction, and add the trust report."""
     missing = [call for call in calls if call not in evidence.measured]
-    guessed = estimated(evidence.measured, missing)
-    entries = {**evidence.measured, **guessed}
+    estimates = estimate_entries(evidence.measured, missing)
+    entries = {**evidence.measured, **estimates}
     facts = {
         "measured": len(evidence.measured),
-        "estimated": len(guessed),
-        "missing": len(missing) - len(guessed),
+        "estimated": len(estimates),
+        "missing": len(missing) - len(estimates),
     }
     draft = Pack(
         space=family_name(subject.space),
@@ -85,13 +85,16 @@ def assemble(
         entries={key_of(call): entry for call, entry in entries.items()},
         conditions={**facts, **conditions},
     )
-    return judged(corrected(draft, _seen(subject, evidence.fit)), _seen(subject, evidence.trust))
+    pack = with_correction(draft, _measured_networks(subject, evidence.fit))
+    return with_trust(pack, _measured_networks(subject, evidence.trust))
 
 
-def _seen(subject: Subject, networks: Sequence[Whole]) -> list[Seen]:
+def _measured_networks(
+    subject: CalibrationSubject, networks: Sequence[WholeNetworkTime]
+) -> list[MeasuredNetwork]:
     rows = []
     for whole in networks:
         arch = subject.space.architecture(whole.picks)
         plan = subject.space.plan(arch, subject.shape, subject.classes)
-        rows.append(Seen(fingerprint_of(arch), plan, whole.low_ms, whole.median_ms))
+        rows.append(MeasuredNetwork(fingerprint_of(arch), plan, whole.low_ms, whole.median_ms))
     return rows

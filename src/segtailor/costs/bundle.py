@@ -1,4 +1,4 @@
-"""Calibrate a board that cannot run this package: a zip of operators to take there, and its results to bring back."""
+"""Calibrate a board that cannot run this package: write a zip of operators for it, and read the results it returns."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from segtailor.core.plan import OpCall
 from segtailor.core.space import family
 from segtailor.core.target import parse_target
 from segtailor.costs import board_runner
-from segtailor.costs.assembly import Evidence, Subject, Whole, assemble
+from segtailor.costs.assembly import CalibrationSubject, Evidence, WholeNetworkTime, assemble
+from segtailor.costs.entries import rank_calls
 from segtailor.costs.keys import call_of, key_of
+from segtailor.costs.measured import distinct_architectures
+from segtailor.costs.operator_files import export_operators, level_weights
 from segtailor.costs.pack import Entry, Pack
-from segtailor.costs.sandwich import level, operator_files
-from segtailor.costs.usage import ranked_calls
-from segtailor.costs.whole import different
 from segtailor.targets.runtime import flag
 
 FORMAT = 1
-LIMIT = 64 * 2**20  # bytes of a results file
-CHUNK = 32
+MAX_RESULTS_BYTES = 64 * 2**20
+OPERATORS_PER_EXPORT = 32
 is_bundle = contains_mark(MARK.encode(), begins=b"PK")
 README = """Operators of a segtailor search space, to be timed on this machine.
 
@@ -45,7 +45,7 @@ Then, on the machine with segtailor:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What goes into a bundle: the most used `operators` (None: all), networks to fit and to check on."""
+    """What a bundle contains: the most used `operators` (None: all), networks to fit on and to check on."""
 
     operators: int | None = None
     fit_networks: int = 10
@@ -55,7 +55,7 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a bundle holds: the file of each call, and the picks and role of each network."""
+    """Contents of a bundle: the file of each call and the picks of each network, first those that are fitted on."""
 
     space: str
     settings: Mapping[str, Any]
@@ -71,8 +71,8 @@ class Manifest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
-    """What the runner measured of one whole network."""
+class BoardNetworkTime:
+    """Milliseconds of one whole network on the board: fastest run and median."""
 
     low_ms: float
     median_ms: float
@@ -80,7 +80,7 @@ class Timed:
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What the runner brings back."""
+    """The results file that the runner writes on the board."""
 
     format: int
     manifest: Manifest
@@ -88,17 +88,17 @@ class Results:
     machine: Mapping[str, Any]
     conditions: Mapping[str, Any]
     operators: Mapping[str, Entry]
-    networks: Mapping[str, Timed]
+    networks: Mapping[str, BoardNetworkTime]
 
 
-def write_bundle(path: Path, subject: Subject, selection: Selection) -> Iterator[Step]:
-    """Write the zip, yielding progress; the file appears when it is complete."""
+def write_bundle(path: Path, subject: CalibrationSubject, selection: Selection) -> Iterator[Step]:
+    """Write the zip file, yielding progress; it appears under its name when it is complete."""
     target = parse_target(subject.target)
     if (target.device, target.runtime, target.precision) != ("cpu", "onnxruntime", "fp32"):
         raise Unsupported(
             f"a bundle is timed by ONNX Runtime on the CPU, not {target}; use cpu/onnxruntime/fp32."
         )
-    ranked = ranked_calls(subject.space, subject.shape, subject.classes, seed=selection.seed)
+    ranked = rank_calls(subject.space, subject.shape, subject.classes, seed=selection.seed)
     calls = ranked[: selection.operators]
     with (
         new_file(path, what="bundle") as temporary,
@@ -109,12 +109,12 @@ def write_bundle(path: Path, subject: Subject, selection: Selection) -> Iterator
 
 
 def _fill(
-    bundle: zipfile.ZipFile, subject: Subject, selection: Selection, calls: Sequence[OpCall]
+    bundle: zipfile.ZipFile, subject: CalibrationSubject, selection: Selection, calls: Sequence[OpCall]
 ) -> Iterator[Step]:
     files: dict[str, str] = {}
-    for first in range(0, len(calls), CHUNK):
-        chunk = calls[first : first + CHUNK]
-        for call, data in zip(chunk, operator_files(chunk), strict=True):
+    for first in range(0, len(calls), OPERATORS_PER_EXPORT):
+        chunk = calls[first : first + OPERATORS_PER_EXPORT]
+        for call, data in zip(chunk, export_operators(chunk), strict=True):
             name = f"operators/{hashlib.sha256(data).hexdigest()[:16]}.onnx"
             if name not in files.values():
                 bundle.writestr(name, data)
@@ -122,7 +122,7 @@ def _fill(
         yield Step(phase="operators", done=len(files), total=len(calls))
     networks: dict[str, Mapping[str, int]] = {}
     wanted = selection.fit_networks + selection.trust_networks
-    for arch in islice(different(subject.space, seed=selection.seed), wanted):
+    for arch in islice(distinct_architectures(subject.space, seed=selection.seed), wanted):
         name = f"networks/{len(networks):03d}.onnx"
         bundle.writestr(name, _network(subject, arch))
         networks[name] = subject.space.picks(arch)
@@ -142,20 +142,20 @@ def _fill(
     bundle.writestr("README.txt", README)
 
 
-def _network(subject: Subject, arch: Any) -> bytes:
+def _network(subject: CalibrationSubject, arch: Any) -> bytes:
     from segtailor.deploy.fold import inference_form
     from segtailor.nets.network import Network
     from segtailor.targets.onnx import graph_of
 
     plan = subject.space.plan(arch, subject.shape, subject.classes).deployed()
     network = inference_form(Network(plan).eval())
-    level(network)
+    level_weights(network)
     return graph_of(network, parse_target(subject.target), (subject.shape,), pixels=False)
 
 
 def import_results(path: Path) -> Pack:
     """Turn the runner's results into a device pack."""
-    document = read_json(path, what="results of a bundle", limit=LIMIT)
+    document = read_json(path, what="results of a bundle", limit=MAX_RESULTS_BYTES)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UserError(
             f"{path} is not a results file of format {FORMAT}; take the results.json of the runner."
@@ -165,7 +165,7 @@ def import_results(path: Path) -> Pack:
     space = from_json(family(manifest.space), dict(manifest.settings), what=f"results {path}: settings")
     target = parse_target(manifest.target)
     options = {**target.options, **({"threads": str(results.threads)} if results.threads else {})}
-    subject = Subject(
+    subject = CalibrationSubject(
         space=space,
         image=manifest.image,
         classes=manifest.classes,
@@ -176,8 +176,10 @@ def import_results(path: Path) -> Pack:
         for key, file in manifest.calls.items()
         if file in results.operators
     }
-    whole = [
-        Whole(picks=picks, low_ms=results.networks[name].low_ms, median_ms=results.networks[name].median_ms)
+    networks = [
+        WholeNetworkTime(
+            picks=picks, low_ms=results.networks[name].low_ms, median_ms=results.networks[name].median_ms
+        )
         for name, picks in manifest.networks.items()
         if name in results.networks
     ]
@@ -189,8 +191,8 @@ def import_results(path: Path) -> Pack:
     }
     return assemble(
         subject,
-        Evidence(measured=measured, fit=tuple(whole[:split]), trust=tuple(whole[split:])),
-        ranked_calls(space, subject.shape, subject.classes),
+        Evidence(measured=measured, fit=tuple(networks[:split]), trust=tuple(networks[split:])),
+        rank_calls(space, subject.shape, subject.classes),
         machine=results.machine,
         conditions=facts,
     )

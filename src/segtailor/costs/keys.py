@@ -1,4 +1,4 @@
-"""An operator call as text and back: the key of every cost table."""
+"""Operator calls as text, which is the key in every cost table, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from segtailor.core.plan import OpCall, Shape
 from segtailor.core.registry import OPERATORS
 from segtailor.ops import Concat, Resize, Sum
 
-LARGEST = 2**20  # channels, height, width or stride of a call in a file
+MAX_SIZE = 2**20  # channels, height, width or stride of a call that is read from a file
 
 
 @lru_cache(maxsize=2**16)
@@ -30,7 +30,7 @@ def key_of(call: OpCall) -> str:
 
 
 def call_of(key: str) -> OpCall:
-    """Read a key; anything that no operator accepts raises."""
+    """Read a key; raise if it is not a call that its operator accepts."""
     try:
         data = json.loads(key)
         fields = dict(data["op"])
@@ -46,11 +46,11 @@ def call_of(key: str) -> OpCall:
     return call
 
 
-def parts(call: OpCall) -> tuple[OpCall, ...]:
-    """Split a call into those that a table holds: joining maps of different sizes is resizing, then joining equals.
+def split_call(call: OpCall) -> tuple[OpCall, ...]:
+    """Split a call into calls that a table holds: a join of different sizes becomes resizes and a join of equal sizes.
 
-    A family that joins any pair of sizes has a number of joins that is quadratic or worse, of which this leaves a
-    handful; and what a runtime executes are these parts anyway.
+    A family that joins any two sizes has a number of joins that is quadratic or worse; this leaves a few. Runtimes
+    execute these parts anyway.
     """
     if isinstance(call.op, Resize):
         source, like = call.inputs
@@ -65,12 +65,12 @@ def parts(call: OpCall) -> tuple[OpCall, ...]:
         if shape[1:] != like[1:]
     ]
     equal = tuple(like._replace(channels=shape.channels) for shape in call.inputs)
-    join = replace(call, op=type(call.op)(), inputs=equal)  # of equals: the settings have no effect
+    join = replace(call, op=type(call.op)(), inputs=equal)  # settings have no effect on equal sizes
     return (*resizes, join) if len(equal) > 1 else tuple(resizes)
 
 
-def describe(call: OpCall) -> str:
-    """Say a call in words for messages."""
+def describe_call(call: OpCall) -> str:
+    """Describe a call in words, for messages."""
     kind = OPERATORS.name_of(type(call.op))
     fields = ", ".join(f"{name}={value}" for name, value in to_json(call.op).items())
     maps = " + ".join("x".join(map(str, shape)) for shape in call.inputs)
@@ -78,6 +78,6 @@ def describe(call: OpCall) -> str:
 
 
 def _number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
         raise ValueError(value)
     return value

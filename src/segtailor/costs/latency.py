@@ -9,8 +9,7 @@ from typing import ClassVar, TypeAlias
 from segtailor.core.cost import Cost
 from segtailor.core.target import parse_target
 from segtailor.costs.measured import MeasuredLatency
-from segtailor.costs.pack import Use, read_pack, refuse_other, shipped_pack, shipped_packs
-from segtailor.costs.table import LatencyTable
+from segtailor.costs.pack import LatencyTable, Use, read_pack, refuse_other, shipped_pack, shipped_packs
 from segtailor.targets.runtime import runtime_for
 from segtailor.targets.timing import TimingSettings
 

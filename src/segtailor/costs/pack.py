@@ -1,4 +1,7 @@
-"""The device pack: one JSON with a latency table, all conditions it was measured under, and how far to trust it."""
+"""The device pack: a JSON file with a latency table, the conditions of its measurement, and how well its prices agree.
+
+`LatencyTable` is the cost that looks up prices in a pack.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, from_json, read_json, to_json
-from segtailor.core.errors import Unsupported, UserError, unknown
+from segtailor.core.errors import MissingCost, Unsupported, UserError, unknown
+from segtailor.core.plan import OpCall, Plan
+from segtailor.core.registry import OPERATORS
 from segtailor.core.target import parse_target
+from segtailor.core.text import command
+from segtailor.costs.keys import describe_call, key_of, split_call
 
 FORMAT = 1
-DISTURBED = 1.2  # median over fastest run
-LIMIT = 64 * 2**20  # bytes of a pack file; the largest shipped family needs about 2 MiB
+MAX_PACK_BYTES = 64 * 2**20  # the largest shipped pack has about 2 MiB
+DISTURBED_RATIO = 1.2  # median over fastest run: beyond this, other programs disturbed a network
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Time of one call in microseconds: undisturbed by other work (the fastest of many runs), with its spread.
+    """Time of one call in microseconds (the fastest of many runs, so undisturbed by other programs), with its spread.
 
-    `kernels` is how many steps the runtime made of the call; 0 runs means estimated from measured neighbours.
+    `kernels` is the number of kernels that the runtime uses for the call; 0 runs means that the time is estimated.
     """
 
     us: float
@@ -33,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """What whole networks showed: a call costs `slope` times its entry, plus `per_kernel_us` for each kernel."""
+    """Fitted on whole networks: a call costs `slope` times its entry, plus `per_kernel_us` for each kernel."""
 
     slope: float = 1.0
     per_kernel_us: float = 0.0
@@ -41,7 +48,7 @@ class Correction:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """One network measured whole, against its price."""
+    """Price and measured times of one whole network."""
 
     fingerprint: str
     predicted_ms: float
@@ -50,13 +57,13 @@ class Checked:
 
     @property
     def disturbed(self) -> bool:
-        """Whether other programs got in the way: then half of the runs are much slower than the fastest."""
-        return self.median_ms > DISTURBED * self.measured_ms
+        """Whether other programs disturbed it: half of its runs are much slower than the fastest."""
+        return self.median_ms > DISTURBED_RATIO * self.measured_ms
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trust:
-    """How prices compare with random networks that took no part in the correction; `mape` is a fraction."""
+    """How prices agree with random networks that the correction was not fitted on; `mape` is a fraction."""
 
     pearson: float
     spearman: float
@@ -66,7 +73,7 @@ class Trust:
 
 @dataclass(frozen=True, kw_only=True)
 class Pack:
-    """A latency table and everything it depends on. `free` operators cost nothing by the table's convention."""
+    """A latency table and everything it depends on. Operators in `free` cost nothing in this table."""
 
     space: str
     settings: Mapping[str, Any]
@@ -83,12 +90,12 @@ class Pack:
     format: int = FORMAT
 
     def summary(self) -> dict[str, Json]:
-        """Return the figures that a user wants first."""
-        guessed = sum(not entry.runs for entry in self.entries.values())
+        """Return the most important figures."""
+        estimated = sum(not entry.runs for entry in self.entries.values())
         trust = self.trust
         return {
             "entries": len(self.entries),
-            "estimated": guessed,
+            "estimated": estimated,
             "pearson": trust.pearson if trust else None,
             "spearman": trust.spearman if trust else None,
             "mape": trust.mape if trust else None,
@@ -108,7 +115,7 @@ class Pack:
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """What a pack is wanted for; fields left out are not compared."""
+    """What a pack is needed for; fields that are None are not compared."""
 
     space: str | None = None
     image: tuple[int, int] | None = None
@@ -117,22 +124,79 @@ class Use:
     machine: Mapping[str, Any] | None = None
 
     def differences(self, pack: Pack) -> list[str]:
-        """Say, one line each, in what `pack` differs from what is wanted."""
-        found = []
+        """List the differences between `pack` and this use, one line each."""
+        differences = []
         for name in ("space", "image", "classes"):
             wanted, had = getattr(self, name), getattr(pack, name)
             if wanted is not None and wanted != had:
-                found.append(f"{name}: the pack has {_text(had)}, wanted is {_text(wanted)}")
+                differences.append(f"{name}: the pack has {_text(had)}, wanted is {_text(wanted)}")
         if self.target is not None and parse_target(self.target) != parse_target(pack.target):
-            found.append(f"target: the pack has {pack.target}, wanted is {self.target}")
+            differences.append(f"target: the pack has {pack.target}, wanted is {self.target}")
         if self.machine is not None:
-            found += _machine_differences(pack, self.machine)
-        return found
+            differences += _machine_differences(pack, self.machine)
+        return differences
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyTable:
+    """Milliseconds from a pack, with its correction. `of(plan)` is exactly the sum of `price` over its calls.
+
+    The correction is a factor and an overhead per kernel, which both belong to calls. There is no offset per network:
+    it would gain a few microseconds and break additivity, which supernets need for their expected latency.
+    """
+
+    pack: Pack
+    unit: ClassVar[str] = "ms"
+
+    def price(self, call: OpCall) -> float:
+        """Return the corrected milliseconds of one call."""
+        correction = self.pack.correction
+        entries = self.entries(call)
+        us = correction.slope * sum(entry.us for entry in entries)
+        return (us + correction.per_kernel_us * sum(entry.kernels for entry in entries)) / 1000
+
+    def of(self, plan: Plan) -> float:
+        """Return the corrected milliseconds of the deployed plan."""
+        return sum(map(self.price, plan.calls))
+
+    def entries(self, call: OpCall) -> list[Entry]:
+        """Return the entries that make up a call: its own, or those of its parts."""
+        whole = self.pack.entries.get(key_of(call))
+        if whole is not None:
+            return [whole]
+        entries = []
+        for part in () if self._free(call) else split_call(call):
+            if self._free(part):
+                continue
+            entry = self.pack.entries.get(key_of(part))
+            if entry is None:
+                raise self._missing(call)
+            entries.append(entry)
+        return entries
+
+    def _free(self, call: OpCall) -> bool:
+        return OPERATORS.name_of(type(call.op)) in self.pack.free
+
+    def _missing(self, call: OpCall) -> MissingCost:
+        pack = self.pack
+        image = "x".join(map(str, pack.image))
+        measure = command(
+            *("segtailor", "calibrate", "--space", pack.space, "--target", pack.target),
+            *("--image", image, "--classes", pack.classes),
+        )
+        single = {name: value for name, value in pack.settings.items() if isinstance(value, str | int)}
+        settings = ", ".join(f"{name}={value}" for name, value in single.items())
+        return MissingCost(
+            f"the latency table has no entry for {describe_call(call)}. Either the network is not of space "
+            f"'{pack.space}' ({settings or 'as it is'}) at {image} with {pack.classes} classes, or "
+            f"calibration ended early. Measure it with: {measure}; --set NAME=VALUE there has "
+            "other settings of the space."
+        )
 
 
 def read_pack(path: Path, *, use: Use | None = None, force: bool = False) -> Pack:
     """Read a pack file; one that was made for something else is refused unless `force`."""
-    document = read_json(path, what="device pack", limit=LIMIT)
+    document = read_json(path, what="device pack", limit=MAX_PACK_BYTES)
     pack = parse_pack(document, what=f"device pack {path}")
     if use is not None and not force:
         refuse_other(pack, use, what=f"device pack {path}")
@@ -158,10 +222,10 @@ def parse_pack(document: Any, *, what: str) -> Pack:
 
 def refuse_other(pack: Pack, use: Use, *, what: str) -> None:
     """Raise if the pack was made for another machine, space, target or size, naming every difference."""
-    found = use.differences(pack)
-    if found:
+    differences = use.differences(pack)
+    if differences:
         raise Unsupported(
-            f"{what} does not fit: {'; '.join(found)}. Calibrate for this use with `segtailor calibrate`, "
+            f"{what} does not fit: {'; '.join(differences)}. Calibrate for this use with `segtailor calibrate`, "
             "or add --force (force=True) if the prices are meant all the same."
         )
 
@@ -183,7 +247,7 @@ def shipped_pack(name: str) -> Pack:
 
 
 def _machine_differences(pack: Pack, here: Mapping[str, Any]) -> list[str]:
-    """Compare hardware, and of the software only what executes the target."""
+    """Compare hardware, and of the software only the package that runs the target."""
     names = ["cpu", "cores", "system"] if pack.target.startswith("cpu") else ["gpus", "driver"]
     pairs = [(name, pack.machine.get(name), here.get(name)) for name in names]
     runtime = parse_target(pack.target).runtime

@@ -1,4 +1,4 @@
-"""How operators are timed so that launch overhead and layout changes do not swamp them: docs/decisions/0004."""
+"""Timers of single operators, free of launch overhead and layout changes (docs/decisions/0004)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from segtailor.targets.runtime import compile_network, flag
 from segtailor.targets.timing import Samples, TimingSettings, stopwatch, time_all
 
 STATISTIC = "fastest of the runs, each kernel by itself where the runtime tells"
-MS = 1000.0
-US = 1e6
+MS_PER_SECOND = 1000.0
+US_PER_SECOND = 1e6
 
 
 class Timer(Protocol):
@@ -26,7 +26,7 @@ class Timer(Protocol):
 
     @property
     def method(self) -> str:
-        """Say how operators are timed."""
+        """How operators are timed, for the pack."""
 
     @property
     def chunk(self) -> int:
@@ -48,17 +48,16 @@ class ProfileTimer:
     def time(self, calls: Sequence[OpCall], *, seconds: float) -> list[Entry]:
         """Time all calls in turns."""
         from segtailor.costs.board_runner import time_models
-        from segtailor.costs.sandwich import operator_files
+        from segtailor.costs.operator_files import export_operators
 
-        files = operator_files(calls)
-        return [
-            Entry(**row) for row in time_models(files, threads=self.threads, seconds=seconds, spin=self.spin)
-        ]
+        files = export_operators(calls)
+        rows = time_models(files, threads=self.threads, seconds=seconds, spin=self.spin)
+        return [Entry(**row) for row in rows]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CopiesTimer:
-    """Any runtime: few against many copies of an operator on the same maps; the difference has no overhead left."""
+    """Any runtime: the time of many copies of an operator minus that of few, which contains no overhead."""
 
     target: Target
     few: int = 1
@@ -87,7 +86,7 @@ class CopiesTimer:
         ]
 
     def _entry(self, call: OpCall, few: Samples, many: Samples) -> Entry:
-        us = US * (low(many) - low(few)) / (self.many - self.few)
+        us = US_PER_SECOND * (fastest_seconds(many) - fastest_seconds(few)) / (self.many - self.few)
         empty = isinstance(operator_form(call), nn.Identity)
         return Entry(
             us=0.0 if empty else max(0.0, us),
@@ -98,7 +97,7 @@ class CopiesTimer:
 
 
 class Copies(nn.Module):
-    """Copies of an operator, with weights of their own, on the same inputs."""
+    """Copies of an operator, each with its own weights, on the same inputs."""
 
     def __init__(self, call: OpCall, count: int) -> None:
         super().__init__()
@@ -106,17 +105,17 @@ class Copies(nn.Module):
         self.copies = nn.ModuleList(copy.deepcopy(operator) for _ in range(count))
 
     def forward(self, *maps: Tensor) -> tuple[Tensor, ...]:
-        """Run all; every result is an output, so that none can be left out."""
+        """Run all copies; every result is an output, so that no runtime can leave one out."""
         return tuple(operator(*maps) for operator in self.copies)
 
 
 def timer_for(target: Target) -> Timer:
-    """Return the way of timing operators that suits a target."""
+    """Return the timer that suits a target."""
     if target.runtime == "onnxruntime" and target.device == "cpu":
         return ProfileTimer(threads=target.threads, spin=flag(target, "spin", default=True))
     return CopiesTimer(target=target)
 
 
-def low(samples: Samples) -> float:
-    """Return the seconds that a run takes undisturbed: other programs only ever add time."""
+def fastest_seconds(samples: Samples) -> float:
+    """Return the seconds of an undisturbed run: other programs only ever add time."""
     return min(samples.times)

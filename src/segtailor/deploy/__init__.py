@@ -1,1 +1,1 @@
-"""From a trained network to what runs on a device."""
+"""Deployment: from a trained network to files that run on a device, checked against the network."""

@@ -1,4 +1,4 @@
-"""From a network to a graph that can be written: which form, which stages around it, which sizes."""
+"""The graph of a network that is exported: its form, the stages around it, its sizes, its metadata."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from segtailor.nets.network import Network
 from segtailor.nets.onnx.graph import onnx_bytes
 from segtailor.nets.onnx.metadata import InputKind, OnnxMetadata, OutputKind
 
-IMAGE = "image"  # name of every graph's input; the output is called what it is: `logits`, `labels`, ...
+IMAGE = "image"  # name of every graph's input; the output is named by its content: `logits`, `labels`, ...
 Precision: TypeAlias = Literal["fp32", "fp16"]
+MAX_SIDE_PIXELS = 2**15
 
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """What is exported: the size (height, width) of its images, what goes in and out, the precision within.
+    """What is exported: the image size (height, width), kind of input and output, and the precision inside.
 
-    A `dynamic` graph takes other sizes as well; `image` is then the one that it is checked at. Inputs and outputs are
-    single precision whatever the precision inside.
+    A `dynamic` graph accepts other sizes as well; it is then checked at the size `image`. Inputs and outputs are in
+    single precision, whatever the precision inside.
     """
 
     image: tuple[int, int]
@@ -39,9 +40,9 @@ class Graph:
     dynamic: bool = False
 
     def __post_init__(self) -> None:
-        if not all(1 <= side <= 2**15 for side in self.image):
+        if not all(1 <= side <= MAX_SIDE_PIXELS for side in self.image):
             raise Unsupported(
-                f"export: image {self.image} is out of range; give 1 to {2**15} pixels per side."
+                f"export: image {self.image} is out of range; give 1 to {MAX_SIDE_PIXELS} pixels per side."
             )
         for name, value, known in (
             ("precision", self.precision, get_args(Precision)),
@@ -59,28 +60,28 @@ class Graph:
 
     @property
     def open_sides(self) -> tuple[dict[int, Any], ...] | None:
-        """Which sides of the input are open, in the form that torch's exporter reads."""
+        """The open dimensions of the input, in the form that torch's exporter reads; None if there are none."""
         if not self.dynamic:
             return None
         first = 1 if self.input == "pixels" else 2
         return ({first: torch.export.Dim.DYNAMIC, first + 1: torch.export.Dim.DYNAMIC},)
 
 
-class Doors(nn.Module):
-    """A module whose inputs and outputs are single precision, whatever it computes in."""
+class SinglePrecisionEnds(nn.Module):
+    """A module with inputs and outputs in single precision, whatever it computes in."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
         self.module, self.dtype = module, dtype
 
     def forward(self, image: Tensor) -> Tensor:
-        """Convert, run, convert back; pixels and labels pass."""
+        """Convert, run, convert back; integers (pixels, labels) stay as they are."""
         output: Tensor = self.module(image.to(self.dtype) if image.is_floating_point() else image)
         return output.float() if output.is_floating_point() else output
 
 
 class ChannelsLast(nn.Module):
-    """A module that computes with channels last: the layout that torch's own kernels like."""
+    """A module that computes in the channels-last layout, which is fastest for torch's own kernels."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -106,12 +107,12 @@ def graph_module(model: Model, graph: Graph) -> nn.Module:
         task=model.task,
     )
     if graph.precision == "fp16":
-        module = Doors(module.half(), torch.float16)
+        module = SinglePrecisionEnds(module.half(), torch.float16)
     return module.eval().requires_grad_(False)
 
 
 def metadata_of(model: Model, graph: Graph) -> OnnxMetadata:
-    """Return what an exported file says about itself."""
+    """Return the metadata that is written into an exported file."""
     return OnnxMetadata(
         task=model.task,
         preprocessing=model.preprocessing,

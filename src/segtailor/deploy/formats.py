@@ -1,9 +1,12 @@
-"""Kinds of files that a graph can be written as, each with the runtime that runs it."""
+"""Kinds of files that a graph can be written as: how each is written, which runtime opens it, how it is recognised.
+
+A file of an earlier export may be replaced; recognising it keeps files of other programs from being overwritten.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,41 +15,43 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import torch
 from numpy.typing import NDArray
 
-from segtailor.core.codec import to_json
-from segtailor.core.errors import Unsupported, unknown
+from segtailor.core.codec import read_json, to_json
+from segtailor.core.errors import Unsupported, UserError, unknown
+from segtailor.core.ownership import IsOurs, contains_mark, has_fields, has_marked_neighbour
 from segtailor.deploy.export import IMAGE, ChannelsLast, Graph, graph_module, metadata_of
 from segtailor.nets.bundle import Model
 from segtailor.nets.onnx.graph import onnx_bytes, onnx_session
 from segtailor.nets.onnx.metadata import KEY, with_metadata
 
 Runner: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
-NOTE = "segtailor.json"  # the metadata, inside files that are archives
+METADATA_FILE = "segtailor.json"  # inside files that are archives
+VERIFY_FILE, DECISION_FILE = "verify.json", "int8.json"
 
 
 class Format(Protocol):
-    """A kind of file: `files` are the names it writes, the first one being what a runtime opens."""
+    """A kind of file. `files` are the names it writes; a runtime opens the first one."""
 
     files: ClassVar[tuple[str, ...]]
     runtime: ClassVar[str]
 
     def check(self, graph: Graph) -> None:
-        """Raise `Unsupported` before any work where this cannot be written here."""
+        """Raise `Unsupported`, before any work, if this graph cannot be written on this machine."""
 
     def write(self, model: Model, graph: Graph, folder: Path) -> None:
         """Write the files into a folder."""
 
     def open(self, folder: Path) -> Runner:
-        """Open the files with their runtime: a function from an input array to the output."""
+        """Open the files with their runtime; return a function from an input array to the output array."""
 
 
-class Onnx:
+class OnnxFormat:
     """ONNX, run by ONNX Runtime."""
 
     files: ClassVar[tuple[str, ...]] = ("model.onnx",)
     runtime: ClassVar[str] = "onnxruntime"
 
     def check(self, graph: Graph) -> None:
-        """Anything goes."""
+        """Accept every graph."""
 
     def write(self, model: Model, graph: Graph, folder: Path) -> None:
         """Write one file, weights and metadata included."""
@@ -60,14 +65,14 @@ class Onnx:
         return lambda array: session.run(None, {IMAGE: array})[0]
 
 
-class OpenVino:
-    """OpenVINO's own format; half precision halves the weights, the processor computes in what it does best."""
+class OpenVinoFormat:
+    """OpenVINO's own format. Half precision applies to stored weights; the processor chooses how to compute."""
 
     files: ClassVar[tuple[str, ...]] = ("model.xml", "model.bin")
     runtime: ClassVar[str] = "openvino"
 
     def check(self, graph: Graph) -> None:  # noqa: ARG002 - the form of the protocol
-        """Need the package."""
+        """Refuse if the package is missing."""
         if find_spec("openvino") is None:
             raise Unsupported(
                 "export --to openvino needs the package openvino, which is not installed: `pip install openvino`."
@@ -79,7 +84,7 @@ class OpenVino:
 
         single = Graph(image=graph.image, input=graph.input, output=graph.output, dynamic=graph.dynamic)
         converted = openvino.Core().read_model(model=onnx_graph(model, single))
-        converted.set_rt_info(_text(model, graph), KEY)
+        converted.set_rt_info(_metadata_text(model, graph), KEY)
         half = graph.precision == "fp16"
         openvino.save_model(converted, str(folder / self.files[0]), compress_to_fp16=half)
 
@@ -92,14 +97,14 @@ class OpenVino:
         return lambda array: compiled([array])[0]
 
 
-class TorchScript:
+class TorchScriptFormat:
     """TorchScript of one size, for C++ and mobile programs built on torch."""
 
     files: ClassVar[tuple[str, ...]] = ("model.ts",)
     runtime: ClassVar[str] = "torch"
 
     def check(self, graph: Graph) -> None:
-        """Refuse open sizes: a trace holds those of its example."""
+        """Refuse open sizes: a trace has the size of its example."""
         if graph.dynamic:
             raise Unsupported("export --to torchscript records one size; leave out --dynamic, or use onnx.")
 
@@ -108,7 +113,7 @@ class TorchScript:
         module = ChannelsLast(graph_module(model, graph)).eval()
         with torch.no_grad():
             traced: Any = torch.jit.trace(module, (graph.example,), check_trace=False)  # type: ignore[no-untyped-call]
-        traced.save(str(folder / self.files[0]), _extra_files={NOTE: _text(model, graph)})
+        traced.save(str(folder / self.files[0]), _extra_files={METADATA_FILE: _metadata_text(model, graph)})
 
     def open(self, folder: Path) -> Runner:
         """Load what was just written."""
@@ -116,21 +121,23 @@ class TorchScript:
         return _torch_runner(module)
 
 
-class ExportedProgram:
+class ExportedProgramFormat:
     """A program of torch.export, for torch itself and its compilers."""
 
     files: ClassVar[tuple[str, ...]] = ("model.pt2",)
     runtime: ClassVar[str] = "torch"
 
     def check(self, graph: Graph) -> None:
-        """Anything goes."""
+        """Accept every graph."""
 
     def write(self, model: Model, graph: Graph, folder: Path) -> None:
         """Export."""
         module = ChannelsLast(graph_module(model, graph)).eval()
-        with torch.no_grad(), _explained(graph):
+        with torch.no_grad(), _explain_open_sizes(graph):
             program = torch.export.export(module, (graph.example,), dynamic_shapes=graph.open_sides)
-        torch.export.save(program, folder / self.files[0], extra_files={NOTE: _text(model, graph)})
+        torch.export.save(
+            program, folder / self.files[0], extra_files={METADATA_FILE: _metadata_text(model, graph)}
+        )
 
     def open(self, folder: Path) -> Runner:
         """Load what was just written."""
@@ -138,15 +145,15 @@ class ExportedProgram:
 
 
 FORMATS: dict[str, type[Format]] = {
-    "onnx": Onnx,
-    "openvino": OpenVino,
-    "torchscript": TorchScript,
-    "exported-program": ExportedProgram,
+    "onnx": OnnxFormat,
+    "openvino": OpenVinoFormat,
+    "torchscript": TorchScriptFormat,
+    "exported-program": ExportedProgramFormat,
 }
 
 
 def format_for(name: str) -> Format:
-    """Return a kind of file by name."""
+    """Return the format of a name; an unknown one is refused."""
     if name not in FORMATS:
         raise unknown("export format", name, FORMATS)
     return FORMATS[name]()
@@ -154,7 +161,7 @@ def format_for(name: str) -> Format:
 
 def onnx_graph(model: Model, graph: Graph) -> bytes:
     """Return the serialised ONNX model of a graph."""
-    with _explained(graph):
+    with _explain_open_sizes(graph):
         return onnx_bytes(
             graph_module(model, graph),
             (graph.example,),
@@ -165,8 +172,8 @@ def onnx_graph(model: Model, graph: Graph) -> bytes:
 
 
 @contextmanager
-def _explained(graph: Graph) -> Iterator[None]:
-    """Turn the exporter's refusal of open sizes into an error that says what to do."""
+def _explain_open_sizes(graph: Graph) -> Iterator[None]:
+    """Turn an exporter error about open sizes into one that says what to do."""
     try:
         yield
     except (RuntimeError, ValueError, NotImplementedError, torch.onnx.OnnxExporterError) as problem:
@@ -187,5 +194,57 @@ def _torch_runner(module: Any) -> Runner:
     return run
 
 
-def _text(model: Model, graph: Graph) -> str:
+def _metadata_text(model: Model, graph: Graph) -> str:
     return json.dumps(to_json(metadata_of(model, graph)))
+
+
+# Recognising files of earlier exports.
+
+is_onnx = contains_mark(
+    b"\n%c%s\x12" % (len(KEY), KEY.encode())
+)  # the metadata key, as encoded in ONNX files
+is_archive = contains_mark(METADATA_FILE.encode())
+is_figures = has_fields("file", "equal", "label_agreement")
+is_decision = has_fields("kept", "reason", "label_agreement")
+_is_xml = contains_mark(f"<{KEY} ".encode(), begins=b"<?xml")
+
+
+def _is_int8_onnx(path: Path) -> bool:
+    """Recognise by metadata, or by the decision that names the file: quantising a bare file adds no metadata."""
+    return is_onnx(path) or (
+        path.is_file() and _read_object(path.with_name(DECISION_FILE)).get("file") == path.name
+    )
+
+
+def _is_engine(path: Path) -> bool:
+    """Recognise by verify.json, which names it: an engine cannot hold metadata."""
+    verified = _read_object(path.with_name(VERIFY_FILE))
+    return path.is_file() and path.name in (verified.get("file"), *verified.get("others", ()))
+
+
+EXPORTED_FILES: Mapping[str, IsOurs] = {
+    "model.onnx": is_onnx,
+    "model.xml": _is_xml,
+    "model.bin": has_marked_neighbour("model.xml", _is_xml),
+    "model.ts": is_archive,
+    "model.pt2": is_archive,
+    "model.engine": _is_engine,
+    VERIFY_FILE: is_figures,
+}
+INT8_FILES: Mapping[str, IsOurs] = {
+    "model.int8.onnx": _is_int8_onnx,
+    DECISION_FILE: is_decision,
+}
+
+
+def recognised_by(name: str) -> IsOurs:
+    """Return the check that recognises an exported file of this name; an unknown name is never recognised."""
+    return EXPORTED_FILES.get(name, lambda _: False)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        document = read_json(path, what="file")
+    except UserError:
+        return {}
+    return document if isinstance(document, dict) else {}

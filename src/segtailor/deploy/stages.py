@@ -1,4 +1,4 @@
-"""What a deployed graph does besides the network: preprocessing before it, and the task's last stage after it."""
+"""The stages of a deployed graph around the network: preprocessing before it, the task's last step after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from segtailor.tasks.segmentation.head import Labels
 
 
 class Stages(NamedTuple):
-    """What stands around a network: uint8 pixels in, the finished output (such as labels) out, at the image's size."""
+    """Which stages to add: uint8 `pixels` as input, a `finished` output such as labels, `resize` to the image size."""
 
     pixels: bool = False
     finished: bool = False
@@ -34,7 +34,7 @@ INCLUDED: dict[str, Stages] = {
 
 
 class Staged(nn.Module):
-    """A network with stages around it; what is finished is the matter of the task, e.g. labels (N, height, width).
+    """A network with stages around it. The task defines the finished output, e.g. labels (N, height, width).
 
     It reads uint8 pixels (N, height, width, 3) or normalised images (N, 3, height, width).
     """
@@ -48,7 +48,7 @@ class Staged(nn.Module):
         self.scale: Tensor
 
     def normalise_with(self, preprocessing: Preprocessing) -> None:
-        """Keep the preprocessing as buffers, so that it moves to the device with the network."""
+        """Store the preprocessing as buffers, so that it moves to a device with the network."""
         like = next(self.network.parameters())
         mean = torch.tensor(preprocessing.mean, dtype=like.dtype, device=like.device) * 255
         scale = 1 / (torch.tensor(preprocessing.std, dtype=like.dtype, device=like.device) * 255)
@@ -80,14 +80,14 @@ def staged(
 ) -> nn.Module:
     """Add the stages that `includes` names around a network; without a `task` its outputs are classes.
 
-    With the `image` size (height, width) a graph that is exported later makes labels in bands of rows.
+    If the `image` size (height, width) is given, an exported graph computes labels in bands of rows.
     """
     if isinstance(includes, str) and includes not in INCLUDED:
         raise unknown("kind of timing", includes, get_args(Includes))
     stages = includes if isinstance(includes, Stages) else INCLUDED[includes]
     if task is None:
-        many = network.plan.shape(network.plan.outputs[MAIN]).channels > 256
-        label_type = torch.int32 if many else torch.uint8
+        classes = network.plan.shape(network.plan.outputs[MAIN]).channels
+        label_type = torch.int32 if classes > 256 else torch.uint8
         head: Head = Labels(align_corners=network.plan.align_corners, label_type=label_type)
     else:
         head = kind_of(task).head(task, align_corners=network.plan.align_corners)
@@ -100,7 +100,7 @@ def staged(
 
 def output_size(network: nn.Module, image: tuple[int, int]) -> torch.Size:
     """Return the shape (1, classes, h, w) of the logits for one image, without computing them."""
-    shapeless = copy.deepcopy(network).to("meta")
+    without_data = copy.deepcopy(network).to("meta")
     with torch.no_grad():
-        logits: Tensor = shapeless(torch.empty(1, 3, *image, device="meta"))
+        logits: Tensor = without_data(torch.empty(1, 3, *image, device="meta"))
     return logits.shape

@@ -1,4 +1,4 @@
-"""Prove that an exported file computes what the network computes: run both on the same pictures."""
+"""Check that an exported file computes what its network computes: run both on the same images."""
 
 from __future__ import annotations
 
@@ -20,32 +20,29 @@ from segtailor.nets.inference import aligns_corners, decode_logits, inference, n
 from segtailor.nets.onnx.graph import onnx_session
 from segtailor.tasks import kind_of
 
-LABEL_AGREEMENT = 0.999
-LOGIT_DIFFERENCE = 1e-3  # of the largest logit
 
-
-class Drifted(UserError):
-    """An exported file that computes something else than its network."""
+class ExportMismatch(UserError):
+    """An exported file gives other results than its network."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How far a file may be from its network; the difference of logits is relative to the largest one."""
+class ParityLimits:
+    """How far a file may differ from its network; the difference of logits is relative to the largest one."""
 
-    label_agreement: float = LABEL_AGREEMENT
-    max_rel_difference: float = LOGIT_DIFFERENCE
+    label_agreement: float = 0.999
+    max_rel_difference: float = 1e-3
     quality_drift: float = 0.001
 
 
-LIMITS = {
-    "fp32": Limits(),
-    "fp16": Limits(label_agreement=0.99, max_rel_difference=2e-2, quality_drift=0.005),
+LIMITS = {  # by precision
+    "fp32": ParityLimits(),
+    "fp16": ParityLimits(label_agreement=0.99, max_rel_difference=2e-2, quality_drift=0.005),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """How far an exported file is from its network; the differences are None where the output is labels."""
+    """How far an exported file differs from its network; the differences are None if the output is labels."""
 
     images: int
     pixels: int
@@ -55,25 +52,30 @@ class Parity:
 
     @property
     def equal(self) -> bool:
-        """Whether the differences are those of floating point alone."""
-        return self.within(Limits())
+        """Whether the differences are only rounding."""
+        return self.within(ParityLimits())
 
-    def within(self, limits: Limits) -> bool:
-        """Whether the differences are allowed; anything that is no number is not."""
+    def within(self, limits: ParityLimits) -> bool:
+        """Whether the differences are within the limits; NaN never is."""
         close = self.max_rel_difference is None or self.max_rel_difference <= limits.max_rel_difference
         return close and self.label_agreement >= limits.label_agreement
 
 
-class Answers(NamedTuple):
-    """What network and file say about the same pictures: how far apart, and both predictions at image size."""
+class VerifiedOutputs(NamedTuple):
+    """How a file compares with its network on the same images, and the predictions of both at image size.
+
+    `wanted` are those of the network, `given` those of the file.
+    """
 
     parity: Parity
     wanted: list[NDArray[Any]]
     given: list[NDArray[Any]]
 
 
-def verify_file(run: Runner, model: Model, graph: Graph, pictures: Sequence[NDArray[np.uint8]]) -> Answers:
-    """Run a file beside the network of its bundle, as it was trained, on pictures (height, width, 3) of its size."""
+def verify_file(
+    run: Runner, model: Model, graph: Graph, pictures: Sequence[NDArray[np.uint8]]
+) -> VerifiedOutputs:
+    """Compare a file with the network of its bundle, as it was trained, on images (height, width, 3) of its size."""
     if not pictures:
         raise UserError("verify: no images were given; give at least one.")
     network, align = model.network.cpu(), aligns_corners(model.network)
@@ -104,11 +106,11 @@ def verify_file(run: Runner, model: Model, graph: Graph, pictures: Sequence[NDAr
         max_abs_difference=parity.max_abs_difference,
         max_rel_difference=parity.max_rel_difference,
     )
-    return Answers(full, wanted, given)
+    return VerifiedOutputs(full, wanted, given)
 
 
 def verify_onnx(file: Path, module: nn.Module, images: Sequence[NDArray[Any]]) -> Parity:
-    """Run an ONNX file with ONNX Runtime beside the torch module it was made from, on images of its size."""
+    """Compare an ONNX file, run by ONNX Runtime, with the torch module it was made from, on images of its size."""
     if not images:
         raise UserError("verify: no images were given; give at least one.")
     session = onnx_session(file)
@@ -122,7 +124,7 @@ def verify_onnx(file: Path, module: nn.Module, images: Sequence[NDArray[Any]]) -
 
 
 def compare(reference: Sequence[NDArray[Any]], exported: Sequence[NDArray[Any]]) -> Parity:
-    """Compare outputs image by image: numbers such as logits (N, classes, h, w), or labels (N, h, w)."""
+    """Compare outputs image by image: floats such as logits (N, classes, h, w), or labels (N, h, w)."""
     for one, other in zip(reference, exported, strict=True):
         if one.shape != other.shape:
             raise UserError(
@@ -135,7 +137,7 @@ def compare(reference: Sequence[NDArray[Any]], exported: Sequence[NDArray[Any]])
     agreement = float(sum(int(part.sum()) for part in agree) / pixels)
     if not logits:
         return Parity(images=len(pairs), pixels=pixels, label_agreement=agreement)
-    worst = float(np.max([np.abs(one - other).max() for one, other in pairs]))  # keeps what is no number
+    worst = float(np.max([np.abs(one - other).max() for one, other in pairs]))  # keeps NaN
     scale = max(float(np.abs(one).max()) for one in reference)
     return Parity(
         images=len(pairs),

@@ -27,13 +27,20 @@ from segtailor.data.dataset import Pair
 from segtailor.data.locate import locate
 from segtailor.data.scene import render
 from segtailor.deploy.export import Graph, Precision
-from segtailor.deploy.formats import Format, Runner, format_for, onnx_graph
-from segtailor.deploy.owned import QUANTISED, VERIFY, exported
-from segtailor.deploy.verify import LIMITS, Answers, Drifted, Limits, verify_file
+from segtailor.deploy.formats import (
+    INT8_FILES,
+    VERIFY_FILE,
+    Format,
+    Runner,
+    format_for,
+    onnx_graph,
+    recognised_by,
+)
+from segtailor.deploy.verify import LIMITS, ExportMismatch, ParityLimits, VerifiedOutputs, verify_file
 from segtailor.nets.bundle import Model
 from segtailor.nets.models import load, model_place
 from segtailor.nets.onnx.metadata import OutputKind
-from segtailor.targets.engine_file import EngineFile
+from segtailor.targets.tensorrt import EngineFile
 from segtailor.tasks import Targets, kind_of
 from segtailor.tasks.segmentation.targets import Labels
 
@@ -111,12 +118,12 @@ class ExportPlan:
             sync_tree(folder)
             for file in self.files:
                 (folder / file.name).replace(file)
-            for name, ours in QUANTISED.items() if self.to == "onnx" else ():
+            for name, ours in INT8_FILES.items() if self.to == "onnx" else ():
                 if ours(self.out / name):  # made from the file that was here before
                     (self.out / name).unlink(missing_ok=True)
             sync_folder(self.out)
-        write_json(self.out / VERIFY, self._with_others(figures), what="figures of the export")
-        return Exported(files=self.files, verify=self.out / VERIFY, figures=figures)
+        write_json(self.out / VERIFY_FILE, self._with_others(figures), what="figures of the export")
+        return Exported(files=self.files, verify=self.out / VERIFY_FILE, figures=figures)
 
     def _verified(self, run: Runner, samples: Sequence[Pair], kind: Format) -> dict[str, Json]:
         limits = LIMITS[self.graph.precision]
@@ -152,7 +159,7 @@ class ExportPlan:
     def _headline(self) -> Figure:
         return KIND_FACTS[self.model.task.kind].headline
 
-    def _check(self, answers: Answers, limits: Limits, drift: float | None = None) -> None:
+    def _check(self, answers: VerifiedOutputs, limits: ParityLimits, drift: float | None = None) -> None:
         if answers.parity.within(limits) and (drift is None or abs(drift) <= limits.quality_drift):
             return
         parity = answers.parity
@@ -164,7 +171,7 @@ class ExportPlan:
         largest = (
             "" if parity.max_rel_difference is None else f", logits {parity.max_rel_difference:.2g} apart"
         )
-        raise Drifted(
+        raise ExportMismatch(
             f"export --to {self.to}: the written file is not the network: {parity.label_agreement:.4%} of labels agree "
             f"(at least {limits.label_agreement:.2%}){largest} (at most {limits.max_rel_difference:g}){moved}. Nothing "
             f"was kept. {self._advice}, and report it if it stays."
@@ -176,7 +183,7 @@ class ExportPlan:
             return "Leave out --dynamic and give --image HxW, or try another format"
         return "Try --precision fp32, or another format"
 
-    def _drift(self, answers: Answers, samples: Sequence[Pair]) -> float:
+    def _drift(self, answers: VerifiedOutputs, samples: Sequence[Pair]) -> float:
         """Return the change of the headline figure from the network to the file, on the samples."""
         task, quality = self.model.task, []
         for maps in (answers.wanted, answers.given):
@@ -195,7 +202,7 @@ class ExportPlan:
 
     def _with_others(self, figures: Mapping[str, Json]) -> dict[str, Json]:
         """Return the figures of this export, and those of files that earlier exports left beside it."""
-        file, others = self.out / VERIFY, {}
+        file, others = self.out / VERIFY_FILE, {}
         if file.is_file():
             before = read_json(file, what="figures of the export")
             known = (
@@ -241,8 +248,8 @@ def plan_export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> 
     plan = ExportPlan(
         model=loaded, to=to, graph=graph, out=folder, data=options.get("data"), assumed=known is None
     )
-    places = [*plan.files, folder / VERIFY]
-    refuse_overwrite([(path, exported(path.name)) for path in places], force=options.get("force", False))
+    places = [*plan.files, folder / VERIFY_FILE]
+    refuse_overwrite([(path, recognised_by(path.name)) for path in places], force=options.get("force", False))
     return plan
 
 

@@ -22,13 +22,24 @@ from segtailor.core.task import needs_classes
 from segtailor.core.text import command, path_argument
 from segtailor.data.dataset import Dataset
 from segtailor.data.locate import locate
-from segtailor.deploy.calibration_images import Feeds, GraphForm, Pictures, pictures
 from segtailor.deploy.export import IMAGE
-from segtailor.deploy.int8_decision import MIOU_LIMIT, Int8Decision, Reading, check_limit, decide_int8
-from segtailor.deploy.owned import DECISION, QUANTISED
-from segtailor.deploy.quantise import Method, check_method, quantise_onnx
+from segtailor.deploy.formats import DECISION_FILE, INT8_FILES
+from segtailor.deploy.quantise import (
+    MIOU_LIMIT,
+    Feeds,
+    GraphForm,
+    Int8Decision,
+    Method,
+    Reading,
+    SampledImages,
+    check_limit,
+    check_method,
+    decide_int8,
+    quantise_onnx,
+    sample_images,
+)
 from segtailor.nets.bundle import Model, load_bundle
-from segtailor.targets.benchmark import OnnxSubject, entered, read_onnx
+from segtailor.targets.benchmark import OnnxSubject, compile_entry, read_onnx
 from segtailor.targets.runtime import Compiled, runtime_for
 from segtailor.targets.timing import Measurement, TimingSettings, measure_all
 from segtailor.tasks.segmentation.metrics import Confusion
@@ -82,7 +93,7 @@ def quantise(
     chosen, folder = settings or Int8Settings(), Path(bundle)
     place = _int8_target(target)
     check_method(chosen.method)
-    refuse_overwrite([(folder / name, ours) for name, ours in QUANTISED.items()], force=force)
+    refuse_overwrite([(folder / name, ours) for name, ours in INT8_FILES.items()], force=force)
     model, fp32 = load_bundle(folder), _exported(folder, image)
     dataset = _dataset(data, model)
     form = GraphForm(
@@ -91,8 +102,8 @@ def quantise(
         align_corners=model.network.plan.align_corners,
         preprocessing=model.preprocessing,
     )
-    samples = pictures(dataset, chosen.train_split, count=chosen.samples, seed=chosen.seed)
-    scored = pictures(dataset, chosen.val_split, count=chosen.images, seed=chosen.seed)
+    samples = sample_images(dataset, chosen.train_split, count=chosen.samples, seed=chosen.seed)
+    scored = sample_images(dataset, chosen.val_split, count=chosen.images, seed=chosen.seed)
     feeds = Feeds(samples, form, name=IMAGE, seen=_counter("calibrate", len(samples), progress))
     what = f"ONNX file {folder / FP32_FILE}"
     int8 = replace(
@@ -153,13 +164,15 @@ def _measure(
     target: Target,
     *,
     form: GraphForm,
-    scored: Pictures,
+    scored: SampledImages,
     settings: Int8Settings,
     seen: Callable[[int], None],
 ) -> Rivals:
     places = (replace(target, precision="fp32"), target)
     with ExitStack() as stack:
-        entrants = [entered(subject, place, stack) for subject, place in zip(subjects, places, strict=True)]
+        entrants = [
+            compile_entry(subject, place, stack) for subject, place in zip(subjects, places, strict=True)
+        ]
         both = (entrants[0].compiled, entrants[1].compiled)
         mious, agreement = _score(both, form=form, scored=scored, seen=seen)
         measurements = measure_all(entrants, settings.timing)
@@ -168,7 +181,7 @@ def _measure(
 
 
 def _score(
-    both: tuple[Compiled, Compiled], *, form: GraphForm, scored: Pictures, seen: Callable[[int], None]
+    both: tuple[Compiled, Compiled], *, form: GraphForm, scored: SampledImages, seen: Callable[[int], None]
 ) -> tuple[list[float], float]:
     """Return the mIoU of each, and the share of pixels on which they agree."""
     classes = scored.task.outputs
@@ -228,7 +241,7 @@ def store(folder: Path, decision: Int8Decision, data: bytes) -> None:
     """Write the file before the decision that names it; where int8 does not pay, an older file goes away after it."""
     if decision.kept:
         write_bytes(folder / INT8_FILE, data, what="int8 ONNX file")
-    write_json(folder / DECISION, to_json(decision), what="decision on int8")
+    write_json(folder / DECISION_FILE, to_json(decision), what="decision on int8")
     if not decision.kept:
         (folder / INT8_FILE).unlink(missing_ok=True)
 

@@ -23,8 +23,7 @@ from segtailor.recipes.export import export as export_bundle
 from segtailor.recipes.quantise import Int8Settings, quantise
 from segtailor.spaces.networks import expand
 from segtailor.tailoring.context import OWN, Context
-from segtailor.targets.contract import check_contract
-from segtailor.targets.timing import Measurement
+from segtailor.targets.timing import Measurement, check_contract
 from segtailor.training.evaluate import LabelledImages, score_predictions
 from segtailor.verbs.bench import bench
 

@@ -19,9 +19,9 @@ from segtailor.core.space import Architecture, architecture_document, family_of,
 from segtailor.core.target import parse_target
 from segtailor.core.variation import sample
 from segtailor.costs import LatencyTable, Macs
+from segtailor.costs.measured import distinct_architectures, time_networks
 from segtailor.costs.pack import Use, read_pack
-from segtailor.costs.trust import Seen, recheck, scaled
-from segtailor.costs.whole import different, time_networks
+from segtailor.costs.trust import MeasuredNetwork, recheck, with_scaled_prices
 from segtailor.data.doctor import examine
 from segtailor.data.locate import locate
 from segtailor.recipes.calibrate import CalibrateRecipe
@@ -137,14 +137,14 @@ def _known_pack(
     shape = Shape(3, *calibration.image)
     drawn = [
         (arch, space.plan(arch, shape, calibration.classes))
-        for arch in islice(different(space, seed=context.recipe.request.seed + 1), DRAWN)
+        for arch in islice(distinct_architectures(space, seed=context.recipe.request.seed + 1), DRAWN)
     ]
     near = sorted(drawn, key=lambda pair: abs(table.of(pair[1]) - limit))[:RECHECKED]
     taken = time_networks(
         [plan for _, plan in near], parse_target(calibration.target), settings=context.timing(final=False)
     )
     seen = [
-        Seen(fingerprint_of(arch), plan, low, median)
+        MeasuredNetwork(fingerprint_of(arch), plan, low, median)
         for (arch, plan), (low, median) in zip(near, taken, strict=True)
     ]
     found = recheck(known, seen)
@@ -158,7 +158,7 @@ def _known_pack(
         f"networks take {found.ratio:.2f} times what the device pack of an earlier time says: its prices are scaled"
     )
     own = Layout(context.folder).stages / "pack.scaled.json"
-    scaled(known, found.ratio).write(own)
+    with_scaled_prices(known, found.ratio).write(own)
     return {"pack": str(own), **outcome}
 
 

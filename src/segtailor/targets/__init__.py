@@ -1,4 +1,4 @@
-"""Where networks run: runtimes, the timing protocol, benchmarks and latency contracts."""
+"""Runtimes that run networks, the timing protocol, benchmarks and latency limits."""
 
 from segtailor.core.registry import RUNTIMES
 from segtailor.targets import eager, graph, onnx, openvino, tensorrt

@@ -1,4 +1,4 @@
-"""Time several networks on several targets at once, in turns, so that the rows of a table can be compared."""
+"""Time several networks on several targets, in turns, so that their latencies can be compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from segtailor.core.plan import Plan, Shape
 from segtailor.core.target import Includes, Target
 from segtailor.targets.onnx import input_arrays, noise_for, output_shape
 from segtailor.targets.runtime import Compiled, check_sizes, runtime_for
-from segtailor.targets.timing import Entrant, Measurement, TimingSettings, measure_all
+from segtailor.targets.timing import BenchEntry, Measurement, TimingSettings, measure_all
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,7 +64,7 @@ def benchmark(
     targets: Sequence[Target],
     settings: TimingSettings | None = None,
 ) -> list[Measurement]:
-    """Measure every subject on every target, interleaved; whatever cannot run is refused before any work."""
+    """Measure every subject on every target, interleaved; what cannot run is refused before any work."""
     if not subjects or not targets:
         raise UserError("bench: give at least one network and one target.")
     for target in targets:
@@ -72,15 +72,15 @@ def benchmark(
     for subject in subjects:
         check_sizes(subject.inputs)
     with ExitStack() as stack:
-        entrants = [entered(subject, target, stack) for subject in subjects for target in targets]
-        return measure_all(entrants, settings)
+        entries = [compile_entry(subject, target, stack) for subject in subjects for target in targets]
+        return measure_all(entries, settings)
 
 
-def entered(subject: Subject | OnnxSubject, target: Target, stack: ExitStack) -> Entrant:
-    """Compile a subject for a target until the stack is left."""
+def compile_entry(subject: Subject | OnnxSubject, target: Target, stack: ExitStack) -> BenchEntry:
+    """Compile a subject for a target; it is closed with the stack."""
     compiled = subject.compile(target)
     stack.callback(compiled.close)
-    return Entrant(
+    return BenchEntry(
         network=subject.name,
         target=target,
         inputs=subject.inputs,
@@ -90,11 +90,11 @@ def entered(subject: Subject | OnnxSubject, target: Target, stack: ExitStack) ->
 
 
 def read_onnx(file: Path, *, image: tuple[int, int] | None = None, includes: str = "network") -> OnnxSubject:
-    """Read an ONNX file; stages and size (unless that is open) are its own, and asking for others is refused."""
+    """Read an ONNX file. Its stages are fixed, and so is its size unless it is open; asking for others is refused."""
     from segtailor.nets.onnx.confined import check_repeatable, read_onnx_bytes
 
     what = f"ONNX file {file}"
-    data = _fixed(read_onnx_bytes(file), image, what=what)
+    data = _at_fixed_size(read_onnx_bytes(file), image, what=what)
     check_repeatable(data, lambda session: noise_for(session, what=what), what=what)
     arrays = input_arrays(data, what=what)
     pixels = len(arrays) == 1 and arrays[0].dtype.kind == "u"
@@ -104,7 +104,7 @@ def read_onnx(file: Path, *, image: tuple[int, int] | None = None, includes: str
             raise Unsupported(f"ONNX file {file}: an input has size {array.shape}; only one image is timed.")
         _, *sides = array.shape
         shapes.append(Shape(sides[2], sides[0], sides[1]) if pixels else Shape(*sides))
-    inside = _includes(output_shape(data), shapes[0], pixels=pixels)
+    inside = _stages_inside(output_shape(data), shapes[0], pixels=pixels)
     if includes not in ("network", inside) or image not in (None, shapes[0][1:]):
         raise Unsupported(
             f"ONNX file {file} holds {inside} at {shapes[0].height}x{shapes[0].width}, which cannot be changed by "
@@ -113,8 +113,8 @@ def read_onnx(file: Path, *, image: tuple[int, int] | None = None, includes: str
     return OnnxSubject(name=file.name, data=data, arrays=arrays, inputs=tuple(shapes), includes=inside)
 
 
-def _fixed(data: bytes, image: tuple[int, int] | None, *, what: str) -> bytes:
-    """Return a model of one size: its own, or the one asked for where its size is open."""
+def _at_fixed_size(data: bytes, image: tuple[int, int] | None, *, what: str) -> bytes:
+    """Return a model of one size: its own, or the one asked for if its size is open."""
     from segtailor.nets.onnx.bounds import parse_graph, stated_sizes
     from segtailor.nets.onnx.graph import at_size
 
@@ -127,7 +127,7 @@ def _fixed(data: bytes, image: tuple[int, int] | None, *, what: str) -> bytes:
 
 
 def check_memory(plan: Plan) -> None:
-    """Refuse an image size whose largest feature maps do not fit into the free memory."""
+    """Refuse an image size whose two largest feature maps do not fit into free memory."""
     sizes = sorted(shape.channels * shape.height * shape.width for shape in map(plan.shape, plan.by_name))
     needed = 4 * sum(sizes[-2:])  # a layer's input and output, in single precision
     memory.check_memory(
@@ -137,8 +137,8 @@ def check_memory(plan: Plan) -> None:
     )
 
 
-def _includes(output: Sequence[int], source: Shape, *, pixels: bool) -> Includes:
-    """Logits have four dimensions, labels three (of the image's size if the file resizes)."""
+def _stages_inside(output: Sequence[int], source: Shape, *, pixels: bool) -> Includes:
+    """Return the stages that a file contains: logits have four dimensions, labels three."""
     if len(output) == 4 and not pixels:
         return "network"
     if pixels:

@@ -1,4 +1,4 @@
-"""PyTorch as it is: `eager`, and `compiled` by torch.compile."""
+"""PyTorch runtimes: `eager`, and `compiled` by torch.compile."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TorchCompiled(Compiled):
             torch.cuda.synchronize(self.inputs[0].device)
 
     def prepared(self) -> AbstractContextManager[None]:
-        """Hold the number of threads, or the device and kernel selection by trial."""
+        """Apply the number of threads, or the CUDA device with cuDNN's kernel selection."""
         if self.asynchronous:
             return cuda_settings(self.inputs[0].device)
         return torch_threads(self._threads)
@@ -85,7 +85,7 @@ class Eager:
     experimental: ClassVar[bool] = False
 
     def available(self, target: Target) -> str | None:
-        """Return why the device cannot be used, if it cannot."""
+        """Return why the device cannot be used, or None."""
         return torch_device_problem(target)
 
     def compile(
@@ -106,7 +106,7 @@ class TorchCompile:
     experimental: ClassVar[bool] = False
 
     def available(self, target: Target) -> str | None:
-        """Return why the device or the compiler behind torch.compile cannot be used, if so."""
+        """Return why the device or the compiler of torch.compile cannot be used, or None."""
         problem = torch_device_problem(target)
         if problem is None and split_device(target.device)[0] == "cpu" and not shutil.which("g++"):
             problem = "torch.compile on CPU needs the compiler g++; install it (e.g. the package g++)."
@@ -115,15 +115,15 @@ class TorchCompile:
     def compile(
         self, network: nn.Module, target: Target, inputs: Sequence[Shape], *, pixels: bool = False
     ) -> Compiled:
-        """Compile a copy of the network for this one input size; the first run does the work."""
+        """Compile a copy of the network for this one input size; the first run compiles."""
         import torch
 
         module, tensors = place(network, target, inputs, pixels=pixels)
         call = torch.compile(module, dynamic=False, fullgraph=True)
         compiled = TorchCompiled(call, inputs=tensors, threads=target.threads)
-        # All networks share one `forward`, and torch.compile silently gives up after a few versions of a function.
-        many = torch._dynamo.config.patch(recompile_limit=10_000, accumulated_recompile_limit=10_000)
-        with compiled.prepared(), many:
+        # All networks share one `forward`, and torch.compile stops compiling a function after a few versions of it.
+        no_limit = torch._dynamo.config.patch(recompile_limit=10_000, accumulated_recompile_limit=10_000)
+        with compiled.prepared(), no_limit:
             compiled.run()
         return compiled
 
@@ -163,7 +163,7 @@ def place(
 
 @contextmanager
 def cuda_settings(device: torch.device) -> Iterator[None]:
-    """Make a device current and let cuDNN choose kernels by trial: input sizes never change while timing."""
+    """Make a device current and let cuDNN choose kernels by timing them: input sizes do not change."""
     import torch
 
     before = torch.backends.cudnn.benchmark

@@ -1,4 +1,4 @@
-"""PyTorch kernels recorded once and replayed as a CUDA graph: no launch cost, no Python per layer."""
+"""PyTorch kernels recorded once and replayed as a CUDA graph: no launch cost and no Python per layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from segtailor.targets.runtime import Compiled, flag
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-WARM_UPS = 5  # eager runs before recording: libraries choose kernels and allocate workspaces
+WARM_UP_RUNS = 5  # before recording: libraries choose kernels and allocate workspaces
 
 
 class GraphCompiled(TorchCompiled):
@@ -35,7 +35,7 @@ class GraphCompiled(TorchCompiled):
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.inference_mode():
             with torch.cuda.stream(side):
-                for _ in range(WARM_UPS):
+                for _ in range(WARM_UP_RUNS):
                     module(*self.inputs)
             torch.cuda.current_stream(device).wait_stream(side)
             torch.cuda.synchronize(device)
@@ -69,8 +69,8 @@ class GraphCompiled(TorchCompiled):
 class CudaGraph:
     """A CUDA graph, best for batch 1. Options, each 1 (the default) or 0: channels_last; tune.
 
-    Tuned, kernels are fused and chosen by trial, and branches run side by side; otherwise PyTorch's own kernels run
-    one after the other.
+    With tune, operators are fused, kernels are chosen by timing, and branches run in parallel; without it, PyTorch's
+    own kernels run one after the other.
     """
 
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
@@ -79,7 +79,7 @@ class CudaGraph:
     experimental: ClassVar[bool] = False
 
     def available(self, target: Target) -> str | None:
-        """Return why there is no CUDA device to record on, if so."""
+        """Return why the CUDA device cannot be used, or None."""
         return torch_device_problem(target)
 
     def compile(
@@ -89,7 +89,7 @@ class CudaGraph:
         module, tensors = place(network, target, inputs, pixels=pixels)
         if not flag(target, "tune", default=True):
             return GraphCompiled(module, tensors)
-        from segtailor.targets.cuda.program import program
+        from segtailor.targets.cuda.program import compile_program
 
         with cuda_settings(tensors[0].device):
-            return GraphCompiled(program(module, tensors), tensors)
+            return GraphCompiled(compile_program(module, tensors), tensors)

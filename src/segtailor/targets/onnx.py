@@ -1,4 +1,4 @@
-"""ONNX Runtime, and what all runtimes that read ONNX graphs share."""
+"""ONNX Runtime, and functions for all runtimes that read ONNX graphs."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ class OrtCompiled(Compiled):
         return binding
 
     def run(self) -> None:
-        """Do one inference on the bound inputs; the call returns when the device is done."""
+        """Do one inference on the bound inputs; returns when the device has finished."""
         self._session.run_with_iobinding(self._binding)
 
     def outputs(self, *arrays: NDArray[Any]) -> NDArray[Any]:
-        """Run on arrays of the host."""
+        """Run on arrays in host memory."""
         given = dict(zip(self._names, arrays, strict=True))
         feeds = {name: given[name].astype(kind, copy=False) for name, kind in self._types.items()}
-        found: NDArray[Any] = self._session.run([self._output], feeds)[0]
-        return found
+        output: NDArray[Any] = self._session.run([self._output], feeds)[0]
+        return output
 
     def close(self) -> None:
-        """Drop session and inputs."""
+        """Free session and inputs."""
         self._binding = self._session = None
 
 
@@ -119,7 +119,7 @@ class OnnxRuntime:
         providers: list[Any] = [PROVIDERS["cpu"]]
         if name != PROVIDERS["cpu"]:
             providers.insert(0, (name, {"device_id": split_device(target.device)[1]}))
-        threads = target.threads or psutil.cpu_count(logical=False) or 1  # its own default, but known
+        threads = target.threads or psutil.cpu_count(logical=False) or 1  # its default, set to be reported
         session = onnx_session(data, threads=threads, spin=spin, providers=providers)
         if session.get_providers()[0] != name:  # it falls back to the CPU without an error
             raise Unsupported(
@@ -148,9 +148,9 @@ def in_precision(
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return a model in the precision of its target, with notes on what was done to it.
 
-    For an int8 target an fp32 model is quantised on the spot, its ranges taken from `arrays`, which are noise: the time
-    of a network does not depend on values, but its labels do. A quantised model on another target would be timed
-    under a wrong name, so it is refused.
+    For an int8 target an fp32 model is quantised here, with ranges from `arrays`, which are noise: the time of a
+    network does not depend on values, but its labels do. A quantised model on another target would be timed under a
+    wrong precision, so it is refused.
     """
     from segtailor.nets.onnx.int8 import int8_onnx, is_quantised, read_model
 

@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU: runs the ONNX graph of a network."""
+"""OpenVINO on the CPU; it reads the ONNX graph of a network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from segtailor.targets.runtime import Compiled, example_inputs
 if TYPE_CHECKING:
     from torch import nn
 
-# What is not quantised inside an int8 network is computed in fp32.
+# Layers of an int8 network that are not quantised are computed in fp32.
 HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}
 
 
@@ -42,14 +42,14 @@ class VinoCompiled(Compiled):
         self._request.infer()
 
     def outputs(self, *arrays: NDArray[Any]) -> NDArray[Any]:
-        """Run on arrays of the host."""
+        """Run on arrays in host memory."""
         self._fill(dict(zip(self._names, arrays, strict=True)))
         self._request.infer()
-        found: NDArray[Any] = np.array(self._request.get_output_tensor(0).data)
-        return found
+        output: NDArray[Any] = np.array(self._request.get_output_tensor(0).data)
+        return output
 
     def close(self) -> None:
-        """Drop the request."""
+        """Free the request."""
         self._request = None
 
 
@@ -69,8 +69,8 @@ class OpenVino:
         if target.precision != "fp32":
             import openvino
 
-            able = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-            if target.precision.upper() not in able:
+            supported = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+            if target.precision.upper() not in supported:
                 return (
                     f"OpenVINO cannot compute in {target.precision} on this processor. Use cpu/openvino/fp32."
                 )

@@ -1,4 +1,4 @@
-"""What a runtime is, the registry of runtimes, and the one door through which a network reaches any of them."""
+"""What a runtime is, the registry of runtimes, and the functions that prepare a network for one of them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from segtailor.core.target import Target
 if TYPE_CHECKING:
     from torch import nn
 
-LARGEST_INPUT = (
-    2**28
-)  # values of one input: beyond this a size is a mistake, and is refused before allocating
+MAX_INPUT_VALUES = 2**28  # of one input: a larger size is a mistake, and is refused before allocating
 
 
 class Compiled:
     """A network ready to run on resident inputs. Subclasses hold what their runtime needs.
 
     `run` does one inference and returns when it is done, unless `asynchronous`: then it only enqueues work
-    on the device, and `synchronise` waits for it. `threads` is None where the runtime does not say. `notes` tell what
-    was done to the network that a reader of its time should know.
+    on the device, and `synchronise` waits for it. `threads` is None if the runtime does not tell. `notes` are shown
+    beside a measured time: what was done to the network.
     """
 
     asynchronous: bool = False
@@ -39,22 +37,22 @@ class Compiled:
         raise NotImplementedError
 
     def outputs(self, *arrays: NDArray[Any]) -> NDArray[Any]:
-        """Run on arrays of the host, of the shapes compiled for, and return the output to the host."""
+        """Run on arrays in host memory, of the shapes compiled for, and return the output in host memory."""
         raise NotImplementedError
 
     def synchronise(self) -> None:
         """Wait until everything that `run` enqueued is done."""
 
     def prepared(self) -> AbstractContextManager[None]:
-        """Hold process-wide settings, such as the number of threads, while timing."""
+        """Apply process-wide settings, such as the number of threads, while timing."""
         return nullcontext()
 
     def close(self) -> None:
-        """Give back memory and files."""
+        """Free memory and files."""
 
 
 class Runtime(Protocol):
-    """A way to execute networks. What it accepts is declared; `runtime_for` checks it before any work."""
+    """A way to run networks. It declares what it accepts; `runtime_for` checks that before any work."""
 
     devices: ClassVar[tuple[str, ...]]
     precisions: ClassVar[tuple[str, ...]]
@@ -69,13 +67,13 @@ class Runtime(Protocol):
     ) -> Compiled:
         """Prepare `network` (a whole one, or a single operator with several inputs) for batch 1.
 
-        The network itself is left as it is. With `pixels` its only input is a uint8 image
+        The given network is not changed. With `pixels` its only input is a uint8 image
         (1, height, width, 3) instead of float maps (1, channels, height, width).
         """
 
 
 def runtime_for(target: Target) -> Runtime:
-    """Return the runtime of a target that can be used here, or raise saying what is wrong and what to do."""
+    """Return the runtime of a target if it can be used here; otherwise raise with the reason and the remedy."""
     runtime = RUNTIMES.get(target.runtime)()
     _check_declared(runtime, target)
     reason = runtime.available(target)
@@ -93,15 +91,15 @@ def compile_network(
 
 
 def check_sizes(inputs: Sequence[Shape]) -> None:
-    """Refuse inputs that are empty or so large that allocating them would hurt."""
+    """Refuse inputs that are empty or too large to allocate."""
     if not inputs:
         raise Unsupported("a network needs at least one input; none was given.")
     for shape in inputs:
         values = shape.channels * shape.height * shape.width
-        if min(shape) < 1 or values > LARGEST_INPUT:
+        if min(shape) < 1 or values > MAX_INPUT_VALUES:
             raise Unsupported(
                 f"input size {shape.channels}x{shape.height}x{shape.width} (channels, height, width) is out of "
-                f"range: 1 to {LARGEST_INPUT:,} values are accepted. Choose a smaller size, e.g. 512x1024."
+                f"range: 1 to {MAX_INPUT_VALUES:,} values are accepted. Choose a smaller size, e.g. 512x1024."
             )
 
 
@@ -118,12 +116,14 @@ def describe_targets() -> list[tuple[str, str]]:
         for device in runtime.devices:
             for precision in runtime.precisions:
                 target = Target(device=device, runtime=name, precision=precision)
-                rows.append((str(target), runtime.available(target) or _mark("available", runtime)))
+                rows.append(
+                    (str(target), runtime.available(target) or _with_experimental("available", runtime))
+                )
     return rows
 
 
 def example_inputs(inputs: Sequence[Shape], *, pixels: bool = False) -> tuple[NDArray[Any], ...]:
-    """Return the resident inputs: the same noise every time (a map of zeros would flatter some kernels)."""
+    """Return resident inputs: the same noise every time (some kernels are faster on zeros)."""
     rng = np.random.default_rng(0)
     if pixels:
         (image,) = inputs
@@ -132,7 +132,7 @@ def example_inputs(inputs: Sequence[Shape], *, pixels: bool = False) -> tuple[ND
 
 
 def split_device(device: str) -> tuple[str, int]:
-    """Read `cuda:1` as kind and index."""
+    """Split a device such as `cuda:1` into kind and index."""
     kind, _, index = device.partition(":")
     if index and not index.isdecimal():
         raise Unsupported(f"device '{device}' is not a kind with a number; write for example cuda:0.")
@@ -151,7 +151,7 @@ def flag(target: Target, name: str, *, default: bool) -> bool:
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Run with a number of torch threads (None: as it is); the setting is process-wide, so it is put back."""
+    """Run with a number of torch threads (None: unchanged); the process-wide setting is restored afterwards."""
     import torch
 
     before = torch.get_num_threads()
@@ -170,12 +170,12 @@ def _availability(runtime: Runtime, name: str) -> str:
     for device in runtime.devices:
         reason = runtime.available(Target(device=device, runtime=name, precision=runtime.precisions[0]))
         if reason is None:
-            return _mark(f"available on {device}", runtime)
+            return _with_experimental(f"available on {device}", runtime)
         reasons.append(reason)
-    return _mark(reasons[0], runtime)
+    return _with_experimental(reasons[0], runtime)
 
 
-def _mark(text: str, runtime: Runtime) -> str:
+def _with_experimental(text: str, runtime: Runtime) -> str:
     return f"{text} (experimental)" if runtime.experimental else text
 
 

@@ -1,11 +1,20 @@
-"""TensorRT through its Python package, or its command `trtexec`. Experimental: written from the documentation of
-version 10, not yet run on a device.
+"""TensorRT, through its Python package or its command `trtexec` (which only times), and its engines as files.
+
+Experimental: written from the documentation of version 10, not yet run on a device. The tests of `trtexec` run a
+script that writes files of the same form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import shutil
+import subprocess
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -17,51 +26,14 @@ from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import Target
 from segtailor.targets.eager import TorchCompiled, to_host, torch_device_problem
 from segtailor.targets.onnx import graph_of
-from segtailor.targets.runtime import Compiled, example_inputs, split_device
-from segtailor.targets.trtexec import TrtexecCompiled, trtexec_path
+from segtailor.targets.runtime import Compiled, example_inputs, runtime_for, split_device
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-class TrtCompiled(TorchCompiled):
-    """An execution context with torch tensors as buffers."""
-
-    def __init__(self, engine: Any, inputs: Sequence[Tensor]) -> None:
-        import torch
-
-        super().__init__(None, inputs=inputs, threads=None)
-        self._engine, self._context = engine, engine.create_execution_context()
-        names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
-        kinds = {name: _torch_type(engine.get_tensor_dtype(name)) for name in names}
-        self._output = torch.empty(0)
-        for name, tensor in zip(names[: len(inputs)], self.inputs, strict=True):
-            self._context.set_tensor_address(name, tensor.data_ptr())
-        for name in names[len(inputs) :]:
-            shape = tuple(engine.get_tensor_shape(name))
-            self._output = torch.empty(shape, dtype=kinds[name], device=self.inputs[0].device)
-            self._context.set_tensor_address(name, self._output.data_ptr())
-
-    def run(self) -> None:
-        """Enqueue one inference."""
-        import torch
-
-        stream = torch.cuda.current_stream(self.inputs[0].device).cuda_stream
-        self._context.execute_async_v3(stream)
-
-    def outputs(self, *arrays: NDArray[Any]) -> NDArray[Any]:
-        """Copy in, run, copy out."""
-        import torch
-
-        for static, array in zip(self.inputs, arrays, strict=True):
-            static.copy_(torch.from_numpy(array))
-        self.run()
-        return to_host(self._output)
-
-    def close(self) -> None:
-        """Free the engine."""
-        super().close()
-        self._context = self._engine = None
+RUNS_PER_CALL = 500  # of the command trtexec: starting it takes seconds
+BUILD_TIMEOUT_SECONDS, TIMING_TIMEOUT_SECONDS = 1800, 300
 
 
 @RUNTIMES.register("tensorrt")
@@ -104,6 +76,149 @@ class TensorRt:
         tensors = [torch.from_numpy(array).to(device) for array in arrays]
         inputs = [tensor.half() if half and tensor.is_floating_point() else tensor for tensor in tensors]
         return TrtCompiled(engine, inputs)
+
+
+class TrtCompiled(TorchCompiled):
+    """An execution context with torch tensors as buffers."""
+
+    def __init__(self, engine: Any, inputs: Sequence[Tensor]) -> None:
+        import torch
+
+        super().__init__(None, inputs=inputs, threads=None)
+        self._engine, self._context = engine, engine.create_execution_context()
+        names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+        kinds = {name: _torch_type(engine.get_tensor_dtype(name)) for name in names}
+        self._output = torch.empty(0)
+        for name, tensor in zip(names[: len(inputs)], self.inputs, strict=True):
+            self._context.set_tensor_address(name, tensor.data_ptr())
+        for name in names[len(inputs) :]:
+            shape = tuple(engine.get_tensor_shape(name))
+            self._output = torch.empty(shape, dtype=kinds[name], device=self.inputs[0].device)
+            self._context.set_tensor_address(name, self._output.data_ptr())
+
+    def run(self) -> None:
+        """Enqueue one inference."""
+        import torch
+
+        stream = torch.cuda.current_stream(self.inputs[0].device).cuda_stream
+        self._context.execute_async_v3(stream)
+
+    def outputs(self, *arrays: NDArray[Any]) -> NDArray[Any]:
+        """Copy in, run, copy out."""
+        import torch
+
+        for static, array in zip(self.inputs, arrays, strict=True):
+            static.copy_(torch.from_numpy(array))
+        self.run()
+        return to_host(self._output)
+
+    def close(self) -> None:
+        """Free the engine."""
+        super().close()
+        self._context = self._engine = None
+
+
+class TrtexecCompiled(Compiled):
+    """An engine file for the command trtexec, and the times that the command measured for it."""
+
+    def __init__(self, model: bytes, *, half: bool) -> None:
+        self._folder = TemporaryDirectory(prefix="segtailor-trtexec-")
+        self._times: deque[float] = deque()
+        source = self._file("model.onnx")
+        source.write_bytes(model)
+        precision = ["--fp16"] if half else []
+        self._call(
+            f"--onnx={source}",
+            f"--saveEngine={self._file('engine')}",
+            *precision,
+            seconds=BUILD_TIMEOUT_SECONDS,
+        )
+
+    def run(self) -> None:
+        """Drop the time of the next measured run."""
+        self.next_seconds()
+
+    def next_seconds(self) -> float:
+        """Return the seconds of the next run on the device; measure more when none is left."""
+        if not self._times:
+            self._times.extend(self._measure())
+        return self._times.popleft()
+
+    def outputs(self, *arrays: NDArray[Any]) -> NDArray[Any]:
+        """Refuse: the command does not return outputs."""
+        raise Unsupported(
+            f"trtexec only measures time and cannot compute {len(arrays)} input(s); "
+            "install the Python package tensorrt to run networks."
+        )
+
+    def close(self) -> None:
+        """Remove the engine."""
+        self._folder.cleanup()
+
+    def _measure(self) -> list[float]:
+        report = self._file("times.json")
+        self._call(
+            f"--loadEngine={self._file('engine')}", f"--iterations={RUNS_PER_CALL}", "--warmUp=200", "--duration=0",
+            f"--exportTimes={report}", seconds=TIMING_TIMEOUT_SECONDS,
+        )  # fmt: skip
+        try:
+            times = [float(row["computeMs"]) / 1000 for row in json.loads(report.read_text())]
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise Unsupported(
+                f"trtexec wrote no times that can be read ({problem}); check its version."
+            ) from None
+        if not times:
+            raise Unsupported("trtexec measured no run; check its version.")
+        return times
+
+    def _call(self, *words: str, seconds: float) -> None:
+        command = [trtexec_path() or "trtexec", *words]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        except (OSError, subprocess.TimeoutExpired) as problem:
+            raise Unsupported(f"trtexec could not be run ({problem}). Use cuda/graph/fp16.") from None
+        if done.returncode != 0:
+            tail = " ".join((done.stderr or done.stdout).split())[-300:]
+            raise Unsupported(f"trtexec failed with code {done.returncode}: {tail}. Use cuda/graph/fp16.")
+
+    def _file(self, name: str) -> Path:
+        return Path(self._folder.name) / name
+
+
+def trtexec_path() -> str | None:
+    """Return the path of the command trtexec, or None."""
+    return shutil.which("trtexec")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFile:
+    """Writes and opens engine files for the first GPU of this machine."""
+
+    precision: str = "fp16"
+
+    def check(self) -> None:
+        """Raise `Unsupported` naming what is missing here."""
+        runtime_for(Target(device="cuda", runtime="tensorrt", precision=self.precision))
+        if find_spec("tensorrt") is None:
+            raise Unsupported(
+                "export --to tensorrt needs the package tensorrt (the command trtexec alone cannot run the engine to "
+                "check it): `pip install tensorrt` from NVIDIA's index."
+            )
+
+    def write(self, graph: bytes, file: Path) -> None:
+        """Build an engine from a serialised ONNX model."""
+        file.write_bytes(engine_bytes(graph))
+
+    def open(self, file: Path) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """Load an engine; return a function from an input array to the output array."""
+        engine = read_engine(file.read_bytes())
+
+        def run(array: NDArray[Any]) -> NDArray[Any]:
+            import torch
+
+            return TrtCompiled(engine, [torch.from_numpy(array).to("cuda")]).outputs(array)
+
+        return run
 
 
 def engine_bytes(data: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""The one timing protocol: warm up until steady, then enough runs over enough time, interleaved between rivals.
+"""The timing protocol: warm up until steady, then enough runs over enough time, with networks in turns.
 
-`time_all` gives raw samples and is what calibration builds on; `measure_all` adds everything that a figure needs to
-mean something: target, machine, conditions, warnings. docs/timing.md explains the choices.
+`time_all` returns raw samples and is used by calibration; `measure_all` adds target, machine, conditions and warnings;
+`check_contract` compares a measurement with a latency limit. docs/timing.md explains the choices.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import UserError
 from segtailor.core.plan import Shape
 from segtailor.core.target import Includes, Target
-from segtailor.targets.conditions import Conditions, compare, conditions
-from segtailor.targets.fingerprint import Machine, machine
+from segtailor.targets.machine import Conditions, Machine, condition_warnings, conditions, machine
 from segtailor.targets.runtime import Compiled, example_inputs
-from segtailor.targets.trtexec import TrtexecCompiled
+from segtailor.targets.tensorrt import TrtexecCompiled
 
-NOISY = 0.15  # interquartile range over median: beyond this other work disturbed the runs
-DRIFT = 0.10  # the last third of the runs against the first
+MAX_SPREAD = 0.15  # interquartile range over median: beyond this, other programs disturbed the runs
+MAX_DRIFT = 0.10  # share by which the last third of the runs may be slower than the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +53,12 @@ class TimingSettings:
             self.device_sample_ms,
         )
         if not all(0 <= value < 1e6 for value in times):
-            raise UserError(f"timing: {times} holds a time that is negative or beyond reason; use 0 or more.")
+            raise UserError(f"timing: {times} holds a time that is negative or too large; use 0 or more.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Seconds per run, one value per sample, with what came before them."""
+    """Seconds per run, one value per sample, and facts about the warm-up before them."""
 
     times: tuple[float, ...]
     repeats: int
@@ -74,12 +73,12 @@ class Samples:
 
     @property
     def median(self) -> float:
-        """Middle of the samples in seconds."""
+        """Median of the samples in seconds."""
         return median(self.times)
 
     @property
     def p95(self) -> float:
-        """The time in seconds that 19 of 20 samples stay below."""
+        """95th percentile of the samples in seconds."""
         return quantiles(self.times, n=20, method="inclusive")[-1]
 
     @property
@@ -97,7 +96,7 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One latency with all its conditions; there is no way to state one without them."""
+    """One latency together with the conditions under which it was measured."""
 
     network: str
     target: str
@@ -133,8 +132,8 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entrant:
-    """Something to be measured: a compiled network with its name and what its time includes."""
+class BenchEntry:
+    """A compiled network to be measured, with its name and what its time includes."""
 
     network: str
     target: Target
@@ -143,23 +142,71 @@ class Entrant:
     includes: Includes = "network"
 
 
-def measure(entrant: Entrant, settings: TimingSettings | None = None) -> Measurement:
-    """Measure one entrant."""
-    return measure_all([entrant], settings)[0]
+def measure(entry: BenchEntry, settings: TimingSettings | None = None) -> Measurement:
+    """Measure one network."""
+    return measure_all([entry], settings)[0]
 
 
-def measure_all(entrants: Sequence[Entrant], settings: TimingSettings | None = None) -> list[Measurement]:
-    """Measure rivals in turns, so that a disturbance of the machine hits all of them alike."""
-    devices = [entrant.target.device for entrant in entrants]
+def measure_all(entries: Sequence[BenchEntry], settings: TimingSettings | None = None) -> list[Measurement]:
+    """Measure networks in turns, so that a disturbance of the machine affects all of them equally."""
+    devices = [entry.target.device for entry in entries]
     gpu = next((device for device in devices if device.startswith("cuda")), None)
     before = conditions(gpu)
-    samples = time_all([_stopwatch(entrant) for entrant in entrants], settings)
+    samples = time_all([_stopwatch(entry) for entry in entries], settings)
     after = conditions(gpu)
     here = machine()
     return [
-        _measurement(entrant, taken, before=before, after=after, here=here)
-        for entrant, taken in zip(entrants, samples, strict=True)
+        _measurement(entry, taken, before=before, after=after, here=here)
+        for entry, taken in zip(entries, samples, strict=True)
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContractResult:
+    """Whether a measured network keeps its latency limit. The 95th percentile counts, not the median."""
+
+    target: str
+    includes: str
+    limit_ms: float
+    p95_ms: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the limit is kept."""
+        return self.p95_ms <= self.limit_ms
+
+    def __str__(self) -> str:
+        verdict = "keeps" if self.met else "MISSES"
+        share = self.p95_ms / self.limit_ms
+        return (
+            f"{self.target} {verdict} the limit of {self.limit_ms:g} ms: "
+            f"95 % of runs take at most {self.p95_ms:.3f} ms ({share:.0%} of it; {self.includes})"
+        )
+
+
+def check_contract(measurement: Measurement, limit_ms: float) -> ContractResult:
+    """Compare a measurement with a latency limit in milliseconds."""
+    if not limit_ms > 0:
+        raise UserError(f"a latency limit of {limit_ms} ms cannot be kept; give a positive one, e.g. 12ms.")
+    return ContractResult(
+        target=measurement.target,
+        includes=measurement.includes,
+        limit_ms=limit_ms,
+        p95_ms=measurement.p95_ms,
+    )
+
+
+def time_all(watches: Sequence[Stopwatch], settings: TimingSettings | None = None) -> list[Samples]:
+    """Warm up each, then sample all in turns, a block of `block_ms` at a time, until each has enough."""
+    chosen = settings or TimingSettings()
+    runners = [_Runner(watch, chosen) for watch in watches]
+    for runner in runners:
+        runner.warm_up()
+    while not all(runner.done for runner in runners):
+        for runner in runners:
+            if not runner.done:
+                runner.block(resume=len(runners) > 1)
+    return [runner.samples() for runner in runners]
 
 
 class Stopwatch:
@@ -180,7 +227,7 @@ class Stopwatch:
 
 
 class EventStopwatch(Stopwatch):
-    """Times runs on a CUDA device by events, so that the host's own delays do not count."""
+    """Times runs on a CUDA device by events, so that delays of the host do not count."""
 
     def __init__(self, compiled: Compiled, device: str) -> None:
         super().__init__(compiled)
@@ -201,7 +248,7 @@ class EventStopwatch(Stopwatch):
 
 
 class ReportedStopwatch(Stopwatch):
-    """Reads times that the runtime's own command measured."""
+    """Returns times that the command of a runtime measured."""
 
     def __init__(self, compiled: TrtexecCompiled) -> None:
         super().__init__(compiled)
@@ -212,21 +259,15 @@ class ReportedStopwatch(Stopwatch):
         return sum(self._next() for _ in range(repeats)) / repeats
 
 
-def time_all(watches: Sequence[Stopwatch], settings: TimingSettings | None = None) -> list[Samples]:
-    """Warm up each, then sample all in turns, a block of `block_ms` at a time, until each has enough."""
-    chosen = settings or TimingSettings()
-    runners = [_Runner(watch, chosen) for watch in watches]
-    for runner in runners:
-        runner.warm_up()
-    while not all(runner.done for runner in runners):
-        for runner in runners:
-            if not runner.done:
-                runner.block(resume=len(runners) > 1)
-    return [runner.samples() for runner in runners]
+def stopwatch(compiled: Compiled, device: str) -> Stopwatch:
+    """Return the stopwatch for `compiled.run` on a device."""
+    if isinstance(compiled, TrtexecCompiled):
+        return ReportedStopwatch(compiled)
+    return EventStopwatch(compiled, device) if compiled.asynchronous else Stopwatch(compiled)
 
 
 class _Runner:
-    """The state of one entrant while it is being timed."""
+    """The state of one network while it is timed."""
 
     def __init__(self, watch: Stopwatch, settings: TimingSettings) -> None:
         self.watch, self.settings = watch, settings
@@ -240,8 +281,8 @@ class _Runner:
         chosen, recent, start = self.settings, list[float](), time.perf_counter()
         with self.watch.compiled.prepared():
             first = min(self.watch.sample(1) for _ in range(3))
-            lasting = chosen.device_sample_ms if self.watch.compiled.asynchronous else chosen.sample_ms
-            self.repeats = max(1, min(10_000, round(lasting / 1000 / max(first, 1e-9))))
+            sample_ms = chosen.device_sample_ms if self.watch.compiled.asynchronous else chosen.sample_ms
+            self.repeats = max(1, min(10_000, round(sample_ms / 1000 / max(first, 1e-9))))
             while not self.steady and self.warm_up_seconds < chosen.warm_up_limit:
                 recent.append(self.watch.sample(self.repeats))
                 self.warm_up_seconds = time.perf_counter() - start
@@ -254,7 +295,7 @@ class _Runner:
         self.warm_up_runs = 3 + len(recent) * self.repeats
 
     def block(self, *, resume: bool) -> None:
-        """Sample for `block_ms`; two samples are dropped first if another entrant ran in between."""
+        """Sample for `block_ms`; first drop two samples if another network ran in between."""
         with self.watch.compiled.prepared():
             for _ in range(2 if resume else 0):
                 self.watch.sample(self.repeats)
@@ -282,30 +323,23 @@ class _Runner:
         )
 
 
-def stopwatch(compiled: Compiled, device: str) -> Stopwatch:
-    """Return the stopwatch for `compiled.run` on a device."""
-    if isinstance(compiled, TrtexecCompiled):
-        return ReportedStopwatch(compiled)
-    return EventStopwatch(compiled, device) if compiled.asynchronous else Stopwatch(compiled)
-
-
-def _stopwatch(entrant: Entrant) -> Stopwatch:
-    if entrant.includes != "end-to-end":
-        return stopwatch(entrant.compiled, entrant.target.device)
-    (image,) = example_inputs(entrant.inputs, pixels=True)
-    return Stopwatch(entrant.compiled, lambda: entrant.compiled.outputs(image))
+def _stopwatch(entry: BenchEntry) -> Stopwatch:
+    if entry.includes != "end-to-end":
+        return stopwatch(entry.compiled, entry.target.device)
+    (image,) = example_inputs(entry.inputs, pixels=True)
+    return Stopwatch(entry.compiled, lambda: entry.compiled.outputs(image))
 
 
 def _measurement(
-    entrant: Entrant, taken: Samples, *, before: Conditions, after: Conditions, here: Machine
+    entry: BenchEntry, taken: Samples, *, before: Conditions, after: Conditions, here: Machine
 ) -> Measurement:
     return Measurement(
-        network=entrant.network,
-        target=str(entrant.target),
-        runtime=entrant.target.runtime,
-        precision=entrant.target.precision,
-        inputs=entrant.inputs,
-        includes=entrant.includes,
+        network=entry.network,
+        target=str(entry.target),
+        runtime=entry.target.runtime,
+        precision=entry.target.precision,
+        inputs=entry.inputs,
+        includes=entry.includes,
         machine=here,
         median_ms=1000 * taken.median,
         p95_ms=1000 * taken.p95,
@@ -317,20 +351,22 @@ def _measurement(
         warm_up_runs=taken.warm_up_runs,
         warm_up_seconds=taken.warm_up_seconds,
         steady=taken.steady,
-        threads=entrant.compiled.threads,
+        threads=entry.compiled.threads,
         before=before,
         after=after,
-        warnings=(*_judge(taken), *compare(before, after)),
-        notes=entrant.compiled.notes,
+        warnings=(*_sample_warnings(taken), *condition_warnings(before, after)),
+        notes=entry.compiled.notes,
     )
 
 
-def _judge(taken: Samples) -> list[str]:
-    found = []
+def _sample_warnings(taken: Samples) -> list[str]:
+    warnings = []
     if not taken.steady:
-        found.append(f"the time was not steady after {taken.warm_up_seconds:.1f} s of warm-up")
-    if taken.spread > NOISY:
-        found.append(f"the runs are noisy: their middle half spreads over {taken.spread:.0%} of the median")
-    if taken.drift > DRIFT:
-        found.append(f"it became {taken.drift:.0%} slower while measured: throttling, or other work")
-    return found
+        warnings.append(f"the time was not steady after {taken.warm_up_seconds:.1f} s of warm-up")
+    if taken.spread > MAX_SPREAD:
+        warnings.append(
+            f"the runs are noisy: their middle half spreads over {taken.spread:.0%} of the median"
+        )
+    if taken.drift > MAX_DRIFT:
+        warnings.append(f"it became {taken.drift:.0%} slower while measured: throttling, or other work")
+    return warnings

@@ -163,7 +163,7 @@ def _name(row: dict[str, Any]) -> str:
 def _verdict(row: Any, limit: float | None) -> dict[str, Any]:
     if limit is None:
         return {}
-    from segtailor.targets.contract import check_contract
+    from segtailor.targets.timing import check_contract
 
     return {"budget_ms": limit, "met": check_contract(row, limit).met}
 

@@ -157,11 +157,13 @@ def write_board_bundle(
     force: bool = False,
 ) -> dict[str, JsonValue]:
     """Write the operators of a space as ONNX files with a runner, for a board without this package."""
-    from segtailor.costs.assembly import Subject
+    from segtailor.costs.assembly import CalibrationSubject
     from segtailor.costs.bundle import Selection, is_bundle, write_bundle
 
     refuse_overwrite([(file, is_bundle)], force=force)
-    subject = Subject(space=recipe.space, image=recipe.image, classes=recipe.classes, target=recipe.target)
+    subject = CalibrationSubject(
+        space=recipe.space, image=recipe.image, classes=recipe.classes, target=recipe.target
+    )
     limit = None if recipe.minutes is None else max(1, int(60 * recipe.minutes / recipe.seconds_per_entry))
     selection = Selection(
         operators=limit,

@@ -1,7 +1,7 @@
-"""Fuse what follows a convolution or a resize into it: bias, sum with another map, ReLU.
+"""Fuse a convolution or a resize with what follows it: bias, sum with another map, ReLU.
 
-Only the graph changes here: a fused node calls `Convolution` or `Resize`, which compute the same function with the
-operators of PyTorch. Which kernel runs it on a device is decided elsewhere (`kernels`).
+This changes only the graph: a fused node calls `FusedConvolution` or `FusedResize`, which compute the same function
+with the operators of PyTorch. `kernels` chooses the kernel that runs it on a device.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True, kw_only=True)
-class Convolution:
-    """`act(conv(image) + bias + other)`; `other` is there only if `adds`."""
+class FusedConvolution:
+    """`act(conv(image) + bias + other)`; `other` is given only if `adds`."""
 
     stride: tuple[int, int]
     padding: tuple[int, int]
@@ -37,7 +37,7 @@ class Convolution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resize:
+class FusedResize:
     """`act(bilinear(image) + other)`."""
 
     size: tuple[int, int]
@@ -54,7 +54,7 @@ class Resize:
         return out.relu() if self.relu else out
 
 
-Fused = Convolution | Resize
+Fused = FusedConvolution | FusedResize
 
 
 def fuse(module: fx.GraphModule) -> fx.GraphModule:
@@ -64,7 +64,7 @@ def fuse(module: fx.GraphModule) -> fx.GraphModule:
         if made is not None:
             _absorb_readers(node, *made)
     module.graph.eliminate_dead_code()
-    return module  # its code is not made again: nobody calls it, the graph is interpreted
+    return module  # the module is not recompiled: only its graph is used
 
 
 def _recognised(node: fx.Node) -> tuple[Fused, tuple[Any, ...]] | None:
@@ -73,7 +73,7 @@ def _recognised(node: fx.Node) -> tuple[Fused, tuple[Any, ...]] | None:
         image, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
         if transposed or len(stride) != 2:  # type: ignore[arg-type]
             return None
-        conv = Convolution(
+        conv = FusedConvolution(
             stride=tuple(stride),  # type: ignore[arg-type]
             padding=tuple(padding),  # type: ignore[arg-type]
             dilation=tuple(dilation),  # type: ignore[arg-type]
@@ -82,12 +82,12 @@ def _recognised(node: fx.Node) -> tuple[Fused, tuple[Any, ...]] | None:
         return conv, (image, weight, bias)
     if node.target in (aten.upsample_bilinear2d.vec, aten.upsample_bilinear2d.default):
         height, width = node.meta["val"].shape[2:]
-        return Resize(size=(height, width), align_corners=bool(node.args[2])), (node.args[0],)
+        return FusedResize(size=(height, width), align_corners=bool(node.args[2])), (node.args[0],)
     return None
 
 
 def _absorb_readers(node: fx.Node, op: Fused, inputs: tuple[Any, ...]) -> None:
-    """Let the operator do what its only reader does, as long as it can, then replace them all by one node."""
+    """Add what its only reader does to the operator, as often as possible; then replace all of them by one node."""
     last = node
     while (reader := _only_reader(last)) is not None and not op.relu:
         if reader.target is aten.relu.default:

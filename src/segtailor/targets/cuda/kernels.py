@@ -1,4 +1,4 @@
-"""The kernels that can run a fused operator on a CUDA device, and the choice between them by trial."""
+"""Kernels that can run a fused operator on a CUDA device; the fastest is chosen by timing all of them."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from segtailor.targets.cuda.fuse import Convolution, Fused
+from segtailor.targets.cuda.fuse import Fused, FusedConvolution
 
 Kernel = Callable[..., Tensor]
-TRIALS = 20  # calls per recording: one kernel may be shorter than the clock can tell
+CALLS_PER_RECORDING = 20  # one call may be shorter than the resolution of the clock
 
 
 def candidates(op: Fused, inputs: Sequence[Tensor | None]) -> Iterator[Kernel]:
-    """Give the kernels that could run an operator, PyTorch's own first."""
+    """Yield the kernels that could run an operator, PyTorch's own first."""
     yield op
     image = inputs[0]
     if image is None or image.dtype == torch.float32:
         return
-    if isinstance(op, Convolution):
+    if isinstance(op, FusedConvolution):
         if op.relu:
             yield _cudnn(op)
         if _is_point(op, inputs):
             yield _point(op)
     if find_spec("triton") is not None:
-        from segtailor.targets.cuda import triton_calls
+        from segtailor.targets.cuda.triton_kernels import triton_candidates
 
-        yield from triton_calls.candidates(op, inputs)
+        yield from triton_candidates(op, inputs)
 
 
 class Chooser:
     """Picks the fastest kernel for an operator at given shapes, and remembers it for equal calls.
 
-    Kernels know shapes alone, no weights, so one chooser can serve many networks.
+    A choice depends on shapes and not on weights, so one chooser serves many networks.
     """
 
     def __init__(self) -> None:
         self._chosen: dict[object, Kernel] = {}
 
     def choose(self, op: Fused, inputs: Sequence[Tensor | None]) -> Kernel:
-        """Return the fastest kernel whose result is right."""
+        """Return the fastest kernel that gives the right result."""
         key = (op, tuple(_form(part) for part in inputs))
         if key not in self._chosen:
             self._chosen[key] = fastest(list(candidates(op, inputs)), inputs)
@@ -53,7 +53,7 @@ class Chooser:
 
 @cache
 def chooser() -> Chooser:
-    """Return the one chooser of this process, as cuDNN remembers its own choices."""
+    """Return the one chooser of this process; cuDNN, too, remembers its choices per process."""
     return Chooser()
 
 
@@ -62,12 +62,12 @@ def _form(part: Tensor | None) -> object:
 
 
 def fastest(kernels: Sequence[Kernel], inputs: Sequence[Tensor | None]) -> Kernel:
-    """Time each kernel in a graph of its own; the first is the reference that the others must equal."""
+    """Time each kernel in a separate CUDA graph; the first is the reference that the others must equal."""
     if len(kernels) == 1:
         return kernels[0]
     expected = kernels[0](*inputs)
     if not bool(torch.isfinite(expected).all()):
-        # Deep in a network of random weights values may overflow, and then nothing equals anything.
+        # With random weights, values may overflow in deep layers; then no result would equal the reference.
         inputs = [None if part is None else torch.rand_like(part) for part in inputs]
         expected = kernels[0](*inputs)
     times: list[tuple[float, int]] = []
@@ -75,14 +75,14 @@ def fastest(kernels: Sequence[Kernel], inputs: Sequence[Tensor | None]) -> Kerne
         try:
             if _agrees(kernel(*inputs), expected):
                 times.append((milliseconds(kernel, inputs), number))
-        except _failures():  # this library has no such kernel, or it does not fit the device
+        except _failures():  # the library has no such kernel, or the device does not support it
             continue
     return kernels[min(times)[1]]
 
 
 @cache
 def _failures() -> tuple[type[Exception], ...]:
-    """Return what a kernel may fail with; the errors of Triton are none of PyTorch's."""
+    """Return the exceptions that a kernel may raise; Triton has its own."""
     if find_spec("triton") is None:
         return (RuntimeError,)
     from triton.errors import TritonError
@@ -90,16 +90,16 @@ def _failures() -> tuple[type[Exception], ...]:
     return (RuntimeError, TritonError)
 
 
-def _agrees(found: Tensor, expected: Tensor) -> bool:
-    if found.shape != expected.shape:
+def _agrees(result: Tensor, expected: Tensor) -> bool:
+    if result.shape != expected.shape:
         return False
     scale = float(expected.abs().max().float())
-    worst = float((found.float() - expected.float()).abs().max())
+    worst = float((result.float() - expected.float()).abs().max())
     return worst <= 1e-2 * scale + 1e-6
 
 
 def milliseconds(kernel: Kernel, inputs: Sequence[Tensor | None]) -> float:
-    """Return the time of one call, recorded, so that the cost of starting it does not count."""
+    """Return the time of one call in a recorded graph, where launching it costs nothing."""
     device: Any = inputs[0].device  # type: ignore[union-attr]
     side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
@@ -109,7 +109,7 @@ def milliseconds(kernel: Kernel, inputs: Sequence[Tensor | None]) -> float:
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(TRIALS):
+        for _ in range(CALLS_PER_RECORDING):
             kernel(*inputs)
     times: list[float] = []
     for _ in range(5):
@@ -118,11 +118,11 @@ def milliseconds(kernel: Kernel, inputs: Sequence[Tensor | None]) -> float:
         graph.replay()
         end.record()
         torch.cuda.synchronize(device)
-        times.append(start.elapsed_time(end) / TRIALS)
+        times.append(start.elapsed_time(end) / CALLS_PER_RECORDING)
     return sorted(times)[1]
 
 
-def _cudnn(op: Convolution) -> Kernel:
+def _cudnn(op: FusedConvolution) -> Kernel:
     """Convolution, bias, sum and ReLU in one kernel of cuDNN."""
     shape = (op.stride, op.padding, op.dilation, op.groups)
 
@@ -134,7 +134,7 @@ def _cudnn(op: Convolution) -> Kernel:
     return run
 
 
-def _is_point(op: Convolution, inputs: Sequence[Tensor | None]) -> bool:
+def _is_point(op: FusedConvolution, inputs: Sequence[Tensor | None]) -> bool:
     image, weight, bias = inputs[:3]
     plain = op.groups == 1 and op.stride == (1, 1) and op.padding == (0, 0)
     if not plain or image is None or weight is None or bias is None:
@@ -142,7 +142,7 @@ def _is_point(op: Convolution, inputs: Sequence[Tensor | None]) -> bool:
     return weight.shape[2:] == (1, 1) and image.is_contiguous(memory_format=torch.channels_last)
 
 
-def _point(op: Convolution) -> Kernel:
+def _point(op: FusedConvolution) -> Kernel:
     """A 1x1 convolution as one matrix product with bias, and ReLU where nothing is added before it."""
 
     def run(image: Tensor, weight: Tensor, bias: Tensor, *other: Tensor) -> Tensor:

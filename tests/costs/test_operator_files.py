@@ -10,9 +10,15 @@ import torch
 
 from segtailor.core.plan import OpCall, Shape
 from segtailor.costs.board_runner import AFTER, BEFORE, machine
-from segtailor.costs.sandwich import ENTRY_CHANNELS, Counter, Sandwich, level, operator_files
+from segtailor.costs.operator_files import (
+    ENTRY_CHANNELS,
+    WrappedOperator,
+    WrappedOperators,
+    export_operators,
+    level_weights,
+)
 from segtailor.ops import Concat, Conv, Identity, Resize, Sum
-from segtailor.targets.fingerprint import machine as full_machine
+from segtailor.targets.machine import machine as full_machine
 
 torch.set_num_threads(1)
 FINE, COARSE = Shape(6, 8, 10), Shape(6, 4, 5)
@@ -27,7 +33,7 @@ CALLS = [
 
 @pytest.fixture(scope="module")
 def files() -> list[bytes]:
-    return operator_files(CALLS)
+    return export_operators(CALLS)
 
 
 def entries(call: OpCall) -> list[torch.Tensor]:
@@ -49,7 +55,7 @@ def test_a_file_computes_what_the_operator_computes(files: list[bytes], index: i
     assert all(feeds[name].shape == shapes[name] for name in names)
     (found,) = session.run(None, feeds)
     with torch.no_grad():
-        expected = Sandwich(CALLS[index]).eval()(*maps)
+        expected = WrappedOperator(CALLS[index]).eval()(*maps)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
 
@@ -66,18 +72,18 @@ def test_every_node_is_before_inside_or_after(files: list[bytes]) -> None:
 
 def test_levelled_kernels_keep_the_size_of_values() -> None:
     stack = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.Conv2d(8, 2, 1))
-    level(stack)
+    level_weights(stack)
     with torch.no_grad():
         out = stack(torch.full((1, 4, 5, 5), 3.0))
     assert torch.allclose(out, torch.full_like(out, 3.0))
 
 
-def test_sandwiches_side_by_side_read_their_own_maps() -> None:
+def test_wrapped_operators_read_their_own_maps() -> None:
     calls = CALLS[:3]
     maps = [entry for call in calls for entry in entries(call)]
     with torch.no_grad():
-        together = Counter(calls).eval()(*maps)
-        alone = [Sandwich(call).eval()(*entries(call)) for call in calls]
+        together = WrappedOperators(calls).eval()(*maps)
+        alone = [WrappedOperator(call).eval()(*entries(call)) for call in calls]
     assert all(torch.equal(one, other) for one, other in zip(together, alone, strict=True))
 
 

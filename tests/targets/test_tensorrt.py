@@ -1,4 +1,4 @@
-"""TensorRT by its command: driven here by a stand-in that writes files of the same form."""
+"""TensorRT by its command trtexec; a script that writes files of the same form takes its place."""
 
 import stat
 from pathlib import Path

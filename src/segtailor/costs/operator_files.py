@@ -1,4 +1,4 @@
-"""Operators as ONNX files that can be timed: each between two light convolutions, exported many at a time."""
+"""Operators as ONNX files for timing: each between two small convolutions, exported many at a time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 ENTRY_CHANNELS, EXIT_CHANNELS = 4, 8
 
 
-class Sandwich(nn.Module):
-    """One operator, in the form that a device runs, between convolutions that are light but shape the layout."""
+class WrappedOperator(nn.Module):
+    """One operator, in the form that a device runs, between small convolutions, which set the layout of its maps."""
 
     def __init__(self, call: OpCall) -> None:
         super().__init__()
@@ -28,42 +28,42 @@ class Sandwich(nn.Module):
         )
         self.operator = operator_form(call)
         self.after = nn.Conv2d(call.output().channels, EXIT_CHANNELS, 1)
-        level(self)
+        level_weights(self)
 
     def forward(self, *maps: Tensor) -> Tensor:
-        """Run on one entry map per input."""
+        """Run on one map per input of the operator."""
         sources = [before(entry) for before, entry in zip(self.before, maps, strict=True)]
         result: Tensor = self.after(self.operator(*sources))
         return result
 
 
-class Counter(nn.Module):
-    """Several sandwiches side by side, so that one export serves all."""
+class WrappedOperators(nn.Module):
+    """Several wrapped operators in one module, so that one export is enough."""
 
     def __init__(self, calls: Sequence[OpCall]) -> None:
         super().__init__()
-        self.sandwiches = nn.ModuleList(Sandwich(call) for call in calls)
-        self._widths = [len(call.inputs) for call in calls]
+        self.operators = nn.ModuleList(WrappedOperator(call) for call in calls)
+        self._input_counts = [len(call.inputs) for call in calls]
 
     def forward(self, *maps: Tensor) -> tuple[Tensor, ...]:
-        """Run all on their own entry maps."""
+        """Run each on its own maps."""
         results, start = [], 0
-        for sandwich, width in zip(self.sandwiches, self._widths, strict=True):
-            results.append(sandwich(*maps[start : start + width]))
-            start += width
+        for operator, count in zip(self.operators, self._input_counts, strict=True):
+            results.append(operator(*maps[start : start + count]))
+            start += count
         return tuple(results)
 
 
-def operator_files(calls: Sequence[OpCall]) -> list[bytes]:
+def export_operators(calls: Sequence[OpCall]) -> list[bytes]:
     """Return one ONNX file per call; equal operators give equal bytes."""
     import onnx
 
     entries = [randn(1, ENTRY_CHANNELS, shape.height, shape.width) for call in calls for shape in call.inputs]
     names = [f"entry{index}" for index in range(len(entries))]
     model = onnx.load_from_string(
-        onnx_bytes(Counter(calls).eval(), entries, names=names, output="first_output")
+        onnx_bytes(WrappedOperators(calls).eval(), entries, names=names, output="first_output")
     )
-    return [_renamed(part).SerializeToString(deterministic=True) for part in split(model)]
+    return [_with_plain_names(part).SerializeToString(deterministic=True) for part in split(model)]
 
 
 def split(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
@@ -87,8 +87,8 @@ def split(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
         yield helper.make_model(part, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
-def level(module: nn.Module) -> None:
-    """Give every kernel the same small weight throughout: times do not depend on values, and files compress."""
+def level_weights(module: nn.Module) -> None:
+    """Set all weights of a kernel to the same small value: times do not depend on values, and files compress well."""
     with no_grad():
         for part in module.modules():
             if isinstance(part, nn.Conv2d):
@@ -97,23 +97,23 @@ def level(module: nn.Module) -> None:
                     part.bias.zero_()
 
 
-def _renamed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Name nodes and values by their place: profilers report these names, whatever the runtime fuses."""
+def _with_plain_names(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Name nodes and values by position: profilers report these names, whatever the runtime fuses."""
     graph = model.graph
     last = graph.output[0].name
     neighbours = {value.name for value in graph.input}
     names = {value.name: f"entry{index}" for index, value in enumerate(graph.input)}
     names |= {weight.name: f"weight{index}" for index, weight in enumerate(graph.initializer)}
     for index, node in enumerate(graph.node):
-        mark = "inside_"
+        prefix = "inside_"
         if node.output[0] == last:
-            mark = AFTER
+            prefix = AFTER
         elif node.input and node.input[0] in neighbours:
-            mark = BEFORE
-            if node.op_type == "Conv":  # its activation is the other half of the neighbour
+            prefix = BEFORE
+            if node.op_type == "Conv":  # its activation belongs to the neighbour as well
                 neighbours.add(node.output[0])
-        names |= {name: f"{mark}{index}_{place}" for place, name in enumerate(node.output) if name}
-        node.name = f"{mark}{index}"
+        names |= {name: f"{prefix}{index}_{position}" for position, name in enumerate(node.output) if name}
+        node.name = f"{prefix}{index}"
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]

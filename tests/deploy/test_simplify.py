@@ -1,4 +1,4 @@
-"""Merging does less for the same result."""
+"""A simplified network does less and computes the same."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ import segtailor
 from segtailor.core.plan import PlanBuilder, Shape
 from segtailor.core.registry import SPACES
 from segtailor.core.variation import sample
-from segtailor.deploy.merge import COARSE, hoist, merge, without_twins
+from segtailor.deploy.fold import COARSE, convolve_before_enlarging, merge_duplicates, simplify
 from segtailor.nets.network import Network, initialise
 from segtailor.ops import Conv
 from segtailor.ops.combining import Resize, ScaleImage
@@ -34,7 +34,7 @@ def assert_same(one: nn.Module, other: nn.Module, *size: int) -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_merged_published_network_is_the_same_function(name: str) -> None:
     network = segtailor.create(name, classes=4)
-    assert_same(network, merge(network), 65, 97)
+    assert_same(network, simplify(network), 65, 97)
 
 
 @pytest.mark.slow
@@ -45,12 +45,12 @@ def test_a_merged_random_architecture_is_the_same_function(family: str, seed: in
     arch = sample(space, Random(seed))
     network = Network(space.plan(arch, Shape(3, 64, 64), 4), architecture=arch)
     initialise(network, 0)
-    assert_same(network.eval(), merge(network), 64, 96)
+    assert_same(network.eval(), simplify(network), 64, 96)
 
 
 def test_the_classifier_of_squeezenas_is_computed_before_the_map_is_enlarged() -> None:
     network = segtailor.create("squeezenas-lat-small", classes=4)
-    merged = merge(network)
+    merged = simplify(network)
     assert "decoder_high" + COARSE in merged.nodes
     assert merged.plan.macs() < network.plan.macs()
     assert "decoder_high" + COARSE not in network.nodes  # the given one is left alone
@@ -81,7 +81,7 @@ def small_network(*, stride: int, op: Conv = LINEAR, read_twice: bool = False, c
 )
 def test_a_convolution_moves_only_where_that_is_exact_and_cheaper(options: dict, moved: bool) -> None:
     network = small_network(**options)
-    merged = hoist(network)
+    merged = convolve_before_enlarging(network)
     assert ("point" + COARSE in merged.nodes) == moved
     assert_same(network, merged, 40, 56)
 
@@ -96,7 +96,7 @@ def test_the_same_resize_of_the_same_map_is_done_once() -> None:
     again = build.add("again", LINEAR, both, channels=3)
     network = Network(build.plan(outputs={"main": again}, align_corners=False))
     initialise(network, 1)
-    merged = without_twins(network.eval())
+    merged = merge_duplicates(network.eval())
     assert set(network.nodes) - set(merged.nodes) == {"half1"}  # convolutions have weights of their own
     assert_same(network, merged, 32, 48)
 

@@ -108,7 +108,7 @@ def _restore(job: Job, folder: Path) -> None:
         reason = " ".join(str(problem).split())[:200]
         raise RunProblem(
             f"checkpoint {folder} is not one of this run ({type(problem).__name__}: {reason}). "
-            "Restore the run's own, or start again in another folder."
+            "Restore the checkpoints of this run, or start again in another folder."
         ) from problem
 
 

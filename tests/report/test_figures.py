@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from segtailor.report.document import Chart, DecisionStory, Front, Point, Series, Trust, TrustPoint
+from segtailor.report.document import Chart, DecisionStory, Front, Point, Series, TableTrust, TrustPoint
 from segtailor.report.figures import best_at_each_cost, front_plot, line_chart, thinned, trust_plot
 from segtailor.report.labels import Box, _around, _box, labelled
 from segtailor.report.numbers import amount, duration, milliseconds, percent, significant, size
@@ -129,7 +129,7 @@ def test_prices_that_agree_lie_on_the_diagonal() -> None:
     given = tuple(
         TrustPoint(name=str(n), predicted_ms=n, measured_ms=n, disturbed=n == 2) for n in range(1, 6)
     )
-    marks = MARK.findall(trust_plot(Trust(points=given, pearson=1, spearman=1, mape=0)))
+    marks = MARK.findall(trust_plot(TableTrust(points=given, pearson=1, spearman=1, mape=0)))
     assert all(float(x) == pytest.approx(100 - float(y), abs=0.02) for _, x, y, _ in marks)
     assert [kind for kind, *_ in marks].count("s6 hollow") == 1
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segtailor.serving.demo import Demo, Limits
+from segtailor.serving.demo import Demo, UploadLimits
 from segtailor.serving.server import open_server
 from tests.predicting.models import Threshold, halves
 from tests.serving.chromium import Page, browser
@@ -33,7 +33,7 @@ FAKE = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     demo = Demo(
-        predictor=Threshold(), name="brightness", runtime="numpy", limits=Limits(upload_bytes=200_000)
+        predictor=Threshold(), name="brightness", runtime="numpy", limits=UploadLimits(upload_bytes=200_000)
     )
     server = open_server(demo, host="127.0.0.1", port=0)
     running = uvicorn.Server(uvicorn.Config(server.app, log_level="warning", lifespan="off"))

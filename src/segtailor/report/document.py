@@ -108,7 +108,7 @@ class DecisionStory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expansion:
+class ExpansionStep:
     """One step of an expansion path: what grew, and what that brought."""
 
     step: int
@@ -125,7 +125,7 @@ class SearchStory:
     summary: str
     charts: tuple[Chart, ...] = ()
     decisions: tuple[DecisionStory, ...] = ()
-    path: tuple[Expansion, ...] = ()
+    path: tuple[ExpansionStep, ...] = ()
     unit: str = "ms"
     warnings: tuple[str, ...] = ()
 
@@ -216,7 +216,7 @@ class TrustPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trust:
+class TableTrust:
     """How far the latency table can be trusted; `mape` is a fraction."""
 
     points: tuple[TrustPoint, ...]
@@ -277,7 +277,7 @@ class DataFindings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class ChosenSetting:
     """A setting that was chosen, and why, in one line."""
 
     setting: str
@@ -286,7 +286,7 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class StageSummary:
     """A part of the work: how long it took and how it ended (`done`, `skipped`, `unfinished`, `failed`)."""
 
     name: str
@@ -296,7 +296,7 @@ class Stage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
+class FactGroup:
     """Facts that belong together: a machine, versions, settings."""
 
     title: str
@@ -321,12 +321,12 @@ class Parts:
     training: tuple[Chart, ...] = ()
     layers: LayerTimes | None = None
     quality: Quality | None = None
-    trust: Trust | None = None
+    trust: TableTrust | None = None
     int8: Int8 | None = None
     data: DataFindings | None = None
-    choices: tuple[Choice, ...] = ()
-    stages: tuple[Stage, ...] = ()
-    conditions: tuple[Conditions, ...] = ()
+    choices: tuple[ChosenSetting, ...] = ()
+    stages: tuple[StageSummary, ...] = ()
+    conditions: tuple[FactGroup, ...] = ()
     commands: tuple[Command, ...] = ()
     missing: tuple[str, ...] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from segtailor.core.plan import IMAGE, OPERATORS, Node, Plan, count
 from segtailor.core.text import escaped
-from segtailor.report.layout import Place, arrange, lanes_per_band
+from segtailor.report.layout import NodePlace, arrange, lanes_per_band
 from segtailor.report.numbers import amount
 
 COLUMN, LANE, BAND_GAP = 40, 26, 16  # pixels
@@ -79,7 +79,7 @@ def _heading(plan: Plan, title: str) -> list[str]:
     ]
 
 
-def _bands(places: dict[str, Place], tops: dict[int, int], width: int) -> list[str]:
+def _bands(places: dict[str, NodePlace], tops: dict[int, int], width: int) -> list[str]:
     rows = []
     for band, lanes in lanes_per_band(places).items():
         height = LANE * lanes + BAND_GAP // 2
@@ -91,7 +91,7 @@ def _bands(places: dict[str, Place], tops: dict[int, int], width: int) -> list[s
     return rows
 
 
-def _edges(plan: Plan, places: dict[str, Place], tops: dict[int, int]) -> list[str]:
+def _edges(plan: Plan, places: dict[str, NodePlace], tops: dict[int, int]) -> list[str]:
     live = {node.name for node in plan.deployed().nodes}
     paths = []
     for node in plan.nodes:
@@ -107,7 +107,9 @@ def _edges(plan: Plan, places: dict[str, Place], tops: dict[int, int]) -> list[s
     return paths
 
 
-def _nodes(plan: Plan, places: dict[str, Place], tops: dict[int, int], colours: dict[str, str]) -> list[str]:
+def _nodes(
+    plan: Plan, places: dict[str, NodePlace], tops: dict[int, int], colours: dict[str, str]
+) -> list[str]:
     live = {node.name for node in plan.deployed().nodes}
     x, y = _centre(places[IMAGE], tops)
     parts = [f'<circle class="dot" cx="{x}" cy="{y}" r="6"><title>image {plan.image}</title></circle>']
@@ -164,7 +166,7 @@ def _colours(plan: Plan) -> dict[str, str]:
     return {label: COLOURS[index % len(COLOURS)] for index, label in enumerate(labels)}
 
 
-def _band_tops(places: dict[str, Place]) -> dict[int, int]:
+def _band_tops(places: dict[str, NodePlace]) -> dict[int, int]:
     tops, y = {}, TOP
     for band, lanes in lanes_per_band(places).items():
         tops[band] = y
@@ -172,7 +174,7 @@ def _band_tops(places: dict[str, Place]) -> dict[int, int]:
     return tops
 
 
-def _centre(place: Place, tops: dict[int, int]) -> tuple[int, int]:
+def _centre(place: NodePlace, tops: dict[int, int]) -> tuple[int, int]:
     return LEFT + COLUMN * place.column, tops[place.band] + LANE * place.lane + LANE // 2 - 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from segtailor.report.document import Chart, Front, Point, Series, Trust
+from segtailor.report.document import Chart, Front, Point, Series, TableTrust
 from segtailor.report.labels import labelled
 from segtailor.report.numbers import amount, milliseconds, percent, significant
 from segtailor.report.plotting import SERIES, Frame, axis, drawable, label, legend, mark, path, stretched
@@ -96,7 +96,7 @@ def line_chart(chart: Chart) -> str:
     return plot + (keys if len(clean) > 1 else "")
 
 
-def trust_plot(trust: Trust) -> str:
+def trust_plot(trust: TableTrust) -> str:
     """Draw predicted over measured milliseconds; on the diagonal they agree."""
     points = [point for point in trust.points if drawable(point.predicted_ms, point.measured_ms)]
     values = [value for point in points for value in (point.predicted_ms, point.measured_ms)]

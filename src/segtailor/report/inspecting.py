@@ -24,7 +24,7 @@ EXAMPLES = 3  # worst pictures, and as many best ones
 NOTHING = "there is no picture to look at; choose a split that has some."
 
 
-class Pictures(Protocol):
+class PictureSource(Protocol):
     """Decoded samples (`data.cache.Pixels`)."""
 
     def __len__(self) -> int: ...
@@ -35,7 +35,7 @@ class Pictures(Protocol):
 
 def inspect(
     predict: Predict,
-    pictures: Pictures,
+    pictures: PictureSource,
     *,
     task: Task,
     names: Sequence[str] = (),
@@ -69,7 +69,7 @@ def inspect(
     return quality_of(matrix, task=task, images=len(pictures), pictures=chosen, note=note)
 
 
-class Examiner(Protocol):
+class PictureExaminer(Protocol):
     """Judges and draws predictions of a task that has no classes (`segtailor.tasks.examining`)."""
 
     figure: str
@@ -85,8 +85,8 @@ class Examiner(Protocol):
 
 
 def examine(
-    examiner: Examiner,
-    pictures: Pictures,
+    examiner: PictureExaminer,
+    pictures: PictureSource,
     *,
     names: Sequence[str] = (),
     examples: int = EXAMPLES,

@@ -9,7 +9,7 @@ from segtailor.core.plan import IMAGE, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class NodePlace:
     """Column (depth from the image), band (binary logarithm of the stride) and lane of a node."""
 
     column: int
@@ -17,10 +17,10 @@ class Place:
     lane: int
 
 
-def arrange(plan: Plan) -> dict[str, Place]:
+def arrange(plan: Plan) -> dict[str, NodePlace]:
     """Place every node: it stays in its first input's lane where that is free, else in the nearest free one."""
     columns = {IMAGE: 0}
-    places = {IMAGE: Place(column=0, band=0, lane=0)}
+    places = {IMAGE: NodePlace(column=0, band=0, lane=0)}
     taken: set[tuple[int, int, int]] = {(0, 0, 0)}
     for node in plan.nodes:
         column = 1 + max(columns[name] for name in node.inputs)
@@ -29,11 +29,11 @@ def arrange(plan: Plan) -> dict[str, Place]:
         near = [places[name].lane for name in node.inputs if places[name].band == band]
         lane = _free_lane(taken, column, band, wanted=near[0] if near else 0)
         taken.add((column, band, lane))
-        places[node.name] = Place(column=column, band=band, lane=lane)
+        places[node.name] = NodePlace(column=column, band=band, lane=lane)
     return places
 
 
-def lanes_per_band(places: dict[str, Place]) -> dict[int, int]:
+def lanes_per_band(places: dict[str, NodePlace]) -> dict[int, int]:
     """Return how many lanes each band needs, bands in order of stride."""
     lanes: dict[int, int] = {}
     for place in places.values():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from segtailor.core.errors import UserError
 from segtailor.costs.pack import Pack, read_pack
-from segtailor.report.document import Conditions, Fact, Report, Trust, TrustPoint, Verdict
+from segtailor.report.document import Fact, FactGroup, Report, TableTrust, TrustPoint, Verdict
 from segtailor.report.fields import at, flat, text
 from segtailor.report.folder import RunFolder
 from segtailor.report.numbers import duration, percent
@@ -30,7 +30,7 @@ def calibration_report(run: RunFolder) -> Report:
     )
 
 
-def trust_of(pack: Pack) -> Trust | None:
+def trust_of(pack: Pack) -> TableTrust | None:
     """Return how prices of a pack compare with whole networks; nothing where that was not measured."""
     if pack.trust is None:
         return None
@@ -44,7 +44,7 @@ def trust_of(pack: Pack) -> Trust | None:
         )
         for one in pack.trust.networks
     )
-    return Trust(
+    return TableTrust(
         points=points,
         pearson=pack.trust.pearson,
         spearman=pack.trust.spearman,
@@ -81,10 +81,10 @@ def _verdict(run: RunFolder, pack: Pack | None) -> Verdict:
     return Verdict(sentence=sentence, facts=facts)
 
 
-def _measured(pack: Pack) -> tuple[Conditions, ...]:
+def _measured(pack: Pack) -> tuple[FactGroup, ...]:
     groups = (("Device that was measured", dict(pack.machine)), ("While measuring", dict(pack.conditions)))
     return tuple(
-        Conditions(title=title, facts=tuple(Fact(name=name, value=value) for name, value in flat(facts)))
+        FactGroup(title=title, facts=tuple(Fact(name=name, value=value) for name, value in flat(facts)))
         for title, facts in groups
         if facts
     )

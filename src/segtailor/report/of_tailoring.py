@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from segtailor.report.document import Conditions, Fact, Report, Verdict
+from segtailor.report.document import Fact, FactGroup, Report, Verdict
 from segtailor.report.fields import number, text
 from segtailor.report.folder import RunFolder
 from segtailor.report.numbers import duration, milliseconds, percent
@@ -105,10 +105,10 @@ def _verdict(run: RunFolder, training: Report, seconds: float) -> Verdict:
     return Verdict(sentence=sentence, met=met, facts=(*facts, time))
 
 
-def _conditions(run: RunFolder, stages: Sequence[Told]) -> tuple[Conditions, ...]:
+def _conditions(run: RunFolder, stages: Sequence[Told]) -> tuple[FactGroup, ...]:
     own = conditions(run)
     settings = [
-        Conditions(title=f"Settings of {told.run.name}", facts=conditions(told.run)[-1].facts)
+        FactGroup(title=f"Settings of {told.run.name}", facts=conditions(told.run)[-1].facts)
         for told in stages
         if conditions(told.run)
     ]

@@ -7,7 +7,7 @@ from typing import Any
 from segtailor.core.codec import from_json
 from segtailor.core.errors import UserError
 from segtailor.core.space import SPACES
-from segtailor.report.document import Chart, DecisionStory, Expansion, SearchStory, Series
+from segtailor.report.document import Chart, DecisionStory, ExpansionStep, SearchStory, Series
 from segtailor.report.fields import at, number, rows, table, text, whole
 from segtailor.report.folder import RunFolder, present
 from segtailor.report.numbers import duration
@@ -129,7 +129,7 @@ def _options(run: RunFolder) -> dict[str, tuple[str, ...]]:
         return {}
 
 
-def _path(run: RunFolder) -> tuple[Expansion, ...]:
+def _path(run: RunFolder) -> tuple[ExpansionStep, ...]:
     found = []
     for member in rows(run.result, "family"):
         quality, cost = number(member, "quality"), number(member, "cost")
@@ -138,7 +138,7 @@ def _path(run: RunFolder) -> tuple[Expansion, ...]:
         times = whole(member, "k")
         direction = text(member, "direction").replace("_", " ") or "start"
         found.append(
-            Expansion(
+            ExpansionStep(
                 step=whole(member, "step") or 0,
                 direction=f"{direction} × {times}" if times and times > 1 else direction,
                 quality=quality,

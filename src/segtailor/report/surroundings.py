@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from segtailor.core.text import command, path_argument
-from segtailor.report.document import Command, Conditions, Fact, Stage
+from segtailor.report.document import Command, Fact, FactGroup, StageSummary
 from segtailor.report.fields import flat, table
 from segtailor.report.folder import RunFolder
 
@@ -11,7 +11,7 @@ HIDDEN = ("kind", "architecture")  # of a recipe: the network is drawn
 ELSEWHERE = "again"  # the folder of a repetition
 
 
-def conditions(run: RunFolder) -> tuple[Conditions, ...]:
+def conditions(run: RunFolder) -> tuple[FactGroup, ...]:
     """Return machine, versions and all settings of a run."""
     machine = [
         Fact(name=name, value=value) for name, value in flat(_without(run.environment, "packages")) if name
@@ -31,7 +31,7 @@ def conditions(run: RunFolder) -> tuple[Conditions, ...]:
         ("Seeds", seeds),
         (f"Settings of {run.kind}", settings),
     )
-    return tuple(Conditions(title=title, facts=tuple(facts)) for title, facts in groups if facts)
+    return tuple(FactGroup(title=title, facts=tuple(facts)) for title, facts in groups if facts)
 
 
 def commands(run: RunFolder, *more: Command) -> tuple[Command, ...]:
@@ -46,12 +46,12 @@ def commands(run: RunFolder, *more: Command) -> tuple[Command, ...]:
     return (*(() if run.finished else (on,)), again, *more, page)
 
 
-def stage(run: RunFolder) -> Stage:
+def stage(run: RunFolder) -> StageSummary:
     """Return a run as one stage of a larger one."""
     failed = run.ended.startswith("error")
     status = "done" if run.finished else "failed" if failed else "unfinished"
     note = "" if run.finished else run.progress
-    return Stage(name=f"{run.name} ({run.kind})", status=status, seconds=run.seconds, note=note)
+    return StageSummary(name=f"{run.name} ({run.kind})", status=status, seconds=run.seconds, note=note)
 
 
 def _without(data: dict[str, object], *names: str) -> dict[str, object]:

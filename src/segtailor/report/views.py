@@ -15,7 +15,7 @@ from segtailor.report.document import (
     Quality,
     Report,
     Split,
-    Trust,
+    TableTrust,
 )
 from segtailor.report.numbers import amount, milliseconds, percent
 
@@ -63,7 +63,7 @@ def network_facts(network: DrawnNetwork) -> list[Fact]:
     ]
 
 
-def trust_facts(trust: Trust) -> list[Fact]:
+def trust_facts(trust: TableTrust) -> list[Fact]:
     """Return the figures of a trust report."""
     return [
         Fact(name="Pearson correlation", value=f"{trust.pearson:.3f}"),

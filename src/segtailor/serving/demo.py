@@ -24,7 +24,7 @@ SCAN = b"\xff\xda"  # begins a pass over a JPEG picture
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class UploadLimits:
     """The most that a visitor may send, and what all of them may occupy."""
 
     upload_bytes: int = 32 * 2**20
@@ -53,7 +53,7 @@ class Demo:
     name: str
     runtime: str
     note: str | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: UploadLimits = field(default_factory=UploadLimits)
 
     def document(self) -> Answer:
         """Describe the model to the page."""

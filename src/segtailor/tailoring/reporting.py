@@ -228,8 +228,10 @@ def _data(context: Context) -> page.DataFindings:
     return findings_of(context.recipe.request.data, context.outcomes["data"])
 
 
-def _stages(seconds: Mapping[str, float]) -> tuple[page.Stage, ...]:
-    return tuple(page.Stage(name=name, status="done", seconds=value) for name, value in seconds.items())
+def _stages(seconds: Mapping[str, float]) -> tuple[page.StageSummary, ...]:
+    return tuple(
+        page.StageSummary(name=name, status="done", seconds=value) for name, value in seconds.items()
+    )
 
 
 def _commands(recipe: TailorRecipe) -> tuple[page.Command, ...]:

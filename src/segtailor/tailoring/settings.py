@@ -9,7 +9,7 @@ from segtailor.core.errors import UserError
 from segtailor.core.ranges import check_seed
 from segtailor.core.target import Includes
 from segtailor.recipes.recipe import RECIPES, Place
-from segtailor.report.document import Choice
+from segtailor.report.document import ChosenSetting
 
 if TYPE_CHECKING:
     from segtailor.tailoring.job import Tailoring
@@ -109,7 +109,7 @@ class TailorRecipe:
     timing_seconds: float = 1.0
     least_gain: float | None = 0.1
     includes: Includes = LABELS
-    choices: tuple[Choice, ...] = field(default_factory=tuple)
+    choices: tuple[ChosenSetting, ...] = field(default_factory=tuple)
 
     def job(self, place: Place) -> Tailoring:
         """Return the work, ready to begin or to go on."""

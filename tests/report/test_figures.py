@@ -9,11 +9,21 @@ from random import Random
 import pytest
 
 from segtailor.report.document import Chart, DecisionStory, Front, Point, Series, TableTrust, TrustPoint
-from segtailor.report.figures import best_at_each_cost, front_plot, line_chart, thinned, trust_plot
-from segtailor.report.labels import Box, _around, _box, labelled
 from segtailor.report.numbers import amount, duration, milliseconds, percent, significant, size
-from segtailor.report.plotting import Frame, axis
-from segtailor.report.strips import alike, strip
+from segtailor.report.plots import (
+    Box,
+    best_at_each_cost,
+    decision_groups,
+    front_plot,
+    line_chart,
+    mark_box,
+    name_box,
+    point_names,
+    strip,
+    thinned,
+    trust_plot,
+)
+from segtailor.report.svg import Plot, axis
 from tests.report.sample import front, search
 
 MARK = re.compile(r'<svg class="mark ([^"]*)" x="([-\d.]+)%" y="([-\d.]+)%"[^>]*><title>([^<]*)</title>')
@@ -85,7 +95,7 @@ def test_a_front_of_little_or_no_sense_is_still_a_plot(given: tuple[Point, ...])
 
 def test_no_name_covers_another_name_or_another_point() -> None:
     given = points(25, 3)
-    frame = Frame(
+    frame = Plot(
         x=axis([p.cost for p in given]),
         y=axis([100 * p.quality for p in given], upwards=True),
         x_name="",
@@ -93,14 +103,14 @@ def test_no_name_covers_another_name_or_another_point() -> None:
     )
     placed = re.findall(
         r'x="([\d.]+)%" y="([\d.]+)%"[^>]*><text x="(-?\d+)" y="(-?\d+)" text-anchor="(\w+)">(\w+)<',
-        "".join(labelled(given, frame)),
+        "".join(point_names(given, frame)),
     )
     assert placed
     boxes = {
-        name: _box((float(x), float(y)), name, anchor, (int(dx), int(dy)))
+        name: name_box((float(x), float(y)), name, anchor, (int(dx), int(dy)))
         for x, y, dx, dy, anchor, name in placed
     }
-    dots = {p.name: _around(frame.place(p.cost, 100 * p.quality)) for p in given}
+    dots = {p.name: mark_box(frame.place(p.cost, 100 * p.quality)) for p in given}
     for name, box in boxes.items():
         assert not any(box.meets(other) for other_name, other in boxes.items() if other_name != name)
         assert not any(box.meets(dot) for other_name, dot in dots.items() if other_name != name)
@@ -136,7 +146,7 @@ def test_prices_that_agree_lie_on_the_diagonal() -> None:
 
 def test_bands_fill_the_strip_and_alike_decisions_share_colours() -> None:
     stories = search().decisions
-    (group,) = alike(stories)
+    (group,) = decision_groups(stories)
     assert len(group.members) == len(stories)
     assert group.others
     assert len(group.colours) == 6
@@ -150,7 +160,7 @@ def test_bands_fill_the_strip_and_alike_decisions_share_colours() -> None:
 def test_decisions_with_other_options_or_of_one_moment_stand_alone() -> None:
     one = DecisionStory(name="a", options=("x", "y"), at=(0.0,), shares=((0.5, 0.5),))
     two = DecisionStory(name="b", options=("x", "z"), at=(0.0, 1.0), shares=((0.5, 0.5), (0.1, 0.9)))
-    assert [group.mean.name for group in alike([one, two])] == ["a", "b"]
+    assert [group.mean.name for group in decision_groups([one, two])] == ["a", "b"]
     assert strip(one, {}) == ""
 
 

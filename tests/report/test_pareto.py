@@ -7,7 +7,9 @@ from random import Random
 
 import pytest
 
-from segtailor.report.pareto import Axis, Mark, draw_front, short
+from segtailor.report.charts import Mark, draw_front
+from segtailor.report.numbers import short
+from segtailor.report.svg import Axis
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 

@@ -12,9 +12,8 @@ import torch
 from segtailor import api
 from segtailor.cli.main import run
 from segtailor.core.codec import read_json
-from segtailor.report.html import render
+from segtailor.report.html import render, sections
 from segtailor.report.reading import report_of
-from segtailor.report.views import sections
 
 pytestmark = pytest.mark.slow
 DATA = "synthetic:size=64x128,train=8,val=4,seed=0"

@@ -15,9 +15,9 @@ from segtailor.core.target import parse_target
 from segtailor.costs.assembly import Subject
 from segtailor.costs.pack import Pack, Use, read_pack
 from segtailor.costs.table import LatencyTable
-from segtailor.costs.trust import scatter
 from segtailor.recipes.calibrating import CalibrateRecipe
 from segtailor.recipes.recipe import Place, recipe_document
+from segtailor.report.charts import draw_trust
 from segtailor.runs import Display, Layout, execute
 
 is_pack = holds("format", "space", "target", "entries")
@@ -106,7 +106,7 @@ def _deliver(pack: Pack, out: Path, *, force: bool) -> dict[str, Json]:
     result: dict[str, Json] = {"pack": str(out), **pack.summary()}
     if pack.trust is not None:
         drawing = out.with_suffix(".svg")
-        plot = scatter(pack.trust, title=f"{pack.space} on {pack.target}")
+        plot = draw_trust(pack.trust, title=f"{pack.space} on {pack.target}")
         write_text(drawing, marked_svg(plot), what="scatter plot")
         result["plot"] = str(drawing)
     return result

@@ -15,11 +15,10 @@ from segtailor.core.ownership import is_page, spare
 from segtailor.report.comparison import compare
 from segtailor.report.document import Quality, Report
 from segtailor.report.folder import open_run
-from segtailor.report.html import render, render_comparison
+from segtailor.report.html import render, render_comparison, sections
 from segtailor.report.inspecting import examine, inspect
 from segtailor.report.parts import kept_parts, save_parts
 from segtailor.report.reading import report_of
-from segtailor.report.views import sections
 from segtailor.runs import Layout
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from segtailor.core.ranges import check_seed
 from segtailor.core.space import SearchSpace, family, family_of
 from segtailor.core.target import parse_target
 from segtailor.costs.calibrate import Calibration, CalibrationSettings
-from segtailor.costs.trust import scatter
 from segtailor.recipes.overrides import overridden
 from segtailor.recipes.recipe import RECIPES, Place
+from segtailor.report.charts import draw_trust
 from segtailor.runs import Layout
 from segtailor.spaces import architectures, baselines, published
 
@@ -98,6 +98,6 @@ class Calibrating:
         pack.write(layout.cost_table)
         if pack.trust is not None:
             layout.report.mkdir(exist_ok=True)
-            drawing = scatter(pack.trust, title=f"{pack.space} on {pack.target}")
+            drawing = draw_trust(pack.trust, title=f"{pack.space} on {pack.target}")
             write_text(layout.report / "trust.svg", drawing, what="scatter plot")
         return {"pack": str(layout.cost_table), **pack.summary()}

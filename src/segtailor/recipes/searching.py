@@ -25,8 +25,7 @@ from segtailor.recipes import staged_judging as staged_judging  # registers the 
 from segtailor.recipes.evaluators import EVALUATORS, HALF, Judging, supernet_facts
 from segtailor.recipes.parts import CostSpec, ExecutorSpec, Part
 from segtailor.recipes.recipe import RECIPES, Place
-from segtailor.report.charts import draw_chart
-from segtailor.report.pareto import Mark, draw_front
+from segtailor.report.charts import Mark, draw_chart, draw_front
 from segtailor.runs import Layout
 from segtailor.search import gradient_settings as gradient_settings  # registers the strategy
 from segtailor.search.evaluators.shared import SharedEvaluator

@@ -11,7 +11,7 @@ import numpy as np
 from segtailor import api
 from segtailor.data.synthetic import TASK, Synthetic
 from segtailor.report import document as d
-from segtailor.report.pictures import extremes, image_quality, picture
+from segtailor.report.inspecting import extremes, image_quality, picture
 
 HOSTILE = "<img src=x onerror=alert(1)> & \"quotes\" 'single'"
 BUDGET_MS = 33.3

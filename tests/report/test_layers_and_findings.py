@@ -11,8 +11,7 @@ from PIL import Image
 from segtailor import api
 from segtailor.data import doctor
 from segtailor.data.locate import locate
-from segtailor.report.findings import findings_of
-from segtailor.report.layers import layer_times
+from segtailor.report.parts import findings_of, layer_times
 from tests.report.folders import calibrate_run, search_run
 
 

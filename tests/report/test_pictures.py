@@ -12,7 +12,15 @@ from PIL import Image
 from segtailor.core.errors import UserError
 from segtailor.core.task import IGNORE
 from segtailor.report.document import Picture
-from segtailor.report.pictures import LARGEST, WRONG, coloured, error_map, extremes, image_quality, picture
+from segtailor.report.inspecting import (
+    MAX_SIDE_PIXELS,
+    WRONG,
+    coloured,
+    error_map,
+    extremes,
+    image_quality,
+    picture,
+)
 
 PALETTE = ((10, 20, 30), (200, 0, 0), (0, 0, 250))
 
@@ -70,7 +78,7 @@ def test_pictures_are_small_and_of_one_size() -> None:
     sizes = set()
     for uri in (found.image, found.truth, found.prediction, found.error):
         sizes.add(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size)
-    assert sizes == {(LARGEST, LARGEST // 2)}
+    assert sizes == {(MAX_SIDE_PIXELS, MAX_SIDE_PIXELS // 2)}
 
 
 def test_even_noise_stays_small() -> None:

@@ -178,7 +178,7 @@ class Picture:
             if not PNG.fullmatch(uri):
                 raise UserError(
                     f"picture '{self.name}' holds {uri[:40]!r}, which is no PNG or JPEG data URI; make it with "
-                    "`segtailor.report.pictures.picture`."
+                    "`segtailor.report.inspecting.picture`."
                 )
 
 

@@ -1,8 +1,8 @@
 """The one SVG writer: elements, axes with round ticks, plots with a grid, and drawings in files of their own.
 
-Positions in a plot are percentages of its area. The same code so draws plots in a page, whose width changes, and plots
-in a file, whose size is fixed. Pages bring their own colours (`templates/style.css`), files use FILE_STYLE. No scripts: a
-`<title>` holds the text that is shown under the pointer.
+Positions in a plot are percentages of its area: the same code draws plots in a page, whose width changes, and plots in
+a file, whose size is fixed. Pages bring their own colours (`templates/style.css`); files use FILE_STYLE. There are no
+scripts: a `<title>` holds the text that is shown under the pointer.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ def _file_legend(entries: Sequence[tuple[str, str, str]], *, y: int) -> list[str
 
 def _label(place: Position, content: str, *, shift: tuple[int, int], **attributes: object) -> str:
     (x, y), (right, down) = place, shift
-    inner = element("text", escaped(content), x=right, y=down, **attributes)
+    inner = element("text", escaped(content), kind="", x=right, y=down, **attributes)
     return element("svg", inner, kind="label", x=percents(x), y=percents(y), overflow="visible")
 
 

@@ -16,10 +16,8 @@ from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
 from segtailor.report import document as page
-from segtailor.report.findings import findings_of
 from segtailor.report.inspecting import inspect
-from segtailor.report.layers import layer_times
-from segtailor.report.parts import save_parts
+from segtailor.report.parts import findings_of, layer_times, save_parts
 from segtailor.spaces import baselines as handmade
 from segtailor.tailoring.context import OWN, Context
 from segtailor.tailoring.settings import TailorRecipe

@@ -112,13 +112,13 @@ def test_no_name_covers_another_name_or_another_point() -> None:
     }
     dots = {p.name: mark_box(frame.place(p.cost, 100 * p.quality)) for p in given}
     for name, box in boxes.items():
-        assert not any(box.meets(other) for other_name, other in boxes.items() if other_name != name)
-        assert not any(box.meets(dot) for other_name, dot in dots.items() if other_name != name)
+        assert not any(box.overlaps(other) for other_name, other in boxes.items() if other_name != name)
+        assert not any(box.overlaps(dot) for other_name, dot in dots.items() if other_name != name)
 
 
-def test_boxes_that_only_touch_do_not_meet() -> None:
-    assert not Box(0, 0, 1, 1).meets(Box(1, 0, 2, 1))
-    assert Box(0, 0, 2, 2).meets(Box(1, 1, 3, 3))
+def test_boxes_that_only_touch_do_not_overlap() -> None:
+    assert not Box(0, 0, 1, 1).overlaps(Box(1, 0, 2, 1))
+    assert Box(0, 0, 2, 2).overlaps(Box(1, 1, 3, 3))
 
 
 def test_curves_skip_what_is_no_number_and_escape_their_names() -> None:

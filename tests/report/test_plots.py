@@ -131,7 +131,7 @@ def test_curves_skip_what_is_no_number_and_escape_their_names() -> None:
 
 
 def test_series_of_different_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 places"):
+    with pytest.raises(ValueError, match="2 x and 1 y"):
         Series(name="a", x=(0.0, 1.0), y=(1.0,))
 
 

@@ -23,9 +23,13 @@ testclient = pytest.importorskip("starlette.testclient", reason="needs the packa
 
 from starlette.exceptions import HTTPException  # noqa: E402
 
-from segtailor.serving.app import FILES, build_app  # noqa: E402
-from segtailor.serving.guard import HEADERS, is_local  # noqa: E402
-from segtailor.serving.sharing import Share  # noqa: E402
+from segtailor.serving.app import (  # noqa: E402  # noqa: E402
+    FILES,
+    HEADERS,
+    Share,  # noqa: E402
+    build_app,
+    is_local,
+)
 
 
 def demo(**limits: int) -> Demo:

@@ -23,13 +23,7 @@ testclient = pytest.importorskip("starlette.testclient", reason="needs the packa
 
 from starlette.exceptions import HTTPException  # noqa: E402
 
-from segtailor.serving.app import (  # noqa: E402  # noqa: E402
-    FILES,
-    HEADERS,
-    Share,  # noqa: E402
-    build_app,
-    is_local,
-)
+from segtailor.serving.app import FILES, HEADERS, Share, build_app, is_local  # noqa: E402
 
 
 def demo(**limits: int) -> Demo:

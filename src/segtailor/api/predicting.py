@@ -13,8 +13,7 @@ from segtailor.core.codec import Json
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.job import Step
 from segtailor.predicting.batch import Failure, Progress, Result, Settings, predict_all
-from segtailor.predicting.inputs import Input, expand
-from segtailor.predicting.names import destinations, spare_others
+from segtailor.predicting.inputs import Input, destinations, expand, spare_others
 from segtailor.runs.display import Display, Quiet
 from segtailor.runs.interrupt import stoppable
 

@@ -56,8 +56,8 @@ def predict_(
     from segtailor.api.models import model_place
     from segtailor.api.predicting import outline, predict
     from segtailor.predicting.batch import Settings
-    from segtailor.predicting.painting import Look
     from segtailor.runs import display_for
+    from segtailor.tasks import Look
 
     settings = Settings(
         look=Look(form=flags.form, opacity=flags.opacity), size=flags.size, frames=flags.frames

@@ -15,8 +15,8 @@ from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem
 from segtailor.core.figures import KIND_FACTS
 from segtailor.data.files import decode_image, image_size
-from segtailor.predicting.labelling import Predictor, described, label
-from segtailor.predicting.painting import Look, paint, png
+from segtailor.predicting.labelling import Predictor, described, label, paint, png
+from segtailor.tasks import Look
 
 Answer: TypeAlias = dict[str, Json]
 JPEG = b"\xff\xd8"

@@ -52,12 +52,7 @@ def expand(texts: Sequence[str], *, out: Path) -> tuple[list[Input], list[tuple[
             for item in _inputs(text, out.resolve()):
                 key = item.camera if item.kind == "camera" else item.path.resolve()
                 inputs.setdefault(key, item)
-        except (
-            UserError,
-            OSError,
-            RuntimeError,
-            ValueError,
-        ) as problem:  # of paths that the system cannot use
+        except (UserError, OSError, RuntimeError, ValueError) as problem:  # the system cannot use every path
             problems.append((text, str(problem)))
     return list(inputs.values()), problems
 

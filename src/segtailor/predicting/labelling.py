@@ -59,7 +59,7 @@ def label(
 ) -> Labelled:
     """Label a picture. The network gets it at `size`; else at its own size, reduced if it has more than `pixels`."""
     image_size = (image.shape[0], image.shape[1])
-    input_size = network_size(image_size, size, most=pixels)
+    input_size = network_size(image_size, size, max_pixels=pixels)
     start = clock()
     resized = image if input_size == image_size else _resized(image, input_size)
     ready = clock()
@@ -91,28 +91,28 @@ def png(picture: Image.Image) -> bytes:
 
 
 def network_size(
-    own: tuple[int, int], asked: tuple[int, int] | None = None, *, most: int = NETWORK_PIXELS
+    image_size: tuple[int, int], requested: tuple[int, int] | None = None, *, max_pixels: int = NETWORK_PIXELS
 ) -> tuple[int, int]:
-    """Return the (height, width) of the network's input for a picture of size `own`."""
-    if asked is not None:
-        if min(asked) < 1 or _work(*asked) > NETWORK_PIXELS:
+    """Return the (height, width) of the network's input for a picture: as requested, or reduced to `max_pixels`."""
+    if requested is not None:
+        if min(requested) < 1 or _cost_pixels(*requested) > NETWORK_PIXELS:
             raise Unsupported(
-                f"size {asked[0]}x{asked[1]} is empty or needs too much memory; "
+                f"size {requested[0]}x{requested[1]} is empty or needs too much memory; "
                 f"give 1 to {NETWORK_PIXELS} pixels, for example 512x1024."
             )
-        return asked
-    height, width = own
-    if _work(height, width) <= most:
-        return own
-    shorter, longer = sorted(own)
-    scale = math.sqrt(most / (height * width))
+        return requested
+    height, width = image_size
+    if _cost_pixels(height, width) <= max_pixels:
+        return image_size
+    shorter, longer = sorted(image_size)
+    scale = math.sqrt(max_pixels / (height * width))
     if shorter * scale < STRIDE:
-        scale = most / STRIDE / longer
+        scale = max_pixels / STRIDE / longer
     # A very short side keeps at least one pixel.
     return max(1, math.floor(height * scale)), max(1, math.floor(width * scale))
 
 
-def _work(height: int, width: int) -> int:
+def _cost_pixels(height: int, width: int) -> int:
     """Return the number of pixels that determines the memory a network needs."""
     return max(height, STRIDE) * max(width, STRIDE)
 

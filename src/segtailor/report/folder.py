@@ -174,12 +174,8 @@ def _history(folder: Path, missing: list[str]) -> tuple[list[Logged], list[dict[
     damaged: list[str] = []
     try:
         history = read_history(folder, damaged=damaged.append)
-    except (
-        TypeError,
-        ValueError,
-        AttributeError,
-        OSError,
-    ) as problem:  # lines of JSON that are no journal entries
+    except (TypeError, ValueError, AttributeError, OSError) as problem:
+        # Lines that are JSON, but no journal entries.
         journal = Layout(folder).journal
         missing.append(f"the journal {journal} cannot be read ({problem}); curves are left out.")
         return [], []

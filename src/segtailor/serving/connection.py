@@ -67,9 +67,8 @@ class Connection(H11Protocol):
         self._last_received, self._silent = self.loop.time(), False
         try:
             super().data_received(data)
-        except (
-            h11.LocalProtocolError
-        ):  # invalid bytes while an answer is being sent: no error can be sent any more
+        except h11.LocalProtocolError:
+            # Invalid bytes arrived while an answer is being sent: no error can be sent any more.
             self.transport.abort()
         self._update()
 

@@ -9,7 +9,7 @@ import pytest
 
 from segtailor.costs.pack import Checked
 from segtailor.costs.trust import judge
-from segtailor.report.charts import Mark, draw_front, draw_trust
+from segtailor.report.charts import Mark, Value, chart, draw_front, draw_trust
 from segtailor.report.numbers import short
 from segtailor.report.svg import Axis, element, text
 
@@ -61,6 +61,18 @@ def test_every_network_of_a_pack_is_drawn_and_prices_that_agree_lie_on_the_diago
     assert len(marks) == 3
     assert all(x == pytest.approx(100 - y, abs=0.02) for x, y in marks)
     assert any("a <b> & c" in (item.text or "") for item in ElementTree.fromstring(svg).iter())
+
+
+def test_bars_grow_from_zero_in_both_directions() -> None:
+    svg = chart([Value("a", "x", 3.0), Value("a", "y", -1.0)], title="t", subtitle="s", unit="ms")
+    bars = [
+        (float(item.get("y", "").rstrip("%")), float(item.get("height", "").rstrip("%")))
+        for item in ElementTree.fromstring(svg).iter(f"{NAMESPACE}rect")
+        if item.get("class", "").startswith("bar")
+    ]
+    (top, up), (base, down) = bars
+    assert top + up == pytest.approx(base, abs=0.02)
+    assert up == pytest.approx(3 * down, abs=0.1)
 
 
 def test_ticks_are_round_and_inside() -> None:

@@ -122,9 +122,10 @@ def chart(values: Sequence[Value], *, title: str, subtitle: str, unit: str, line
     """Return values as SVG: bars grouped by label, or one line per series."""
     labels = tuple(dict.fromkeys(value.label for value in values))
     series = list(dict.fromkeys(value.series for value in values))
+    heights = [0.0, *(value.value for value in values)]
     plot = Plot(
         x=Axis(low=-0.5, high=max(1, len(labels)) - 0.5),
-        y=axis([value.value for value in values], zero=True, upwards=True),
+        y=axis(heights, zero=min(heights) == 0, upwards=True),
         x_name="",
         y_name=unit,
         categories=labels,
@@ -148,17 +149,18 @@ def _network(one: Mark, plot: Plot, *, shape: str, kind: str) -> Iterator[str]:
 def _bars(values: Sequence[Value], plot: Plot, series: list[str]) -> Iterator[str]:
     group = 100 / len(plot.categories) if plot.categories else 100.0
     width = min(MAX_BAR_PERCENT, BARS_SHARE_OF_GROUP * group / len(series)) if series else 0.0
+    base = plot.y.at(0.0)
     for value in values:
         index = series.index(value.series)
-        centre, top = plot.place(plot.categories.index(value.label), value.value)
+        centre, end = plot.place(plot.categories.index(value.label), value.value)
         yield element(
             "rect",
             tip(value.hint),
             kind=f"bar {_colour(index)}",
             x=percents(centre + (index - len(series) / 2) * width),
-            y=percents(top),
+            y=percents(min(base, end)),
             width=percents(max(BAR_GAP_PERCENT, width - BAR_GAP_PERCENT)),
-            height=percents(100 - top),
+            height=percents(abs(base - end)),
             rx=2,
         )
 

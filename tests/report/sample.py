@@ -11,7 +11,7 @@ import numpy as np
 from segtailor import api
 from segtailor.data.synthetic import TASK, Synthetic
 from segtailor.report import document as d
-from segtailor.report.pictures import extremes, image_quality, picture
+from segtailor.report.inspecting import extremes, image_quality, picture
 
 HOSTILE = "<img src=x onerror=alert(1)> & \"quotes\" 'single'"
 BUDGET_MS = 33.3
@@ -39,30 +39,32 @@ def full_report() -> d.Report:
         int8=int8(),
         data=data(),
         choices=(
-            d.Choice(setting="input size", value="256x512", reason="the median size of the images"),
-            d.Choice(setting="batch", value="8", reason="fits into memory twice"),
-            d.Choice(setting="epochs", value="60", reason="what two hours allow at 41 images per second"),
+            d.ChosenSetting(setting="input size", value="256x512", reason="the median size of the images"),
+            d.ChosenSetting(setting="batch", value="8", reason="fits into memory twice"),
+            d.ChosenSetting(
+                setting="epochs", value="60", reason="what two hours allow at 41 images per second"
+            ),
         ),
         stages=(
-            d.Stage(name="doctor", status="done", seconds=3.2),
-            d.Stage(name="calibrate", status="skipped", note="the pack was there"),
-            d.Stage(name="search", status="done", seconds=1680.0),
-            d.Stage(name="train", status="done", seconds=4210.0),
-            d.Stage(name="export", status="unfinished", seconds=21.4),
+            d.StageSummary(name="doctor", status="done", seconds=3.2),
+            d.StageSummary(name="calibrate", status="skipped", note="the pack was there"),
+            d.StageSummary(name="search", status="done", seconds=1680.0),
+            d.StageSummary(name="train", status="done", seconds=4210.0),
+            d.StageSummary(name="export", status="unfinished", seconds=21.4),
         ),
         conditions=(
-            d.Conditions(
+            d.FactGroup(
                 title="Machine",
                 facts=(
                     d.Fact(name="processor", value="two cores at 2.6 GHz"),
                     d.Fact(name="platform", value="Linux-6.1-x86_64"),
                 ),
             ),
-            d.Conditions(
+            d.FactGroup(
                 title="Versions",
                 facts=(d.Fact(name="torch", value="2.13.0"), d.Fact(name="onnxruntime", value="1.31.1")),
             ),
-            d.Conditions(
+            d.FactGroup(
                 title="Settings of train",
                 facts=tuple(d.Fact(name=f"fit.field_{index}", value=str(index / 7)) for index in range(24)),
             ),
@@ -158,10 +160,10 @@ def search() -> d.SearchStory:
         ),
         decisions=tuple(stories),
         path=(
-            d.Expansion(step=0, direction="start", quality=0.211, cost=4.2),
-            d.Expansion(step=1, direction="width × 2", quality=0.262, cost=6.0, gain=0.0283),
-            d.Expansion(step=2, direction="depth", quality=0.294, cost=8.3, gain=0.0139),
-            d.Expansion(step=3, direction="resolution", quality=0.313, cost=11.2, gain=0.0065),
+            d.ExpansionStep(step=0, direction="start", quality=0.211, cost=4.2),
+            d.ExpansionStep(step=1, direction="width × 2", quality=0.262, cost=6.0, gain=0.0283),
+            d.ExpansionStep(step=2, direction="depth", quality=0.294, cost=8.3, gain=0.0139),
+            d.ExpansionStep(step=3, direction="resolution", quality=0.313, cost=11.2, gain=0.0065),
         ),
         warnings=("the search collapsed in 2 of 10 decisions; lower cost.weight.",),
     )
@@ -238,7 +240,7 @@ def quality() -> d.Quality:
     )
 
 
-def trust() -> d.Trust:
+def trust() -> d.TableTrust:
     rng = Random(8)
     points = []
     for index in range(30):
@@ -251,7 +253,7 @@ def trust() -> d.Trust:
                 disturbed=index % 9 == 0,
             )
         )
-    return d.Trust(points=tuple(points), pearson=0.991, spearman=0.984, mape=0.029)
+    return d.TableTrust(points=tuple(points), pearson=0.991, spearman=0.984, mape=0.029)
 
 
 def int8() -> d.Int8:

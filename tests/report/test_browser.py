@@ -9,7 +9,7 @@ import pytest
 
 from segtailor.report.comparison import compare
 from segtailor.report.html import render, render_comparison
-from tests.report.browser import Browser, browser
+from tests.browser import Page, browser
 from tests.report.folders import search_run, train_run
 from tests.report.sample import full_report
 
@@ -27,50 +27,55 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     with browser(tmp_path_factory.mktemp("profile")) as found:
         yield found
 
 
+def show(chrome: Page, file: Path, *, width: int, dark: bool = False) -> None:
+    chrome.look(width, 900, dark=dark)
+    chrome.open(file.resolve().as_uri())
+
+
 @pytest.mark.parametrize("dark", [False, True])
-def test_pages_are_quiet_and_never_scroll_sideways(chrome: Browser, pages: list[Path], dark: bool) -> None:
+def test_pages_are_quiet_and_never_scroll_sideways(chrome: Page, pages: list[Path], dark: bool) -> None:
     for page in pages:
         for width in WIDTHS:
-            chrome.open(page, width=width, dark=dark)
-            assert chrome.evaluate("innerWidth") == width
-            assert chrome.evaluate("document.documentElement.scrollWidth") <= width, (page.name, width)
+            show(chrome, page, width=width, dark=dark)
+            assert chrome.run("innerWidth") == width
+            assert chrome.run("document.documentElement.scrollWidth") <= width, (page.name, width)
     assert chrome.complaints == []
     assert [url for url in chrome.requests if not url.startswith(("file:", "data:image/"))] == []
 
 
-def test_dark_and_light_differ(chrome: Browser, pages: list[Path]) -> None:
+def test_dark_and_light_differ(chrome: Page, pages: list[Path]) -> None:
     seen = set()
     for dark in (False, True):
-        chrome.open(pages[0], width=1280, dark=dark)
-        seen.add(chrome.evaluate("getComputedStyle(document.body).backgroundColor"))
+        show(chrome, pages[0], width=1280, dark=dark)
+        seen.add(chrome.run("getComputedStyle(document.body).backgroundColor"))
     assert len(seen) == 2
 
 
-def test_the_pointer_shows_details_and_leaves(chrome: Browser, pages: list[Path]) -> None:
-    chrome.open(pages[0], width=1280)
-    assert chrome.evaluate("document.getElementById('tip').hidden")
+def test_the_pointer_shows_details_and_leaves(chrome: Page, pages: list[Path]) -> None:
+    show(chrome, pages[0], width=1280)
+    assert chrome.run("document.getElementById('tip').hidden")
     chrome.point("#front .plot .mark.g-winner path")
-    tip = chrome.evaluate("document.getElementById('tip').textContent")
+    tip = chrome.run("document.getElementById('tip').textContent")
     assert "winner" in tip
     assert "parameters" in tip
     chrome.point("h1")
-    assert chrome.evaluate("document.getElementById('tip').hidden")
+    assert chrome.run("document.getElementById('tip').hidden")
     chrome.point("#network .drawing svg g rect")
-    assert "MMACs" in chrome.evaluate("document.getElementById('tip').textContent")
+    assert "MMACs" in chrome.run("document.getElementById('tip').textContent")
 
 
-def test_a_hostile_name_runs_nothing(chrome: Browser, pages: list[Path]) -> None:
-    chrome.open(pages[0], width=1280)
-    assert chrome.evaluate("document.querySelectorAll('img[src=x]').length") == 0
+def test_a_hostile_name_runs_nothing(chrome: Page, pages: list[Path]) -> None:
+    show(chrome, pages[0], width=1280)
+    assert chrome.run("document.querySelectorAll('img[src=x]').length") == 0
 
 
-def test_it_prints_with_everything_unfolded(chrome: Browser, pages: list[Path]) -> None:
-    chrome.open(pages[0], width=1280, dark=True)
+def test_it_prints_with_everything_unfolded(chrome: Page, pages: list[Path]) -> None:
+    show(chrome, pages[0], width=1280, dark=True)
     document = chrome.pdf()
     assert document.startswith(b"%PDF")
     assert (
@@ -80,4 +85,4 @@ def test_it_prints_with_everything_unfolded(chrome: Browser, pages: list[Path]) 
         + document.count(b"/Type /Page/")
         <= 30
     )
-    assert chrome.evaluate("[...document.querySelectorAll('details')].every(part => part.open)")
+    assert chrome.run("[...document.querySelectorAll('details')].every(part => part.open)")

@@ -3,8 +3,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from segtailor import api
-from segtailor.report.drawing import draw_plan
-from segtailor.report.layout import arrange
+from segtailor.report.drawing import arrange, draw_plan
 from segtailor.spaces import architectures, baselines
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -11,8 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from segtailor.report.document import Parts, Quality, Report
-from segtailor.report.html import render
-from segtailor.report.views import SECTIONS, largest_confusions, layer_rows, sections
+from segtailor.report.html import SECTIONS, largest_confusions, layer_rows, render, sections
 from tests.report.sample import HOSTILE, full_report, layers, quality
 
 VOID = {"meta", "img", "br"}

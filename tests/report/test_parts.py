@@ -1,4 +1,4 @@
-"""Parts of a report kept with a run."""
+"""Parts of a report: layer times, findings of the dataset doctor, and the file that keeps parts with a run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import json
 from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from segtailor import api
+from segtailor.data import doctor
+from segtailor.data.locate import locate
 from segtailor.report.document import Parts, Report, Verdict
-from segtailor.report.parts import parts_file, save_parts, with_parts
+from segtailor.report.parts import findings_of, layer_times, parts_file, save_parts, with_parts
 from segtailor.report.reading import report_of
-from tests.report.folders import train_run
+from tests.report.folders import calibrate_run, search_run, train_run
 from tests.report.sample import full_report
 
 
@@ -48,3 +53,52 @@ def test_damaged_parts_are_said_and_left_out(text: str, tmp_path: Path) -> None:
     assert after.verdict == before.verdict
     assert len(after.missing) == 1
     assert "parts" in after.missing[0]
+
+
+def test_the_whole_is_the_sum_of_the_priced_layers() -> None:
+    plan = api.plan("lpsnet-s", image=(256, 512))
+    seen = {plan.deployed().nodes[0].name: 3.0}
+    found = layer_times(plan, price=lambda call: call.macs() / 1e6, measured=seen, measured_ms=99.0)
+    assert [row.name for row in found.layers] == [node.name for node in plan.deployed().nodes]
+    assert found.estimated_ms == pytest.approx(plan.deployed().macs() / 1e6)
+    assert [row.measured_ms for row in found.layers].count(None) == len(found.layers) - 1
+    assert found.measured_ms == 99.0
+
+
+def test_without_prices_there_is_no_estimate() -> None:
+    found = layer_times(api.plan("lpsnet-step0", image=(64, 64)))
+    assert found.estimated_ms is None
+    assert all(row.estimated_ms is None for row in found.layers)
+
+
+def test_a_search_whose_table_lacks_entries_says_so(tmp_path: Path) -> None:
+    folder = search_run(tmp_path / "search")
+    (calibrate_run(tmp_path / "pack") / "cost_table.json").rename(folder / "cost_table.json")
+    report = report_of(folder)
+    assert report.layers is None
+    assert "no entry" in report.missing[0]
+
+
+def test_findings_of_a_real_folder_are_taken_over_worst_first(tmp_path: Path) -> None:
+    for split, count in (("train", 3), ("val", 2)):
+        for index in range(count):
+            for part in ("images", "masks"):
+                file = tmp_path / part / split / f"{index}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                shape = (32, 48, 3) if part == "images" else (32, 48)
+                Image.fromarray(np.full(shape, 40 * index if part == "images" else index % 2, np.uint8)).save(
+                    file
+                )
+    (tmp_path / "images" / "train" / "0.png").write_bytes(b"no picture")
+    name = f"folder:{tmp_path}"
+    diagnosis = doctor.examine(lambda: locate(name), named=name)
+    found = findings_of(name, diagnosis.document())
+    assert [row.message for row in found.findings] == [row.message for row in diagnosis.findings]
+    assert found.findings[0].severity == "error"
+    assert {split.name: split.images for split in found.splits} == {"train": 3, "val": 2}
+
+
+def test_junk_instead_of_findings_is_nothing() -> None:
+    found = findings_of("x", {"findings": [1, {"severity": "odd"}], "splits": {"train": None}})
+    assert found.findings == ()
+    assert [split.images for split in found.splits] == [0]

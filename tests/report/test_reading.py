@@ -12,10 +12,9 @@ import pytest
 
 from segtailor.core.errors import RunProblem, UserError
 from segtailor.report.folder import open_run
-from segtailor.report.html import render
+from segtailor.report.html import render, sections
 from segtailor.report.of_training import known_name
 from segtailor.report.reading import report_of
-from segtailor.report.views import sections
 from segtailor.spaces import published
 from tests.report.folders import (
     calibrate_run,

@@ -11,9 +11,8 @@ import torch
 
 from segtailor import api
 from segtailor.core.codec import read_json
-from segtailor.report.html import render
+from segtailor.report.html import render, sections
 from segtailor.report.reading import report_of
-from segtailor.report.views import sections
 from segtailor.verbs.main import run
 
 pytestmark = pytest.mark.slow

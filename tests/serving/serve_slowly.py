@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from segtailor.core.task import Task
 from segtailor.serving.connection import Traffic
-from segtailor.serving.demo import Demo, Limits
+from segtailor.serving.demo import Demo, UploadLimits
 from segtailor.serving.server import open_server
 from segtailor.verbs.serve import run_until_interrupted
 
@@ -33,7 +33,7 @@ class Sleeper:
 def main(host: str) -> None:
     """Serve, saying where."""
     traffic = Traffic(connections=12, per_address=8, head_seconds=1, body_seconds=2, stall_seconds=1)
-    limits = Limits(small_pixels=1000, upload_bytes=2**20, memory_bytes=2**21, pictures=8)
+    limits = UploadLimits(small_pixels=1000, upload_bytes=2**20, memory_bytes=2**21, pictures=8)
     demo = Demo(predictor=Sleeper(), name="sleeper", runtime="numpy", limits=limits)
     server = open_server(demo, host=host, port=0, traffic=traffic)
     print(server.url, flush=True)

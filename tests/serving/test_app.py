@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from segtailor.core.errors import Unsupported, UserError
-from segtailor.serving.demo import Demo, Limits
+from segtailor.serving.demo import Demo, UploadLimits
 from segtailor.serving.server import open_server
 from tests.predicting.models import TASK, Threshold, halves
 
@@ -23,13 +23,11 @@ testclient = pytest.importorskip("starlette.testclient", reason="needs the packa
 
 from starlette.exceptions import HTTPException  # noqa: E402
 
-from segtailor.serving.app import FILES, build_app  # noqa: E402
-from segtailor.serving.guard import HEADERS, is_local  # noqa: E402
-from segtailor.serving.sharing import Share  # noqa: E402
+from segtailor.serving.app import FILES, HEADERS, Share, build_app, is_local  # noqa: E402
 
 
 def demo(**limits: int) -> Demo:
-    return Demo(predictor=Threshold(), name="brightness", runtime="numpy", limits=Limits(**limits))
+    return Demo(predictor=Threshold(), name="brightness", runtime="numpy", limits=UploadLimits(**limits))
 
 
 def client(*, anyone: bool = False, host: str = "127.0.0.1:8000", **limits: int) -> Any:

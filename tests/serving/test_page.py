@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segtailor.serving.demo import Demo, Limits
+from segtailor.serving.demo import Demo, UploadLimits
 from segtailor.serving.server import open_server
+from tests.browser import Page, browser
 from tests.predicting.models import Threshold, halves
-from tests.serving.chromium import Page, browser
 
 uvicorn = pytest.importorskip("uvicorn", reason="needs the packages of the extra `demo`")
 pytestmark = pytest.mark.slow
 
 TEXT = "document.getElementById('{0}').textContent"
 SHOWN = "!document.getElementById('{0}').hidden"
+READY = "document.title.includes('·')"  # the page has asked for the model
 COLOUR = (  # of the mask at a place given as shares of width and height
     "(() => {{ const c = document.getElementById('{0}'); return [...c.getContext('2d')"
     ".getImageData({1} * c.width, {2} * c.height, 1, 1).data]; }})()"
@@ -33,7 +34,7 @@ FAKE = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     demo = Demo(
-        predictor=Threshold(), name="brightness", runtime="numpy", limits=Limits(upload_bytes=200_000)
+        predictor=Threshold(), name="brightness", runtime="numpy", limits=UploadLimits(upload_bytes=200_000)
     )
     server = open_server(demo, host="127.0.0.1", port=0)
     running = uvicorn.Server(uvicorn.Config(server.app, log_level="warning", lifespan="off"))
@@ -54,6 +55,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def page(tab: Page, url: str) -> Page:
     tab.look(1280, 800)
     tab.open(url)
+    tab.until(READY)
     return tab
 
 
@@ -175,6 +177,7 @@ def test_a_camera_is_labelled_live_until_it_is_stopped(url: str, tmp_path: Path)
     with browser(tmp_path, *FAKE) as page:
         page.look(390, 844)
         page.open(url)
+        page.until(READY)
         page.run(
             "window.drawn = 0; new MutationObserver(() => window.drawn++)"
             ".observe(document.getElementById('stages'), { childList: true })"

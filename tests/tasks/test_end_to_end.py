@@ -158,7 +158,7 @@ def test_the_worst_and_best_pictures_are_on_the_page(trained: Any, tmp_path: Pat
     report([folder], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "off in the error picture" in page
-    assert "What is taken for what" not in page
+    assert "Confusion of classes" not in page
 
 
 @pytest.mark.slow

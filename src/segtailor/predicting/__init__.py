@@ -1,10 +1,9 @@
-"""From pictures, videos and cameras to labels on disk: one input after the other, in bounded memory."""
+"""Label pictures, videos and cameras and write the results, one input after the other, in bounded memory."""
 
 from segtailor.predicting.batch import Event, Failure, Progress, Result, Settings, predict_all
-from segtailor.predicting.inputs import Input, expand
-from segtailor.predicting.labelling import NETWORK_PIXELS, Labelled, Predictor, described, label
-from segtailor.predicting.names import destinations
-from segtailor.predicting.painting import Form, Look, paint, png
+from segtailor.predicting.inputs import Input, destinations, expand
+from segtailor.predicting.labelling import NETWORK_PIXELS, Labelled, Predictor, described, label, paint, png
+from segtailor.tasks import Form, Look
 
 __all__ = [
     "NETWORK_PIXELS",

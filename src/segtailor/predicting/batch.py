@@ -1,4 +1,4 @@
-"""The loop over inputs. One that fails is a record, not an end: the others are still done."""
+"""Label many inputs, one after the other. An input that fails is reported; the others are still labelled."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from segtailor.core.errors import DataProblem, Interrupted, Unsupported, UserErr
 from segtailor.core.task import KIND_FACTS
 from segtailor.data.files import read_image
 from segtailor.predicting.inputs import Input, Kind
-from segtailor.predicting.labelling import Labelled, Predictor, described, label, network_size
-from segtailor.predicting.painting import Look, paint, png
+from segtailor.predicting.labelling import Labelled, Predictor, described, label, network_size, paint, png
 from segtailor.predicting.video import Footage, frame_folder, movie, open_camera, open_video
+from segtailor.tasks import Look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,9 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What was written for one input; `note` says what the user should know about it.
+    """What was written for one input; `note` is for the user.
 
-    `facts` are numbers about what was predicted, averaged over frames, and `described` is their name.
+    `facts` are numbers about the prediction, averaged over frames, and `described` is their name.
     """
 
     text: str
@@ -67,7 +67,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why an input could not be labelled, or not whole."""
+    """Why an input could not be labelled, or not completely."""
 
     text: str
     problem: str
@@ -78,7 +78,7 @@ Event: TypeAlias = Progress | Result | Failure
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How inputs are labelled; `frames` is the most that is taken of a moving one."""
+    """How inputs are labelled; `frames` is the most that are read from a video or camera."""
 
     look: Look = field(default_factory=Look)
     size: tuple[int, int] | None = None
@@ -86,7 +86,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.size is not None:
-            network_size(self.size, self.size)  # raises where it is too large
+            network_size(self.size, self.size)  # raises if it is too large
         if self.frames is not None and self.frames < 1:
             raise Unsupported(f"{self.frames} frames leave nothing to label; give 1 or more.")
 
@@ -98,7 +98,7 @@ def predict_all(
     *,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Event]:
-    """Label every input and write its result; `stop` ends a camera, and interrupts everything else."""
+    """Label every input and write its result. Where `stop` returns true, a camera ends and anything else raises."""
     for item, path in work:
         if stop():
             raise Interrupted(
@@ -122,11 +122,11 @@ def predict_all(
 def _picture(predictor: Predictor, item: Input, path: Path, settings: Settings) -> Result:
     start = time.perf_counter()
     image = read_image(item.path)
-    found = label(predictor, image, size=settings.size)
-    picture = paint(image, found.labels, predictor.task, settings.look)
+    labelled = label(predictor, image, size=settings.size)
+    picture = paint(image, labelled.labels, predictor.task, settings.look)
     write_bytes(path, png(picture), what="prediction")
     tally = _Tally(predictor)
-    tally.add(image, found)
+    tally.add(image, labelled)
     return tally.result(item, path, start, reduced=settings.size is None)
 
 
@@ -139,9 +139,9 @@ def _moving(
         writer = frame_folder(path) if settings.look.form == "ids" else movie(path, footage.rate)
         with writer as add:
             for image, moment in _wanted(footage, settings.frames, stop):
-                found = label(predictor, image, size=settings.size)
-                add(paint(image, found.labels, predictor.task, settings.look), moment)
-                tally.add(image, found)
+                labelled = label(predictor, image, size=settings.size)
+                add(paint(image, labelled.labels, predictor.task, settings.look), moment)
+                tally.add(image, labelled)
                 yield Progress(text=item.text, done=tally.frames, total=total)
             if not tally.frames:
                 raise DataProblem(
@@ -168,7 +168,7 @@ def _wanted(
 
 
 class _Tally:
-    """Counts frames and what was predicted on them."""
+    """Counts frames and sums up the numbers that describe their predictions."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.frames = 0
@@ -176,23 +176,23 @@ class _Tally:
         self._sums: dict[str, float] = {}
         self._sizes = ((0, 0), (0, 0))
 
-    def add(self, image: NDArray[np.uint8], found: Labelled) -> None:
+    def add(self, image: NDArray[np.uint8], labelled: Labelled) -> None:
         self.frames += 1
-        for name, value in described(found.labels, self._task).items():
+        for name, value in described(labelled.labels, self._task).items():
             self._sums[name] = self._sums.get(name, 0.0) + value
-        self._sizes = ((image.shape[0], image.shape[1]), found.network_size)
+        self._sizes = ((image.shape[0], image.shape[1]), labelled.network_size)
 
     def result(self, item: Input, path: Path, start: float, *, reduced: bool) -> Result:
-        own, seen = self._sizes
+        image_size, input_size = self._sizes
         note = None
-        if reduced and own != seen:
-            note = f"{item.text} is large: the network saw it at {seen[0]}x{seen[1]}."
+        if reduced and image_size != input_size:
+            note = f"{item.text} is large: the network saw it at {input_size[0]}x{input_size[1]}."
         return Result(
             text=item.text,
             kind=item.kind,
             output=path,
-            size=own,
-            network_size=seen,
+            size=image_size,
+            network_size=input_size,
             frames=self.frames,
             seconds=time.perf_counter() - start,
             described=KIND_FACTS[self._task.kind].described,

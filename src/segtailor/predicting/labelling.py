@@ -1,4 +1,7 @@
-"""One picture through a network, at a size that fits in memory; predictions always have the picture's own size."""
+"""One picture: predicted at a size that fits in memory, described in numbers, and painted.
+
+Predictions always have the size of the picture.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,10 +18,14 @@ from PIL import Image
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.task import Task
-from segtailor.tasks import kind_of
+from segtailor.data.signature import signature
+from segtailor.tasks import Look, kind_of
 
-STRIDE = 32  # pixels of a side that become one in the depth of most networks: shorter sides are no cheaper
+STRIDE = (
+    32  # pixels of a side per position in the deepest layers of most networks: shorter sides cost the same
+)
 NETWORK_PIXELS = 2**24  # 4096x4096: beyond this the logits of 19 classes alone take more than 1.2 GB
+PNG_COMPRESSION = 3  # level of zlib: files are a few percent larger, and written several times faster
 
 
 class Predictor(Protocol):
@@ -33,7 +41,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """What was predicted of a picture, e.g. labels (height, width), the size the network saw, and how long it took."""
+    """The prediction of a picture, e.g. labels (height, width), the size of the network's input, and the time taken."""
 
     labels: NDArray[Any]
     network_size: tuple[int, int]
@@ -49,50 +57,64 @@ def label(
     pixels: int = NETWORK_PIXELS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Labelled:
-    """Label a picture; the network sees it at `size`, else at its own, reduced only above so many `pixels`."""
-    own = (image.shape[0], image.shape[1])
-    seen = network_size(own, size, most=pixels)
+    """Label a picture. The network gets it at `size`; else at its own size, reduced if it has more than `pixels`."""
+    image_size = (image.shape[0], image.shape[1])
+    input_size = network_size(image_size, size, max_pixels=pixels)
     start = clock()
-    shown = image if seen == own else _resized(image, seen)
+    resized = image if input_size == image_size else _resized(image, input_size)
     ready = clock()
-    labels = predictor.predict(shown)
+    labels = predictor.predict(resized)
     done = clock()
-    if seen != own:
-        labels = kind_of(predictor.task).resized(labels, seen, own)
+    if input_size != image_size:
+        labels = kind_of(predictor.task).resized(labels, input_size, image_size)
     resize_ms = 1e3 * (ready - start + clock() - done)
-    return Labelled(labels=labels, network_size=seen, resize_ms=resize_ms, network_ms=1e3 * (done - ready))
+    return Labelled(
+        labels=labels, network_size=input_size, resize_ms=resize_ms, network_ms=1e3 * (done - ready)
+    )
+
+
+def described(prediction: NDArray[Any], task: Task) -> dict[str, float]:
+    """Describe a prediction in a few numbers: for a segmentation, the share of each class."""
+    return kind_of(task).describe(prediction, task)
+
+
+def paint(image: NDArray[np.uint8], prediction: NDArray[Any], task: Task, look: Look) -> Image.Image:
+    """Draw a prediction on `image` (height, width, 3) in the given look; each kind of task has its own way."""
+    return kind_of(task).paint(image, prediction, task, look)
+
+
+def png(picture: Image.Image) -> bytes:
+    """Return a picture as the content of a PNG file."""
+    stream = BytesIO()
+    picture.save(stream, "PNG", compress_level=PNG_COMPRESSION, **signature("PNG"))
+    return stream.getvalue()
 
 
 def network_size(
-    own: tuple[int, int], asked: tuple[int, int] | None = None, *, most: int = NETWORK_PIXELS
+    image_size: tuple[int, int], requested: tuple[int, int] | None = None, *, max_pixels: int = NETWORK_PIXELS
 ) -> tuple[int, int]:
-    """Return the (height, width) at which the network sees a picture."""
-    if asked is not None:
-        if min(asked) < 1 or _work(*asked) > NETWORK_PIXELS:
+    """Return the (height, width) of the network's input for a picture: as requested, or reduced to `max_pixels`."""
+    if requested is not None:
+        if min(requested) < 1 or _cost_pixels(*requested) > NETWORK_PIXELS:
             raise Unsupported(
-                f"size {asked[0]}x{asked[1]} is empty or needs too much memory; "
+                f"size {requested[0]}x{requested[1]} is empty or needs too much memory; "
                 f"give 1 to {NETWORK_PIXELS} pixels, for example 512x1024."
             )
-        return asked
-    height, width = own
-    if _work(height, width) <= most:
-        return own
-    shorter, longer = sorted(own)
-    scale = math.sqrt(most / (height * width))
+        return requested
+    height, width = image_size
+    if _cost_pixels(height, width) <= max_pixels:
+        return image_size
+    shorter, longer = sorted(image_size)
+    scale = math.sqrt(max_pixels / (height * width))
     if shorter * scale < STRIDE:
-        scale = most / STRIDE / longer
-    # A side that would vanish keeps one pixel.
+        scale = max_pixels / STRIDE / longer
+    # A very short side keeps at least one pixel.
     return max(1, math.floor(height * scale)), max(1, math.floor(width * scale))
 
 
-def _work(height: int, width: int) -> int:
-    """Return the pixels that a picture costs a network."""
+def _cost_pixels(height: int, width: int) -> int:
+    """Return the number of pixels that determines the memory a network needs."""
     return max(height, STRIDE) * max(width, STRIDE)
-
-
-def described(found: NDArray[Any], task: Task) -> dict[str, float]:
-    """Say in a few numbers what was predicted: of a segmentation the share of each class."""
-    return kind_of(task).describe(found, task)
 
 
 def _resized(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Moving pictures in and out, a frame at a time, so that memory does not grow with length. Needs the package av."""
+"""Read and write videos frame by frame, so that memory does not grow with their length. Needs the package av."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from segtailor.core.ownership import MARK
 from segtailor.data.files import PIXEL_LIMIT
 from segtailor.data.signature import signature
 
-USUAL_RATE = Fraction(25)  # frames per second where a file does not say
-TICKS = 90_000  # per second: the clock of results, fine enough for any rate
-SOUND = 1.0  # seconds that sound may go on after the last frame
-LOCAL = {"protocol_whitelist": "file"}  # a file may be a list of addresses to fetch from
-QUALITY = {"crf": "18", "preset": "veryfast"}
+DEFAULT_RATE = Fraction(25)  # frames per second, for files that do not tell
+TICKS_PER_SECOND = 90_000  # of the clock of results, fine enough for any rate
+MAX_SOUND_SECONDS = 1.0  # that the sound may continue after the last frame
+LOCAL_ONLY = {"protocol_whitelist": "file"}  # a playlist file could otherwise fetch from the network
+H264_OPTIONS = {"crf": "18", "preset": "veryfast"}
 Add: TypeAlias = Callable[[Image.Image, float], None]  # takes a picture and its time in seconds
 
 
@@ -45,11 +45,11 @@ class Footage:
     @property
     def rate(self) -> Fraction:
         """Frames per second."""
-        return Fraction(self.stream.average_rate or self.stream.guessed_rate or USUAL_RATE)
+        return Fraction(self.stream.average_rate or self.stream.guessed_rate or DEFAULT_RATE)
 
     @property
     def total(self) -> int | None:
-        """Number of frames, where the file says."""
+        """Number of frames, if the file tells."""
         return None if self.live else int(self.stream.frames) or round(self._seconds * self.rate) or None
 
     def __iter__(self) -> Iterator[tuple[NDArray[np.uint8], float]]:
@@ -74,12 +74,12 @@ class Footage:
                     return
                 self.damaged += bool(packet.is_corrupt)
                 yield from packet.decode()
-            except av.FFmpegError:  # this packet is lost; later ones may be whole
+            except av.FFmpegError:  # this packet is lost; later ones may be readable
                 self.damaged += 1
 
     @property
     def _seconds(self) -> float:
-        """Length that the file states, or zero."""
+        """Length that the file states, or 0."""
         import av
 
         return float((self.container.duration or 0) / av.time_base)
@@ -90,12 +90,12 @@ class Footage:
 
         if self.stream.frames:
             return self.decoded < int(self.stream.frames)
-        slack = 2 / float(self.rate) + (SOUND if self.container.streams.audio else 0)
+        slack = 2 / float(self.rate) + (MAX_SOUND_SECONDS if self.container.streams.audio else 0)
         start = float((self.container.start_time or 0) / av.time_base)
         return self._end - start < self._seconds - slack
 
     def _verdict(self) -> str | None:
-        """Say what is wrong with a video that was read to its end, if anything is."""
+        """Return what is wrong with a video that was read to its end, or None."""
         short = self._short()
         if self.live or not (self.damaged or short):
             return None
@@ -111,7 +111,7 @@ def open_video(path: Path) -> AbstractContextManager[Footage]:
     """Open a video file."""
     if path.exists() and not path.is_file():
         raise DataProblem(f"video {path} cannot be read: it is not a regular file. Name another one.")
-    return _opened(str(path.absolute()), f"video {path}", name=str(path), options=LOCAL)
+    return _opened(str(path.absolute()), f"video {path}", name=str(path), options=LOCAL_ONLY)
 
 
 def open_camera(index: int) -> AbstractContextManager[Footage]:
@@ -123,7 +123,7 @@ def open_camera(index: int) -> AbstractContextManager[Footage]:
         )
     device = Path(f"/dev/video{index}")
     if not device.exists():
-        present = sorted(found.name.removeprefix("video") for found in Path("/dev").glob("video*"))
+        present = sorted(file.name.removeprefix("video") for file in Path("/dev").glob("video*"))
         hint = f"give one of {', '.join(present)}" if present else "connect one, or give a video file"
         raise DataProblem(f"camera {index} is not there: {device} does not exist; {hint}.")
     return _opened(str(device), f"camera {index}", name=str(index), format="v4l2")
@@ -160,9 +160,9 @@ class _Writer:
             self._stream, self._start = self._opened(picture.size), time
         size = (self._stream.width, self._stream.height)
         frame = av.VideoFrame.from_image(picture.convert("RGB").resize(size))  # streams may change their size
-        # Times must grow; those of damaged files do not always.
-        self._last = frame.pts = max(round((time - self._start) * TICKS), self._last + 1)
-        frame.time_base = Fraction(1, TICKS)
+        # Times must increase; those of damaged files do not always.
+        self._last = frame.pts = max(round((time - self._start) * TICKS_PER_SECOND), self._last + 1)
+        frame.time_base = Fraction(1, TICKS_PER_SECOND)
         self._container.mux(self._stream.encode(frame))
 
     def finish(self) -> None:
@@ -173,13 +173,12 @@ class _Writer:
         av = _package()
         common = "libx264" in av.codecs_available
         stream = self._container.add_stream(
-            "libx264" if common else "mpeg4", rate=self._rate, options=QUALITY if common else {}
+            "libx264" if common else "mpeg4", rate=self._rate, options=H264_OPTIONS if common else {}
         )
         stream.width, stream.height = size
-        stream.pix_fmt = (
-            "yuv420p" if size[0] % 2 == size[1] % 2 == 0 else "yuv444p"
-        )  # halved colours need even sides
-        stream.codec_context.time_base = Fraction(1, TICKS)
+        # Colours at half the resolution need even sides.
+        stream.pix_fmt = "yuv420p" if size[0] % 2 == size[1] % 2 == 0 else "yuv444p"
+        stream.codec_context.time_base = Fraction(1, TICKS_PER_SECOND)
         return stream
 
 

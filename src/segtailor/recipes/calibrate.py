@@ -15,7 +15,7 @@ from segtailor.core.registry import SPACES
 from segtailor.core.space import SearchSpace, family_of
 from segtailor.core.target import parse_target
 from segtailor.costs.calibrate import Calibration, CalibrationSettings
-from segtailor.costs.trust import scatter
+from segtailor.report.charts import draw_trust
 from segtailor.runs import Context, Layout
 from segtailor.spaces.published import architectures, baselines, published
 
@@ -88,6 +88,6 @@ class Calibrating:
         pack.write(layout.cost_table)
         if pack.trust is not None:
             layout.report.mkdir(exist_ok=True)
-            drawing = scatter(pack.trust, title=f"{pack.space} on {pack.target}")
+            drawing = draw_trust(pack.trust, title=f"{pack.space} on {pack.target}")
             write_text(layout.report / "trust.svg", drawing, what="scatter plot")
         return {"pack": str(layout.cost_table), **pack.summary()}

@@ -32,8 +32,7 @@ from segtailor.costs import LatencyTable, Macs, Use
 from segtailor.costs.latency import PackLatency, RecipeCost, TargetLatency, open_cost
 from segtailor.data.locate import locate
 from segtailor.recipes.evaluators import evaluation, supernet_facts
-from segtailor.report.charts import draw_chart
-from segtailor.report.pareto import Mark, draw_front
+from segtailor.report.charts import Mark, draw_chart, draw_front
 from segtailor.runs import Context, Layout
 from segtailor.strategies import Expansion, Ray, Serial
 from segtailor.strategies.evaluators.shared import SharedEvaluator

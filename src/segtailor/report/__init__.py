@@ -1,1 +1,1 @@
-"""What people look at: drawings, tables, pages. Reads plain data and run directories; imports no torch."""
+"""Reports for people: pages, plots and drawings, from run directories and plain data. Imports no torch."""

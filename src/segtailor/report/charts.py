@@ -1,25 +1,101 @@
-"""Bars and lines as SVG, for studies with a few dozen values. Light and dark, no scripts."""
+"""Charts in files of their own: the front of a search, the prices of a device pack, bars or lines of a study."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from segtailor.core.text import escaped
+from segtailor.costs.pack import Trust
+from segtailor.report.numbers import short
+from segtailor.report.svg import (
+    COLOURS,
+    Axis,
+    Plot,
+    axis,
+    element,
+    label,
+    mark,
+    path,
+    percents,
+    stretched,
+    tip,
+)
 
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
-STYLE = """
-  .page { fill: #ffffff } .ink { fill: #1b1f24 } .soft { fill: #5b6570 } .line { stroke: #c5ccd3; fill: none }
-  text { font-family: system-ui, sans-serif }
-  @media (prefers-color-scheme: dark) {
-    .page { fill: #14171a } .ink { fill: #e8ebee } .soft { fill: #9aa4ae } .line { stroke: #3b434b }
-  }
-"""
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 360, 64, 84, 64
+BARS_SHARE_OF_GROUP = 0.8  # the rest is the gap between the groups
+MAX_BAR_PERCENT = 7.7  # width of a bar in percent of the plot
+BAR_GAP_PERCENT = 0.3
+NAME_ROOM_PERCENT = 86  # a mark further to the right has its name on the left
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """One judged network; `label` appears under the pointer, `name` beside the mark."""
+
+    id: int
+    cost: float
+    quality: float
+    label: str = ""
+    name: str = ""
+
+
+def draw_front(
+    marks: Sequence[Mark],
+    *,
+    title: str,
+    unit: str,
+    path: Sequence[int] = (),
+    path_name: str = "front",
+    measure: str = "mIoU",
+) -> str:
+    """Return quality over cost as SVG; `path` holds the ids of the marks to join, `measure` names the quality."""
+    costs = axis([one.cost for one in marks] or [1.0], spread=True)
+    plot = Plot(
+        x=costs,
+        y=axis([100 * one.quality for one in marks] or [0.0], upwards=True),
+        x_name=f"cost in {unit}{', logarithmic' if costs.logarithmic else ''}",
+        y_name=f"{measure} in % on the judging half",
+    )
+    by_id = {one.id: one for one in marks}
+    chosen = [by_id[number] for number in path if number in by_id]
+    others = [one for one in marks if one not in chosen]
+    parts = [
+        *(part for one in others for part in _network(one, plot, shape="small", kind="trial")),
+        _joined([plot.place(one.cost, 100 * one.quality) for one in chosen], kind="line chosen"),
+        *(part for one in chosen for part in _network(one, plot, shape="circle", kind="chosen")),
+    ]
+    legend = [
+        (f"{len(marks)} trials", "small", "trial"),
+        (f"{path_name} of {len(chosen)}", "circle", "chosen"),
+    ]
+    return plot.in_file(parts, title=title, legend=legend)
+
+
+def draw_trust(trust: Trust, *, title: str) -> str:
+    """Return predicted over measured milliseconds as SVG; on the dashed line they agree."""
+    values = [value for one in trust.networks for value in (one.predicted_ms, one.measured_ms)]
+    plot = Plot(
+        x=axis(values, zero=True),
+        y=axis(values, zero=True, upwards=True),
+        x_name="measured, ms",
+        y_name="predicted, ms",
+    )
+    marks = [
+        mark(
+            plot.place(one.measured_ms, one.predicted_ms), shape="circle", kind="s0", content=one.fingerprint
+        )
+        for one in trust.networks
+    ]
+    summary = (
+        f"Pearson {trust.pearson:.4f}, Spearman {trust.spearman:.4f}, error {100 * trust.mape:.1f} %, "
+        f"{len(trust.networks)} networks"
+    )
+    diagonal = _joined([(0.0, 100.0), (100.0, 0.0)], kind="line guide")
+    return plot.in_file([diagonal, *marks], title=title, subtitle=summary, width=460, height=482)
 
 
 class Value(NamedTuple):
-    """One bar or point: series, place on the axis, height, and what to say about it."""
+    """One bar or point: series, category, height, and the text under the pointer."""
 
     series: str
     label: str
@@ -27,115 +103,80 @@ class Value(NamedTuple):
     hint: str = ""
 
 
-def draw_chart(document: Mapping[str, Any]) -> str:
+def draw_chart(chart_data: Mapping[str, Any]) -> str:
     """Draw a chart given as plain data: title, subtitle, unit, lines, and `values` as [series, label, value]."""
     values = [
         Value(str(row[0]), str(row[1]), float(row[2]), f"{row[0]} {row[1]}: {row[2]:.4g}")
-        for row in document["values"]
+        for row in chart_data["values"]
     ]
     return chart(
         values,
-        title=document["title"],
-        subtitle=document["subtitle"],
-        unit=document["unit"],
-        lines=document["lines"],
+        title=chart_data["title"],
+        subtitle=chart_data["subtitle"],
+        unit=chart_data["unit"],
+        lines=chart_data["lines"],
     )
 
 
 def chart(values: Sequence[Value], *, title: str, subtitle: str, unit: str, lines: bool = False) -> str:
-    """Draw values as bars grouped by label, or as one line per series."""
-    labels = list(dict.fromkeys(value.label for value in values))
+    """Return values as SVG: bars grouped by label, or one line per series."""
+    labels = tuple(dict.fromkeys(value.label for value in values))
     series = list(dict.fromkeys(value.series for value in values))
-    top = 1.08 * max((value.value for value in values), default=0.0) or 1.0
-    marks = _lines(values, labels, series, top) if lines else _bars(values, labels, series, top)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-            f'height="{HEIGHT}" role="img" aria-label="{escaped(title)}">',
-            f'<style>{STYLE}</style><rect class="page" width="100%" height="100%"/>',
-            f'<text class="ink" x="16" y="24" font-size="15" font-weight="600">{escaped(title)}</text>',
-            f'<text class="soft" x="16" y="42" font-size="11">{escaped(subtitle)}</text>',
-            *_axis(labels, top, unit),
-            *marks,
-            *(_legend(series) if len(series) > 1 else []),
-            "</svg>\n",
-        ]
+    heights = [0.0, *(value.value for value in values)]
+    plot = Plot(
+        x=Axis(low=-0.5, high=max(1, len(labels)) - 0.5),
+        y=axis(heights, zero=min(heights) == 0, upwards=True),
+        x_name="",
+        y_name=unit,
+        categories=labels,
+    )
+    parts = list(_lines(values, plot, series) if lines else _bars(values, plot, series))
+    legend = [(name, "square", _colour(index)) for index, name in enumerate(series)]
+    return plot.in_file(
+        parts, title=title, subtitle=subtitle, legend=legend if len(series) > 1 else (), width=720, height=380
     )
 
 
-def _x(index: float, count: int) -> float:
-    return LEFT + (index + 0.5) * (WIDTH - LEFT - 24) / count
+def _network(one: Mark, plot: Plot, *, shape: str, kind: str) -> Iterator[str]:
+    place = plot.place(one.cost, 100 * one.quality)
+    content = f"{one.label or one.id}: {100 * one.quality:.2f} % at {short(one.cost)}"
+    yield mark(place, shape=shape, kind=kind, content=content)
+    if one.name:
+        anchor, right = ("end", -9) if place[0] > NAME_ROOM_PERCENT else ("start", 9)
+        yield label(place, one.name, anchor=anchor, shift=(right, 4))
 
 
-def _y(value: float, top: float) -> float:
-    return HEIGHT - BOTTOM - value / top * (HEIGHT - BOTTOM - TOP)
-
-
-def _axis(labels: Sequence[str], top: float, unit: str) -> list[str]:
-    parts = []
-    for step in range(5):
-        value = top * step / 4
-        y = _y(value, top)
-        parts.append(f'<path class="line" d="M{LEFT} {y:.1f}H{WIDTH - 20}"/>')
-        parts.append(
-            f'<text class="soft" x="{LEFT - 6}" y="{y + 4:.1f}" font-size="11" text-anchor="end">{value:.3g}</text>'
-        )
-    parts.append(
-        f'<text class="soft" x="{LEFT - 6}" y="{TOP - 8}" font-size="11" text-anchor="end">{unit}</text>'
-    )
-    for index, label in enumerate(labels):
-        x, y = _x(index, len(labels)), HEIGHT - BOTTOM + 16
-        turn = (
-            f' transform="rotate(-35 {x:.1f} {y})" text-anchor="end"'
-            if len(label) > 4
-            else ' text-anchor="middle"'
-        )
-        parts.append(f'<text class="ink" x="{x:.1f}" y="{y}" font-size="11"{turn}>{escaped(label)}</text>')
-    return parts
-
-
-def _bars(values: Sequence[Value], labels: list[str], series: list[str], top: float) -> list[str]:
-    slot = (WIDTH - LEFT - 24) / len(labels)
-    width = min(48.0, 0.8 * slot / len(series))
-    parts = []
+def _bars(values: Sequence[Value], plot: Plot, series: list[str]) -> Iterator[str]:
+    group = 100 / len(plot.categories) if plot.categories else 100.0
+    width = min(MAX_BAR_PERCENT, BARS_SHARE_OF_GROUP * group / len(series)) if series else 0.0
+    base = plot.y.at(0.0)
     for value in values:
-        centre = _x(labels.index(value.label), len(labels))
-        x = centre + (series.index(value.series) - len(series) / 2) * width
-        y = _y(value.value, top)
-        colour = COLOURS[series.index(value.series) % len(COLOURS)]
-        parts.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(1.0, width - 2):.1f}" height="{HEIGHT - BOTTOM - y:.1f}" '
-            f'rx="2" fill="{colour}"><title>{escaped(value.hint)}</title></rect>'
+        index = series.index(value.series)
+        centre, end = plot.place(plot.categories.index(value.label), value.value)
+        yield element(
+            "rect",
+            tip(value.hint),
+            kind=f"bar {_colour(index)}",
+            x=percents(centre + (index - len(series) / 2) * width),
+            y=percents(min(base, end)),
+            width=percents(max(BAR_GAP_PERCENT, width - BAR_GAP_PERCENT)),
+            height=percents(abs(base - end)),
+            rx=2,
         )
-    return parts
 
 
-def _lines(values: Sequence[Value], labels: list[str], series: list[str], top: float) -> list[str]:
-    parts = []
+def _lines(values: Sequence[Value], plot: Plot, series: list[str]) -> Iterator[str]:
     for index, name in enumerate(series):
-        colour = COLOURS[index % len(COLOURS)]
-        points = [
-            (_x(labels.index(value.label), len(labels)), _y(value.value, top), value.hint)
-            for value in values
-            if value.series == name
-        ]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"><title>{escaped(hint)}</title></circle>'
-            for x, y, hint in points
-        ]
-    return parts
+        members = [value for value in values if value.series == name]
+        places = [plot.place(plot.categories.index(value.label), value.value) for value in members]
+        yield _joined(places, kind=f"line {_colour(index)}")
+        for value, place in zip(members, places, strict=True):
+            yield mark(place, shape="small", kind=_colour(index), content=value.hint)
 
 
-def _legend(series: Sequence[str]) -> list[str]:
-    parts, x = [], LEFT
-    for index, name in enumerate(series):
-        parts.append(
-            f'<rect x="{x}" y="{HEIGHT - 22}" width="14" height="11" rx="2" fill="{COLOURS[index % 6]}"/>'
-        )
-        parts.append(
-            f'<text class="ink" x="{x + 20}" y="{HEIGHT - 12}" font-size="12">{escaped(name)}</text>'
-        )
-        x += 36 + 7 * len(name)
-    return parts
+def _joined(places: Sequence[tuple[float, float]], *, kind: str) -> str:
+    return stretched([path(places, kind=kind)]) if len(places) > 1 else ""
+
+
+def _colour(index: int) -> str:
+    return f"s{index % len(COLOURS)}"

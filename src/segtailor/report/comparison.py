@@ -1,4 +1,4 @@
-"""Several runs side by side: figures, settings that differ, curves and fronts laid over one another."""
+"""Several runs on one page: figures, settings that differ, and their curves and fronts in common plots."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from segtailor.report.of_search import unit_of
 from segtailor.report.reading import report_of
 
 State: TypeAlias = Literal["differs", "same", "partial"]
-FEWEST, MOST = 2, 24
+MIN_RUNS, MAX_RUNS = 2, 24
 HEADLINES = tuple((facts.headline.name,) for facts in KIND_FACTS.values())
-QUALITIES = (*HEADLINES, ("quality",))  # where results of different kinds keep it
+QUALITIES = (*HEADLINES, ("quality",))  # paths of keys in results of different kinds
 COSTS = (("latency_ms",), ("cost",))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """One run in short."""
+    """One run of a comparison; figures that it does not have are None."""
 
     name: str
     kind: str
@@ -42,14 +42,14 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting in all runs; nothing where a run has no such setting."""
+    """One setting in all runs; the value is None where a run does not have it."""
 
     name: str
     values: tuple[str | None, ...]
 
     @property
     def state(self) -> State:
-        """Whether the runs agree, or some do not even have it."""
+        """Whether the values differ, are the same, or exist in some runs only."""
         if None in self.values:
             return "partial"
         return "same" if len(set(self.values)) == 1 else "differs"
@@ -66,10 +66,10 @@ class Comparison:
     def settings(self, state: State) -> list[Setting]:
         """Return the settings that differ, are the same, or exist in some runs only."""
         names = dict.fromkeys(name for run in self.runs for name in run.settings)
-        found = [
+        settings = [
             Setting(name=name, values=tuple(run.settings.get(name) for run in self.runs)) for name in names
         ]
-        return [setting for setting in found if setting.state == state]
+        return [setting for setting in settings if setting.state == state]
 
     def best(self) -> Compared | None:
         """Return the run of the highest quality, where at least two have one."""
@@ -78,38 +78,38 @@ class Comparison:
 
     def charts(self) -> list[Chart]:
         """Return the curves that runs have in common by title, one series per run."""
-        found: dict[str, list[tuple[str, Chart]]] = {}
+        by_title: dict[str, list[tuple[str, Chart]]] = {}
         for run in self.runs:
             charts = (*run.report.training, *(run.report.search.charts if run.report.search else ()))
             for chart in charts:
-                found.setdefault(chart.title, []).append((run.name, chart))
-        return [_overlaid(charts) for charts in found.values() if len(charts) > 1]
+                by_title.setdefault(chart.title, []).append((run.name, chart))
+        return [_overlaid(charts) for charts in by_title.values() if len(charts) > 1]
 
     def fronts(self) -> list[Front]:
-        """Return the fronts, those of one unit laid over one another."""
-        found: dict[tuple[str, str], list[tuple[str, Front]]] = {}
+        """Return the fronts; those with the same cost share a plot."""
+        by_cost: dict[tuple[str, str], list[tuple[str, Front]]] = {}
         for run in self.runs:
             front = run.report.front
             if front is not None:
-                found.setdefault((front.unit, front.cost_name), []).append((run.name, front))
-        return [_merged(fronts) for fronts in found.values()]
+                by_cost.setdefault((front.unit, front.cost_name), []).append((run.name, front))
+        return [_merged(fronts) for fronts in by_cost.values()]
 
     def sections(self) -> list[tuple[str, str]]:
         """Return id and name of the sections of the page."""
-        parts = (
+        all_sections = (
             ("runs", "Runs", True),
             ("settings", "Settings", True),
             ("front", "Quality against cost", bool(self.fronts())),
             ("curves", "Curves", bool(self.charts())),
         )
-        return [(place, name) for place, name, there in parts if there]
+        return [(section, name) for section, name, exists in all_sections if exists]
 
 
 def compare(folders: Sequence[Path]) -> Comparison:
     """Read several runs; each must be a run directory, finished or not."""
-    if not FEWEST <= len(folders) <= MOST:
+    if not MIN_RUNS <= len(folders) <= MAX_RUNS:
         raise UserError(
-            f"{len(folders)} runs cannot be compared on one page; give {FEWEST} to {MOST} run directories."
+            f"{len(folders)} runs cannot be compared on one page; give {MIN_RUNS} to {MAX_RUNS} run directories."
         )
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("the same run was given twice; give each once.")
@@ -120,7 +120,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
-    """Return the ends of the paths, as long as needed to tell them apart."""
+    """Return the ends of the paths, just long enough to be different."""
     parts = [folder.resolve().parts for folder in folders]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-length:]) for part in parts]
@@ -137,7 +137,7 @@ def _compared(folder: Path, name: str) -> Compared:
     return Compared(
         name=name,
         kind=run.kind,
-        status="done" if run.finished else "failed" if run.ended.startswith("error") else "unfinished",
+        status=run.status,
         report=report,
         settings=dict(flat({key: value for key, value in run.recipe.items() if key != "kind"})),
         quality=quality,
@@ -159,11 +159,11 @@ def _overlaid(charts: Sequence[tuple[str, Chart]]) -> Chart:
 
 
 def _merged(fronts: Sequence[tuple[str, Front]]) -> Front:
-    """Return one plot whose groups are the runs; single trials are left out where a run has better known points."""
+    """Return one plot whose groups are the runs; plain trials are shown only for a run that has nothing else."""
     points = []
     for name, front in fronts:
-        known = [point for point in front.points if point.group != "trial"] or list(front.points)
-        points += [replace(point, name=f"{name}: {point.name}", group=name) for point in known]
+        shown = [point for point in front.points if point.group != "trial"] or list(front.points)
+        points += [replace(point, name=f"{name}: {point.name}", group=name) for point in shown]
     budgets = {front.budget for _, front in fronts}
     return replace(
         fronts[0][1],

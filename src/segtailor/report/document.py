@@ -1,6 +1,6 @@
-"""What a report says, as plain data: every part may be missing. Drawing it is the business of `html.py`.
+"""What a report says, as plain data: every part may be missing. `html.py` draws it.
 
-All but the drawn networks can be written as JSON and read again (`parts.py`). Shares and mIoU are fractions.
+Everything but the drawn networks can be written as JSON and read again (`parts.py`). Shares and mIoU are fractions.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from typing import Literal, TypeAlias
 from segtailor.core.errors import UserError
 from segtailor.core.plan import Plan
 
-Group: TypeAlias = (
-    str  # of points: "winner", "searched family", "teacher", "published", "baseline", or any other
-)
-PNG = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
+# Of points: "winner", "searched family", "teacher", "published", "baseline", "trial", or any other.
+Group: TypeAlias = str
+DATA_URI = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """One figure with its name, ready to be shown; `note` is small print."""
+    """One figure with its name, ready to be shown; `note` is set smaller."""
 
     name: str
     value: str
@@ -74,7 +73,7 @@ class DrawnNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One line of a chart: places and heights, of equal number."""
+    """One line of a chart: as many x as y values."""
 
     name: str
     x: tuple[float, ...]
@@ -82,12 +81,12 @@ class Series:
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
-            raise ValueError(f"series '{self.name}' has {len(self.x)} places and {len(self.y)} heights")
+            raise ValueError(f"series '{self.name}' has {len(self.x)} x and {len(self.y)} y values")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Lines over a common axis; `dots` shows values that follow no order as points."""
+    """Lines over a common axis; `dots` draws points without lines between them."""
 
     title: str
     x_name: str
@@ -99,7 +98,7 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionStory:
-    """How the probabilities of one decision moved: one row of `shares` per place in `at`, one column per option."""
+    """How the probabilities of one decision moved: one row of `shares` per step in `at`, one column per option."""
 
     name: str
     options: tuple[str, ...]
@@ -108,8 +107,8 @@ class DecisionStory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expansion:
-    """One step of an expansion path: what grew, and what that brought."""
+class ExpansionStep:
+    """One step of an expansion path: what grew, and the quality and cost after it."""
 
     step: int
     direction: str
@@ -120,12 +119,12 @@ class Expansion:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchStory:
-    """What a search did over time, whichever parts apply."""
+    """What a search did over time; parts that do not apply are empty."""
 
     summary: str
     charts: tuple[Chart, ...] = ()
     decisions: tuple[DecisionStory, ...] = ()
-    path: tuple[Expansion, ...] = ()
+    path: tuple[ExpansionStep, ...] = ()
     unit: str = "ms"
     warnings: tuple[str, ...] = ()
 
@@ -142,7 +141,7 @@ class LayerTime:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTimes:
-    """Where the time goes. The totals are those of the whole network, not sums of the rows."""
+    """Latency by layer. The totals are those of the whole network, not sums of the rows."""
 
     layers: tuple[LayerTime, ...]
     estimated_ms: float | None = None
@@ -152,7 +151,7 @@ class LayerTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassQuality:
-    """How well one class is found; `share` of the labelled pixels, `colour` red, green, blue."""
+    """Quality of one class; `share` is that of the labelled pixels, `colour` is red, green, blue."""
 
     name: str
     iou: float | None
@@ -163,7 +162,7 @@ class ClassQuality:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """One example as data URIs (see `pictures.picture`), all of one size."""
+    """One example as data URIs (see `inspecting.picture`), all of one size."""
 
     name: str
     kind: Literal["worst", "best"]
@@ -175,10 +174,10 @@ class Picture:
 
     def __post_init__(self) -> None:
         for uri in (self.image, self.truth, self.prediction, self.error):
-            if not PNG.fullmatch(uri):
+            if not DATA_URI.fullmatch(uri):
                 raise UserError(
                     f"picture '{self.name}' holds {uri[:40]!r}, which is no PNG or JPEG data URI; make it with "
-                    "`segtailor.report.pictures.picture`."
+                    "`segtailor.report.inspecting.picture`."
                 )
 
 
@@ -216,7 +215,7 @@ class TrustPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trust:
+class TableTrust:
     """How far the latency table can be trusted; `mape` is a fraction."""
 
     points: tuple[TrustPoint, ...]
@@ -240,7 +239,7 @@ class Precision:
 
 @dataclass(frozen=True, kw_only=True)
 class Int8:
-    """Whether eight bits pay: the decision in one sentence, and the figures it rests on."""
+    """Whether eight bits are worth it: the decision in one sentence, and the figures behind it."""
 
     decision: str
     chosen: str = ""
@@ -249,7 +248,7 @@ class Int8:
 
 @dataclass(frozen=True, kw_only=True)
 class DataFinding:
-    """One thing worth knowing about the data."""
+    """One problem of the data, or a fact worth knowing."""
 
     severity: Literal["error", "warning", "info"]
     kind: str
@@ -269,7 +268,7 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class DataFindings:
-    """What the doctor found."""
+    """What the dataset doctor found."""
 
     name: str
     findings: tuple[DataFinding, ...] = ()
@@ -277,8 +276,8 @@ class DataFindings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A setting that was chosen, and why, in one line."""
+class ChosenSetting:
+    """A setting that was chosen automatically, and why, in one line."""
 
     setting: str
     value: str
@@ -286,7 +285,7 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class StageSummary:
     """A part of the work: how long it took and how it ended (`done`, `skipped`, `unfinished`, `failed`)."""
 
     name: str
@@ -296,7 +295,7 @@ class Stage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
+class FactGroup:
     """Facts that belong together: a machine, versions, settings."""
 
     title: str
@@ -313,7 +312,7 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a page may say and JSON can hold. `missing` tells the reader what could not be read, and why."""
+    """Everything on a page that JSON can hold. `missing` tells what could not be read, and why."""
 
     verdict: Verdict | None = None
     front: Front | None = None
@@ -321,19 +320,19 @@ class Parts:
     training: tuple[Chart, ...] = ()
     layers: LayerTimes | None = None
     quality: Quality | None = None
-    trust: Trust | None = None
+    trust: TableTrust | None = None
     int8: Int8 | None = None
     data: DataFindings | None = None
-    choices: tuple[Choice, ...] = ()
-    stages: tuple[Stage, ...] = ()
-    conditions: tuple[Conditions, ...] = ()
+    choices: tuple[ChosenSetting, ...] = ()
+    stages: tuple[StageSummary, ...] = ()
+    conditions: tuple[FactGroup, ...] = ()
     commands: tuple[Command, ...] = ()
     missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Parts):
-    """Everything one page says."""
+    """Everything on one page."""
 
     title: str
     subtitle: str = ""

@@ -1,20 +1,21 @@
-"""Read plain JSON that anyone may have written: a field of the wrong type counts as absent."""
+"""Read plain JSON from a source that is not trusted: a field of the wrong type counts as absent."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-LARGEST = 1e24  # a larger number is a mistake
-WIDEST = 65_536  # pixels
-LONGEST = 200  # characters of a setting that are shown
+from segtailor.report.numbers import MAX_NUMBER
+
+MAX_SIDE_PIXELS = 65_536
+MAX_SHOWN_LETTERS = 200  # of a setting
 
 
 def number(data: Any, *path: str) -> float | None:
     """Return the finite number at a path of keys."""
     value = at(data, *path)
     fits = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if fits and abs(value) <= LARGEST else None
+    return float(value) if fits and abs(value) <= MAX_NUMBER else None
 
 
 def whole(data: Any, *path: str) -> int | None:
@@ -41,22 +42,22 @@ def rows(data: Any, *path: str) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def at(data: Any, *path: str) -> Any:
-    """Return what is at a path of keys, or nothing."""
-    for key in path:
-        data = data.get(key) if isinstance(data, dict) else None
-    return data
-
-
 def size(data: Any, *path: str) -> tuple[int, int] | None:
     """Return the height and width at a path of keys."""
     value = at(data, *path)
     fits = (
         isinstance(value, list)
         and len(value) == 2
-        and all(type(side) is int and 0 < side <= WIDEST for side in value)
+        and all(type(side) is int and 0 < side <= MAX_SIDE_PIXELS for side in value)
     )
     return (value[0], value[1]) if fits else None
+
+
+def at(data: Any, *path: str) -> Any:
+    """Return the value at a path of keys, or None."""
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
 
 
 def flat(data: Any, name: str = "") -> list[tuple[str, str]]:
@@ -66,4 +67,5 @@ def flat(data: Any, name: str = "") -> list[tuple[str, str]]:
             leaf for key, value in data.items() for leaf in flat(value, f"{name}.{key}" if name else str(key))
         ]
     written = data if isinstance(data, str) else "none" if data is None else json.dumps(data)
-    return [(name, written if len(written) <= LONGEST else written[: LONGEST - 1] + "…")]
+    shown = written if len(written) <= MAX_SHOWN_LETTERS else written[: MAX_SHOWN_LETTERS - 1] + "…"
+    return [(name, shown)]

@@ -1,13 +1,14 @@
-"""How reports write numbers: few digits, one way each."""
+"""How reports write numbers: with few digits, each quantity in one way."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from segtailor.report.pareto import PREFIXES
-
-NOTHING = "–"
+MAX_NUMBER = 1e24  # a larger one is a mistake; axes cannot hold it
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+UNKNOWN = "–"
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -24,10 +25,16 @@ def amount(value: float | None, unit: str = "") -> str:
     """Write a cost or count with a prefix: `12.5 ms`, `3.37 M`, `10.4 G MACs`."""
 
     def written(number: float) -> str:
-        scale, prefix = next(((size, sign) for size, sign in PREFIXES if abs(number) >= size), (1.0, ""))
+        scale, prefix = _prefix(number)
         return " ".join(part for part in (significant(number / scale), prefix, unit) if part)
 
     return _known(value, written)
+
+
+def short(value: float) -> str:
+    """Write a number for the tick of an axis, with a prefix: `12.5M`."""
+    scale, prefix = _prefix(value)
+    return f"{value / scale:.4g}{prefix}"
 
 
 def duration(seconds: float | None) -> str:
@@ -53,7 +60,7 @@ def size(count: int | None) -> str:
 def significant(value: float, digits: int = 3) -> str:
     """Write a number with this many significant digits, never in exponential form."""
     if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else NOTHING
+        return "0" if value == 0 else UNKNOWN
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:.{min(places, 9)}f}"
 
@@ -64,7 +71,9 @@ def share_of(value: float | None, values: Sequence[float | None]) -> float:
     return 0.0 if value is None or most <= 0 else max(0.0, value / most)
 
 
-def _known(value: float | None, write: object) -> str:
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    return str(write(value))  # type: ignore[operator]
+def _prefix(value: float) -> tuple[float, str]:
+    return next(((scale, sign) for scale, sign in PREFIXES if abs(value) >= scale), (1.0, ""))
+
+
+def _known(value: float | None, write: Callable[[Any], str]) -> str:
+    return UNKNOWN if value is None or not math.isfinite(value) else write(value)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from segtailor.core.errors import UserError
 from segtailor.costs.pack import Pack, read_pack
-from segtailor.report.document import Conditions, Fact, Report, Trust, TrustPoint, Verdict
+from segtailor.report.document import Fact, FactGroup, Report, TableTrust, TrustPoint, Verdict
 from segtailor.report.fields import at, flat, text
-from segtailor.report.folder import RunFolder
+from segtailor.report.folder import RunFolder, commands, conditions
 from segtailor.report.numbers import duration, percent
-from segtailor.report.surroundings import commands, conditions
 
 
 def calibration_report(run: RunFolder) -> Report:
@@ -30,32 +29,29 @@ def calibration_report(run: RunFolder) -> Report:
     )
 
 
-def trust_of(pack: Pack) -> Trust | None:
-    """Return how prices of a pack compare with whole networks; nothing where that was not measured."""
+def trust_of(pack: Pack) -> TableTrust | None:
+    """Return how the prices of a pack compare with whole networks; None where that was not measured."""
     if pack.trust is None:
         return None
     summary = pack.summary()
     points = tuple(
         TrustPoint(
-            name=one.fingerprint,
-            predicted_ms=one.predicted_ms,
-            measured_ms=one.measured_ms,
-            disturbed=one.disturbed,
+            name=network.fingerprint,
+            predicted_ms=network.predicted_ms,
+            measured_ms=network.measured_ms,
+            disturbed=network.disturbed,
         )
-        for one in pack.trust.networks
+        for network in pack.trust.networks
     )
-    return Trust(
+    entries = Fact(
+        name="table entries", value=f"{summary['entries']:,}", note=f"{summary['estimated']} estimated"
+    )
+    return TableTrust(
         points=points,
         pearson=pack.trust.pearson,
         spearman=pack.trust.spearman,
         mape=pack.trust.mape,
-        facts=(
-            Fact(
-                name="table entries",
-                value=f"{summary['entries']:,}",
-                note=f"{summary['estimated']} estimated",
-            ),
-        ),
+        facts=(entries,),
     )
 
 
@@ -63,28 +59,29 @@ def _verdict(run: RunFolder, pack: Pack | None) -> Verdict:
     time = Fact(name="time", value=duration(run.seconds))
     if pack is None:
         return Verdict(sentence=f"The calibration is not finished: {run.progress}.", facts=(time,))
-    sums = pack.summary()
-    entries = f"The latency table of {pack.space} on {pack.target} has {sums['entries']:,} entries"
+    summary = pack.summary()
+    entries = f"The latency table of {pack.space} on {pack.target} has {summary['entries']:,} entries"
     if pack.trust is None:
         return Verdict(sentence=f"{entries}; it was not checked on whole networks.", facts=(time,))
     sentence = (
         f"{entries} and predicts whole networks with a mean error of {percent(pack.trust.mape)} "
         f"(Pearson {pack.trust.pearson:.3f} over {len(pack.trust.networks)} networks)."
     )
+    measured = int(str(summary["entries"])) - int(str(summary["estimated"]))
     facts = (
         Fact(name="mean error", value=percent(pack.trust.mape)),
-        Fact(name="entries measured", value=f"{int(str(sums['entries'])) - int(str(sums['estimated'])):,}"),
-        Fact(name="entries estimated", value=f"{sums['estimated']:,}"),
-        Fact(name="networks disturbed", value=str(sums["disturbed"])),
+        Fact(name="entries measured", value=f"{measured:,}"),
+        Fact(name="entries estimated", value=f"{summary['estimated']:,}"),
+        Fact(name="networks disturbed", value=str(summary["disturbed"])),
         time,
     )
     return Verdict(sentence=sentence, facts=facts)
 
 
-def _measured(pack: Pack) -> tuple[Conditions, ...]:
+def _measured(pack: Pack) -> tuple[FactGroup, ...]:
     groups = (("Device that was measured", dict(pack.machine)), ("While measuring", dict(pack.conditions)))
     return tuple(
-        Conditions(title=title, facts=tuple(Fact(name=name, value=value) for name, value in flat(facts)))
+        FactGroup(title=title, facts=tuple(Fact(name=name, value=value) for name, value in flat(facts)))
         for title, facts in groups
         if facts
     )

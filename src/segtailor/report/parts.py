@@ -1,54 +1,118 @@
-"""Parts of a report kept with a run: what was found while data and network were at hand, such as pictures.
+"""Parts of a report that a run keeps, because they need data or a network: layer times, findings, pictures.
 
-`report/parts.json` in a run directory holds fields of `Parts` by name; they win over what the journal tells.
+`report/parts.json` in a run directory holds fields of `Parts` by name. They replace what the journal tells.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, from_json, read_json, to_json
 from segtailor.core.errors import RunProblem
-from segtailor.report.document import Parts, Report
+from segtailor.core.plan import OpCall, Plan
+from segtailor.core.registry import OPERATORS
+from segtailor.report.document import DataFinding, DataFindings, LayerTime, LayerTimes, Parts, Report, Split
+from segtailor.report.fields import number, rows, table, text, whole
 from segtailor.runs import Layout
 
-FILE = "parts.json"
-LIMIT = 16 * 2**20  # bytes: pictures are in it
+PARTS_FILE = "parts.json"
+MAX_PARTS_BYTES = 16 * 2**20  # there are pictures in it
+SEVERITIES: tuple[Literal["error", "warning", "info"], ...] = ("error", "warning", "info")
 
 
 def parts_file(folder: Path) -> Path:
     """Return where the parts of a run are kept."""
-    return Layout(folder).report / FILE
+    return Layout(folder).report / PARTS_FILE
 
 
 def save_parts(folder: Path, parts: Parts) -> Path:
-    """Keep the parts that are there (of a whole report all but title and drawings); return the file."""
-    own = Parts(**{field.name: getattr(parts, field.name) for field in fields(Parts)})
-    written: dict[str, Json] = to_json(own)
+    """Write the parts that are not empty and return the file; title and drawings of a whole report are left out."""
+    only_parts = Parts(**{field.name: getattr(parts, field.name) for field in fields(Parts)})
+    written: dict[str, Json] = to_json(only_parts)
     empty = to_json(Parts())
     file = parts_file(folder)
     file.parent.mkdir(parents=True, exist_ok=True)
-    kept = {name: value for name, value in written.items() if value != empty[name]}
-    write_json(file, kept, what="parts of the report")
+    filled = {name: value for name, value in written.items() if value != empty[name]}
+    write_json(file, filled, what="parts of the report")
     return file
 
 
 def kept_parts(folder: Path) -> Parts:
-    """Return the parts kept in a folder, none where there are none; a damaged file raises."""
+    """Return the parts kept in a folder, empty ones where there is no file; a damaged file raises."""
     file = parts_file(folder)
     if not file.exists():
         return Parts()
-    kept = read_json(file, what="parts of the report", error=RunProblem, limit=LIMIT)
-    return from_json(Parts, kept, what=f"parts of the report {file}", error=RunProblem)
+    content = read_json(file, what="parts of the report", error=RunProblem, limit=MAX_PARTS_BYTES)
+    return from_json(Parts, content, what=f"parts of the report {file}", error=RunProblem)
 
 
 def with_parts(report: Report, folder: Path) -> Report:
-    """Return the report with the parts kept in the folder, if there are any; notes on what is missing add up."""
-    found, empty = kept_parts(folder), Parts()
-    given = {field.name: getattr(found, field.name) for field in fields(Parts)}
-    there = {
-        name: value for name, value in given.items() if value != getattr(empty, name) and name != "missing"
+    """Return the report with the parts kept in the folder; lines about what is missing are added to its own."""
+    kept, empty = kept_parts(folder), Parts()
+    filled = {
+        field.name: getattr(kept, field.name)
+        for field in fields(Parts)
+        if getattr(kept, field.name) != getattr(empty, field.name) and field.name != "missing"
     }
-    return replace(report, **there, missing=(*report.missing, *found.missing))
+    return replace(report, **filled, missing=(*report.missing, *kept.missing))
+
+
+def layer_times(
+    plan: Plan,
+    *,
+    price: Callable[[OpCall], float] | None = None,
+    measured: Mapping[str, float] | None = None,
+    measured_ms: float | None = None,
+    note: str = "",
+) -> LayerTimes:
+    """Return the layers that inference runs: `price` estimates milliseconds, `measured` holds them by node.
+
+    The estimate of the whole is the sum of the prices; `measured_ms` is the measured whole network.
+    """
+    deployed, measured_by_node = plan.deployed(), measured or {}
+    prices = {node.name: price(deployed.call(node.name)) for node in deployed.nodes} if price else {}
+    layers = tuple(
+        LayerTime(
+            name=node.name,
+            operator=OPERATORS.name_of(type(node.op)).replace("_", " "),
+            estimated_ms=prices.get(node.name),
+            measured_ms=measured_by_node.get(node.name),
+        )
+        for node in deployed.nodes
+    )
+    estimated = sum(prices.values()) if prices else None
+    return LayerTimes(layers=layers, estimated_ms=estimated, measured_ms=measured_ms, note=note)
+
+
+def findings_of(name: str, diagnosis: Mapping[str, Any]) -> DataFindings:
+    """Return findings, worst first, and splits of the dataset `name`.
+
+    `diagnosis` is `Diagnosis.document()` of the dataset doctor, or the JSON that `segtailor data check` prints.
+    """
+    data = dict(diagnosis)
+    findings = [
+        DataFinding(
+            severity=severity,
+            kind=text(row, "kind"),
+            message=text(row, "message"),
+            fix=text(row, "fix"),
+            file=text(row, "file"),
+        )
+        for severity in SEVERITIES
+        for row in rows(data, "findings")
+        if row.get("severity") == severity
+    ]
+    splits = [
+        Split(name=split, images=whole(facts, "images") or 0, shares=_shares(table(facts, "shares")))
+        for split, facts in table(data, "splits").items()
+    ]
+    return DataFindings(name=name, findings=tuple(findings), splits=tuple(splits))
+
+
+def _shares(by_class: dict[str, Any]) -> tuple[tuple[str, float], ...]:
+    shares = [(name, number(by_class, name)) for name in by_class]
+    return tuple((name, share) for name, share in shares if share is not None)

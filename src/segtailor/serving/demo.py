@@ -1,6 +1,6 @@
-"""What the page shows of a picture: what was predicted, as a picture and in numbers, and the time of every stage.
+"""What the page shows of a picture: the prediction as a picture and in numbers, and the time of every stage.
 
-Knows nothing of the web.
+Independent of the web server.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import KIND_FACTS
 from segtailor.data.files import decode_image, image_size
-from segtailor.predicting.labelling import Predictor, described, label
-from segtailor.predicting.painting import Look, paint, png
+from segtailor.predicting.labelling import Predictor, described, label, paint, png
+from segtailor.tasks import Look
 
 Answer: TypeAlias = dict[str, Json]
 JPEG = b"\xff\xd8"
-SCAN = b"\xff\xda"  # begins a pass over a JPEG picture
+SCAN = b"\xff\xda"  # starts a pass over a JPEG picture
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The most that a visitor may send, and what all of them may occupy."""
+class UploadLimits:
+    """The most that one visitor may send, and the most that all of them may occupy."""
 
     upload_bytes: int = 32 * 2**20
     pixels: int = 2**25
     side: int = 2**13
     """Pixels of the longer side."""
     aspect: int = 32
-    """Times that the longer side may be as long as the shorter."""
+    """Of the longer side to the shorter one, at most."""
     scans: int = 100
-    """Passes over a progressive JPEG, each of which takes as long as the picture; ten are usual."""
+    """Passes over a progressive JPEG, each of which takes as long as a plain JPEG; ten are usual."""
     network_pixels: int = 2**22
-    """That the network sees; larger pictures are reduced for it."""
+    """Of what the network gets; larger pictures are reduced for it."""
     small_pixels: int = 2**20
-    """Of pictures that do not wait for larger ones."""
+    """Up to this size, pictures do not wait for larger ones."""
     pictures: int = 16
-    """Of all visitors, waiting or being worked on."""
+    """Of all visitors together, waiting or being worked on."""
     memory_bytes: int = 8 * 32 * 2**20
-    """For what all visitors are sending."""
+    """For what all visitors together are sending."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """A network to show: its name, what runs it in words, and how much may be sent to it."""
+    """A network to show: its name, the description of what runs it, and the limits of uploads."""
 
     predictor: Predictor
     name: str
     runtime: str
     note: str | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: UploadLimits = field(default_factory=UploadLimits)
 
     def document(self) -> Answer:
         """Describe the model to the page."""
@@ -87,28 +87,28 @@ class Demo:
 
     def analyse(self, data: bytes) -> Answer:
         """Predict the picture in `data` (the content of an image file); the mask is a PNG in base 64."""
-        marks = [time.perf_counter()]
+        times = [time.perf_counter()]
         image = decode_image(data, name="you sent", limit=self.limits.pixels)
-        marks.append(time.perf_counter())
-        found = label(self.predictor, image, pixels=self.limits.network_pixels)
-        marks.append(time.perf_counter())
-        facts = described(found.labels, self.predictor.task)
-        painted = paint(image, found.labels, self.predictor.task, Look())
-        marks.append(time.perf_counter())
+        times.append(time.perf_counter())
+        labelled = label(self.predictor, image, pixels=self.limits.network_pixels)
+        times.append(time.perf_counter())
+        facts = described(labelled.labels, self.predictor.task)
+        painted = paint(image, labelled.labels, self.predictor.task, Look())
+        times.append(time.perf_counter())
         mask = png(painted)
-        marks.append(time.perf_counter())
-        decode, _, colour, encode = (1e3 * (end - start) for start, end in pairwise(marks))
+        times.append(time.perf_counter())
+        decode, _, colour, encode = (1e3 * (end - start) for start, end in pairwise(times))
         return {
             "height": image.shape[0],
             "width": image.shape[1],
-            "network_size": list(found.network_size),
+            "network_size": list(labelled.network_size),
             "shares": [facts.get(name, 0.0) for name in self.predictor.task.classes],
             "facts": {name: value for name, value in facts.items() if value > 0},
             "mask": base64.b64encode(mask).decode(),
             "timings_ms": {
                 "decode": decode,
-                "resize": found.resize_ms,
-                "network": found.network_ms,
+                "resize": labelled.resize_ms,
+                "network": labelled.network_ms,
                 "colour": colour,
                 "encode": encode,
             },

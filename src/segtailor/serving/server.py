@@ -1,4 +1,4 @@
-"""The application on an address of this machine."""
+"""The application on an address of this machine. Imports starlette and uvicorn only when it is opened."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from segtailor.serving.connection import Traffic
 
-LARGEST_PORT = 65535
-LINGER = 2  # seconds that the server may take to end after Ctrl-C
+MAX_PORT = 65535
+SHUTDOWN_SECONDS = 2  # that the server may take to end after Ctrl-C
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +45,11 @@ class Server:
             self.app,
             http=protocol(self.traffic),
             ws="none",
-            log_level="error",  # what visitors do wrong is theirs to know
+            log_level="error",  # mistakes of visitors are told to them, not to the terminal
             access_log=False,
             lifespan="off",
             server_header=False,
-            timeout_graceful_shutdown=LINGER,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         uvicorn.Server(settings).run(sockets=[self.listening])
 
@@ -57,11 +57,10 @@ class Server:
 def open_server(demo: Demo, *, host: str, port: int, traffic: Traffic | None = None) -> Server:
     """Take the address and prepare the application; port 0 stands for any free one."""
     try:
-        import uvicorn  # noqa: F401 - only to find out now, not when everything else is ready
+        import uvicorn  # noqa: F401 - fails here, before any work, where it is missing
 
-        from segtailor.serving.app import build_app
+        from segtailor.serving.app import build_app, is_local
         from segtailor.serving.connection import Traffic
-        from segtailor.serving.guard import is_local
     except ImportError as problem:
         raise Unsupported(
             f"the page needs the package {problem.name}, which is not installed: `pip install 'segtailor[demo]'`."
@@ -81,11 +80,10 @@ def open_server(demo: Demo, *, host: str, port: int, traffic: Traffic | None = N
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    if not 0 <= port <= LARGEST_PORT:
-        raise UserError(f"port {port} does not exist; check --port, which is 0 to {LARGEST_PORT}.")
+    if not 0 <= port <= MAX_PORT:
+        raise UserError(f"port {port} does not exist; check --port, which is 0 to {MAX_PORT}.")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, _, _, _, address = found[0]
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family)
     except OSError as problem:
         if problem.errno == errno.EADDRINUSE:

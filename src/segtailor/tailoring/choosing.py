@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from segtailor.core.errors import unknown
-from segtailor.report.document import Choice
+from segtailor.report.document import ChosenSetting
 from segtailor.tailoring.facts import DataFacts
 from segtailor.tailoring.pacing import CLOSING_SECONDS, ENOUGH_STEPS, PACK_WORTH, SHARES, training_time
 from segtailor.tailoring.settings import Effort, Request, Speed, TailorRecipe
@@ -104,39 +104,41 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
     return replace(recipe, choices=tuple(_told(recipe, facts, machine)))
 
 
-def _told(recipe: TailorRecipe, facts: DataFacts, machine: Machine) -> list[Choice]:
+def _told(recipe: TailorRecipe, facts: DataFacts, machine: Machine) -> list[ChosenSetting]:
     """Say every choice and why."""
     request, effort, batch = recipe.request, recipe.effort, recipe.batch
     system, image, crop, lr = recipe.system, recipe.image, recipe.crop, recipe.lr
     seconds = request.seconds or USUAL_SECONDS
     return [
-        Choice(setting="recipe", value=system, reason=_why_system(request)),
-        Choice(setting="image", value=_size(image), reason=_why_image(request, facts)),
-        Choice(setting="classes", value=str(facts.classes), reason=f"found in {facts.images} training masks"),
-        Choice(setting="crop", value=_size(crop), reason=_why_crop(crop, image, machine)),
-        Choice(
+        ChosenSetting(setting="recipe", value=system, reason=_why_system(request)),
+        ChosenSetting(setting="image", value=_size(image), reason=_why_image(request, facts)),
+        ChosenSetting(
+            setting="classes", value=str(facts.classes), reason=f"found in {facts.images} training masks"
+        ),
+        ChosenSetting(setting="crop", value=_size(crop), reason=_why_crop(crop, image, machine)),
+        ChosenSetting(
             setting="batch",
             value=str(batch),
             reason=f"usual {_where(machine)}, at most a quarter of the images",
         ),
-        Choice(
+        ChosenSetting(
             setting="lr", value=str(lr), reason=f"AdamW: {LR} at batch {LR_BATCH}, by the root of the batch"
         ),
-        Choice(
+        ChosenSetting(
             setting="precision",
             value=machine.precision,
             reason="the processor computes in it" if not machine.accelerator else "half the memory traffic",
         ),
-        Choice(setting="time", value=f"{seconds / 60:.0f} min", reason=_why_time(request)),
-        Choice(setting="largest", value=f"{recipe.search_limit_ms:g} ms", reason=_why_largest(recipe)),
-        Choice(setting="latency", value=_priced(effort), reason=_why_priced(effort)),
-        Choice(setting="search", value=_search(effort), reason=_why_search(system, effort)),
-        Choice(
+        ChosenSetting(setting="time", value=f"{seconds / 60:.0f} min", reason=_why_time(request)),
+        ChosenSetting(setting="largest", value=f"{recipe.search_limit_ms:g} ms", reason=_why_largest(recipe)),
+        ChosenSetting(setting="latency", value=_priced(effort), reason=_why_priced(effort)),
+        ChosenSetting(setting="search", value=_search(effort), reason=_why_search(system, effort)),
+        ChosenSetting(
             setting="training",
             value=f"{effort.train_steps} steps",
             reason=f"{effort.train_steps * batch / facts.images:.0f} passes over {facts.images} images fit the time",
         ),
-        Choice(
+        ChosenSetting(
             setting="baselines",
             value=f"at most {effort.baselines}",
             reason="ready networks that keep the budget, trained the same way for as many steps",

@@ -14,10 +14,8 @@ from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
 from segtailor.report import document as page
-from segtailor.report.findings import findings_of
 from segtailor.report.inspecting import inspect
-from segtailor.report.layers import layer_times
-from segtailor.report.parts import save_parts
+from segtailor.report.parts import findings_of, layer_times, save_parts
 from segtailor.spaces import baselines as handmade
 from segtailor.spaces.networks import count, expand
 from segtailor.tailoring.context import OWN, Context
@@ -228,8 +226,10 @@ def _data(context: Context) -> page.DataFindings:
     return findings_of(context.recipe.request.data, context.outcomes["data"])
 
 
-def _stages(seconds: Mapping[str, float]) -> tuple[page.Stage, ...]:
-    return tuple(page.Stage(name=name, status="done", seconds=value) for name, value in seconds.items())
+def _stages(seconds: Mapping[str, float]) -> tuple[page.StageSummary, ...]:
+    return tuple(
+        page.StageSummary(name=name, status="done", seconds=value) for name, value in seconds.items()
+    )
 
 
 def _commands(recipe: TailorRecipe) -> tuple[page.Command, ...]:

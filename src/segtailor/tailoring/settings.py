@@ -9,7 +9,7 @@ from segtailor.core.errors import UserError
 from segtailor.core.ranges import check_seed
 from segtailor.core.registry import RECIPES
 from segtailor.core.target import Includes
-from segtailor.report.document import Choice
+from segtailor.report.document import ChosenSetting
 from segtailor.runs import Context
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class TailorRecipe:
     timing_seconds: float = 1.0
     least_gain: float | None = 0.1
     includes: Includes = LABELS
-    choices: tuple[Choice, ...] = field(default_factory=tuple)
+    choices: tuple[ChosenSetting, ...] = field(default_factory=tuple)
 
     def job(self, place: Context) -> Tailoring:
         """Return the work, ready to begin or to go on."""

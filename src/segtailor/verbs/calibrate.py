@@ -188,7 +188,7 @@ def import_results(results: Path, out: Path, *, force: bool = False) -> dict[str
 
 
 def _deliver(pack: Pack, out: Path, *, force: bool) -> dict[str, JsonValue]:
-    from segtailor.costs.trust import scatter
+    from segtailor.report.charts import draw_trust
 
     check_out(out, force=force)
     _make_folder(out)
@@ -196,7 +196,7 @@ def _deliver(pack: Pack, out: Path, *, force: bool) -> dict[str, JsonValue]:
     result: dict[str, JsonValue] = {"pack": str(out), **pack.summary()}
     if pack.trust is not None:
         drawing = out.with_suffix(".svg")
-        plot = scatter(pack.trust, title=f"{pack.space} on {pack.target}")
+        plot = draw_trust(pack.trust, title=f"{pack.space} on {pack.target}")
         write_text(drawing, marked_svg(plot), what="scatter plot")
         result["plot"] = str(drawing)
     return result

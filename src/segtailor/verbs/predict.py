@@ -67,8 +67,8 @@ def predict_(
     """
     from segtailor.nets.models import model_place
     from segtailor.predicting.batch import Settings
-    from segtailor.predicting.painting import Look
     from segtailor.runs import display_for
+    from segtailor.tasks import Look
 
     settings = Settings(
         look=Look(form=flags.form, opacity=flags.opacity), size=flags.size, frames=flags.frames
@@ -111,8 +111,7 @@ def plan_predictions(
     Files where results would go that are no results of ours are refused, unless `force`.
     """
     from segtailor.predicting.batch import Failure, Settings
-    from segtailor.predicting.inputs import expand
-    from segtailor.predicting.names import destinations, spare_others
+    from segtailor.predicting.inputs import destinations, expand, spare_others
 
     folder, wanted = Path(out), settings or Settings()
     if not inputs:

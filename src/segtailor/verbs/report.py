@@ -17,11 +17,10 @@ from segtailor.core.task import KIND_FACTS
 from segtailor.report.comparison import compare
 from segtailor.report.document import Quality, Report
 from segtailor.report.folder import open_run
-from segtailor.report.html import render, render_comparison
+from segtailor.report.html import render, render_comparison, sections
 from segtailor.report.inspecting import examine, inspect
 from segtailor.report.parts import kept_parts, save_parts
 from segtailor.report.reading import report_of
-from segtailor.report.views import sections
 from segtailor.runs import Context, Layout
 from segtailor.verbs.options import DryRun, Force, Json
 from segtailor.verbs.output import Printer, emit, with_display

@@ -1,4 +1,7 @@
-"""A real browser for tests: headless Chromium, driven through its debugging pipe, without further packages."""
+"""A real browser for tests: headless Chromium, driven through its debugging pipe, without further packages.
+
+Tells what a page looks like, what it writes to the console, and what it requests from the network.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ FLAGS = (
     "--disable-component-update", "--disable-sync", "--disable-quic", "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
 )  # fmt: skip
-PATIENCE = 30.0  # seconds
+TIMEOUT_SECONDS = 30.0
 
 
 class Page:
@@ -32,11 +35,15 @@ class Page:
     def __init__(self, reading: int, writing: int) -> None:
         self._reading, self._writing = reading, writing
         self._buffer, self._id, self._session = b"", 0, ""
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command and return its result."""
+        """Send a command and return its result; events that arrive meanwhile are recorded."""
         self._id += 1
         message = {"id": self._id, "method": method, "params": parameters}
         if self._session:
@@ -69,7 +76,7 @@ class Page:
     def open(self, url: str) -> None:
         """Load a page."""
         self.call("Page.navigate", url=url)
-        self.until("document.readyState === 'complete' && document.title.includes('·')")
+        self.until("document.readyState === 'complete'")
 
     def run(self, expression: str) -> Any:
         """Evaluate an expression (a promise is awaited)."""
@@ -79,7 +86,7 @@ class Page:
 
     def until(self, expression: str) -> Any:
         """Wait until an expression is true, and return its value."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_SECONDS
         while not (value := self.run(expression)):
             assert time.monotonic() < end, f"never true: {expression}; {self.run('document.body.innerText')}"
             time.sleep(0.05)
@@ -98,19 +105,44 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, text=text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
+    def point(self, selector: str) -> None:
+        """Move the mouse to the middle of the first element that matches."""
+        script = """(selector) => {
+            const element = document.querySelector(selector);
+            element.scrollIntoView({block: 'center', behavior: 'instant'});
+            const box = element.getBoundingClientRect();
+            return [box.x + box.width / 2, box.y + box.height / 2];
+        }"""
+        x, y = self.run(f"({script})({json.dumps(selector)})")
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def pdf(self) -> bytes:
+        """Return the page as it prints."""
+        return base64.b64decode(self.call("Page.printToPDF", printBackground=False)["data"])
+
     def shot(self, path: Path) -> None:
         """Save a picture of the window."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._reading], [], [], PATIENCE)
+            ready, _, _ = select.select([self._reading], [], [], TIMEOUT_SECONDS)
             assert ready, "the browser does not answer"
             chunk = os.read(self._reading, 1 << 20)
             assert chunk, "the browser has ended"
             self._buffer += chunk
-        message, self._buffer = self._buffer.split(b"\0", 1)
-        return dict(json.loads(message))
+        line, self._buffer = self._buffer.split(b"\0", 1)
+        message: dict[str, Any] = json.loads(line)
+        self._record(message.get("method", ""), message.get("params", {}))
+        return message
+
+    def _record(self, method: str, event: dict[str, Any]) -> None:
+        if method == "Network.requestWillBeSent":
+            self.requests.append(event["request"]["url"])
+        elif method == "Runtime.exceptionThrown":
+            self.complaints.append(str(event["exceptionDetails"]))
+        elif method == "Log.entryAdded" or (method == "Runtime.consoleAPICalled" and event["type"] != "log"):
+            self.complaints.append(str(event))
 
 
 @contextmanager
@@ -119,9 +151,8 @@ def browser(profile: Path, *flags: str) -> Iterator[Page]:
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip(f"needs a browser: none of {', '.join(NAMES)} is installed")
-    pipes = [
-        fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (*os.pipe(), *os.pipe())
-    ]  # away from 3 and 4
+    # The browser reads from 3 and writes to 4, so the pipes need other numbers.
+    pipes = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (*os.pipe(), *os.pipe())]
     commands, writing, reading, answers = pipes
     process = os.posix_spawn(
         program,

@@ -8,12 +8,22 @@ from random import Random
 
 import pytest
 
-from segtailor.report.document import Chart, DecisionStory, Front, Point, Series, Trust, TrustPoint
-from segtailor.report.figures import best_at_each_cost, front_plot, line_chart, thinned, trust_plot
-from segtailor.report.labels import Box, _around, _box, labelled
+from segtailor.report.document import Chart, DecisionStory, Front, Point, Series, TableTrust, TrustPoint
 from segtailor.report.numbers import amount, duration, milliseconds, percent, significant, size
-from segtailor.report.plotting import Frame, axis
-from segtailor.report.strips import alike, strip
+from segtailor.report.plots import (
+    Box,
+    best_at_each_cost,
+    decision_groups,
+    front_plot,
+    line_chart,
+    mark_box,
+    name_box,
+    point_names,
+    strip,
+    thinned,
+    trust_plot,
+)
+from segtailor.report.svg import Plot, axis
 from tests.report.sample import front, search
 
 MARK = re.compile(r'<svg class="mark ([^"]*)" x="([-\d.]+)%" y="([-\d.]+)%"[^>]*><title>([^<]*)</title>')
@@ -85,7 +95,7 @@ def test_a_front_of_little_or_no_sense_is_still_a_plot(given: tuple[Point, ...])
 
 def test_no_name_covers_another_name_or_another_point() -> None:
     given = points(25, 3)
-    frame = Frame(
+    frame = Plot(
         x=axis([p.cost for p in given]),
         y=axis([100 * p.quality for p in given], upwards=True),
         x_name="",
@@ -93,22 +103,22 @@ def test_no_name_covers_another_name_or_another_point() -> None:
     )
     placed = re.findall(
         r'x="([\d.]+)%" y="([\d.]+)%"[^>]*><text x="(-?\d+)" y="(-?\d+)" text-anchor="(\w+)">(\w+)<',
-        "".join(labelled(given, frame)),
+        "".join(point_names(given, frame)),
     )
     assert placed
     boxes = {
-        name: _box((float(x), float(y)), name, anchor, (int(dx), int(dy)))
+        name: name_box((float(x), float(y)), name, anchor, (int(dx), int(dy)))
         for x, y, dx, dy, anchor, name in placed
     }
-    dots = {p.name: _around(frame.place(p.cost, 100 * p.quality)) for p in given}
+    dots = {p.name: mark_box(frame.place(p.cost, 100 * p.quality)) for p in given}
     for name, box in boxes.items():
-        assert not any(box.meets(other) for other_name, other in boxes.items() if other_name != name)
-        assert not any(box.meets(dot) for other_name, dot in dots.items() if other_name != name)
+        assert not any(box.overlaps(other) for other_name, other in boxes.items() if other_name != name)
+        assert not any(box.overlaps(dot) for other_name, dot in dots.items() if other_name != name)
 
 
-def test_boxes_that_only_touch_do_not_meet() -> None:
-    assert not Box(0, 0, 1, 1).meets(Box(1, 0, 2, 1))
-    assert Box(0, 0, 2, 2).meets(Box(1, 1, 3, 3))
+def test_boxes_that_only_touch_do_not_overlap() -> None:
+    assert not Box(0, 0, 1, 1).overlaps(Box(1, 0, 2, 1))
+    assert Box(0, 0, 2, 2).overlaps(Box(1, 1, 3, 3))
 
 
 def test_curves_skip_what_is_no_number_and_escape_their_names() -> None:
@@ -121,7 +131,7 @@ def test_curves_skip_what_is_no_number_and_escape_their_names() -> None:
 
 
 def test_series_of_different_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 places"):
+    with pytest.raises(ValueError, match="2 x and 1 y"):
         Series(name="a", x=(0.0, 1.0), y=(1.0,))
 
 
@@ -129,14 +139,14 @@ def test_prices_that_agree_lie_on_the_diagonal() -> None:
     given = tuple(
         TrustPoint(name=str(n), predicted_ms=n, measured_ms=n, disturbed=n == 2) for n in range(1, 6)
     )
-    marks = MARK.findall(trust_plot(Trust(points=given, pearson=1, spearman=1, mape=0)))
+    marks = MARK.findall(trust_plot(TableTrust(points=given, pearson=1, spearman=1, mape=0)))
     assert all(float(x) == pytest.approx(100 - float(y), abs=0.02) for _, x, y, _ in marks)
     assert [kind for kind, *_ in marks].count("s6 hollow") == 1
 
 
 def test_bands_fill_the_strip_and_alike_decisions_share_colours() -> None:
     stories = search().decisions
-    (group,) = alike(stories)
+    (group,) = decision_groups(stories)
     assert len(group.members) == len(stories)
     assert group.others
     assert len(group.colours) == 6
@@ -150,7 +160,7 @@ def test_bands_fill_the_strip_and_alike_decisions_share_colours() -> None:
 def test_decisions_with_other_options_or_of_one_moment_stand_alone() -> None:
     one = DecisionStory(name="a", options=("x", "y"), at=(0.0,), shares=((0.5, 0.5),))
     two = DecisionStory(name="b", options=("x", "z"), at=(0.0, 1.0), shares=((0.5, 0.5), (0.1, 0.9)))
-    assert [group.mean.name for group in alike([one, two])] == ["a", "b"]
+    assert [group.mean.name for group in decision_groups([one, two])] == ["a", "b"]
     assert strip(one, {}) == ""
 
 

@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from segtailor.nets.inference import enlarge
 from segtailor.nets.onnx_graph import onnx_bytes, onnx_session
 from segtailor.tasks.segmentation import head as labels_module
-from segtailor.tasks.segmentation.head import Labels
+from segtailor.tasks.segmentation.head import LabelHead
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
 
 class Tail(nn.Module):
-    def __init__(self, labels: Labels, size: tuple[int, int]) -> None:
+    def __init__(self, labels: LabelHead, size: tuple[int, int]) -> None:
         super().__init__()
         self.labels, self.size = labels, size
 
@@ -24,7 +24,7 @@ class Tail(nn.Module):
 
 
 def exported(logits: Tensor, size: tuple[int, int], *, align_corners: bool) -> bytes:
-    labels = Labels(align_corners=align_corners, label_type=torch.uint8)
+    labels = LabelHead(align_corners=align_corners, label_type=torch.uint8)
     labels.prepare(logits.shape, size)
     return onnx_bytes(Tail(labels, size).eval(), (logits,), names=("logits",), output="labels")
 
@@ -73,7 +73,7 @@ def test_no_map_of_all_classes_at_full_size_is_ever_made() -> None:
 
 def test_outside_of_a_graph_torch_does_the_work() -> None:
     logits = smooth(4, 8, 8)
-    labels = Labels(align_corners=True, label_type=torch.uint8)
+    labels = LabelHead(align_corners=True, label_type=torch.uint8)
     labels.prepare(logits.shape, (32, 48))
     wanted = enlarge(logits, (32, 48), align_corners=True).argmax(1)
     assert torch.equal(labels(logits, (32, 48)), wanted.byte())

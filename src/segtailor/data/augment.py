@@ -93,7 +93,7 @@ class Taps(NamedTuple):
     weight: NDArray[np.float32]  # of `high`
 
 
-class Drawn(NamedTuple):
+class BatchDraws(NamedTuple):
     """The random part of a batch: taps, colour matrices (images, 3, 4) on values 0..1, and the taps as lines.
 
     `lines` (images, 4): source row = lines[0] + lines[1] * row, source column = lines[2] + lines[3] * column. `turns`
@@ -107,16 +107,16 @@ class Drawn(NamedTuple):
     turns: NDArray[np.float32]
     rescale: bool = True
 
-    def part(self, positions: slice) -> Drawn:
+    def part(self, positions: slice) -> BatchDraws:
         """Return the draws of some positions in the batch: what one process of several needs."""
         rows, columns = (Taps._make(table[positions] for table in taps) for taps in (self.rows, self.columns))
         rest = (self.colour[positions], self.lines[positions], self.turns[positions])
-        return Drawn(rows, columns, *rest, self.rescale)
+        return BatchDraws(rows, columns, *rest, self.rescale)
 
 
 def draw(
     augment: Augment, sizes: NDArray[np.integer], *, rng: np.random.Generator, grey: float = 0.5
-) -> Drawn:
+) -> BatchDraws:
     """Draw for images of `sizes` (images, 2); what position k gets does not depend on the batch size."""
     chance = rng.random((len(sizes), DRAWS))
     scale = augment.scale[0] + chance[:, 0] * (augment.scale[1] - augment.scale[0])
@@ -126,7 +126,7 @@ def draw(
     rows = _sources(heights, augment.crop[0], scale[:, None], chance[:, 2:3])
     columns = _sources(widths, augment.crop[1], scale[:, None], chance[:, 3:4])
     columns = np.where(flipped, widths - 1 - columns, columns)
-    return Drawn(
+    return BatchDraws(
         _taps(rows, heights),
         _taps(columns, widths),
         colour_matrices(augment, chance[:, 4:], grey=grey),
@@ -162,7 +162,7 @@ def resample(
     labels: Tensor,
     *,
     index: NDArray[np.integer],
-    drawn: Drawn,
+    drawn: BatchDraws,
     preprocessing: Preprocessing,
     targets: Targets = LABELS,
 ) -> tuple[Tensor, Tensor]:
@@ -260,7 +260,7 @@ class _Tables(NamedTuple):
 
 
 def _send(
-    index: NDArray[np.integer], drawn: Drawn, preprocessing: Preprocessing, device: torch.device
+    index: NDArray[np.integer], drawn: BatchDraws, preprocessing: Preprocessing, device: torch.device
 ) -> _Tables:
     """Pack all small tables into one buffer, so that a batch costs a single copy that nothing waits for."""
     colour = _normalised(drawn.colour, preprocessing)

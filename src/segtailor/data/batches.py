@@ -19,7 +19,7 @@ from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.memory import check_memory
 from segtailor.core.memory import free_memory as free_main_memory
 from segtailor.core.task import Preprocessing
-from segtailor.data.augment import LABELS, LUMA, Augment, Drawn, draw, resample
+from segtailor.data.augment import LABELS, LUMA, Augment, BatchDraws, draw, resample
 from segtailor.data.cache import Pixels
 from segtailor.data.mixing import draw_classes, paste
 from segtailor.data.restyling import Styles, restyled, styles
@@ -127,7 +127,7 @@ class Batches:
         classes = draw_classes(self.batch, share=self.augment.mix, rng=rng)[self._mine]
         return Batch(*paste(*found, classes=classes))
 
-    def _drawn(self, step: int) -> Drawn:
+    def _drawn(self, step: int) -> BatchDraws:
         """Draw how the whole batch looks."""
         chosen = self.chosen(step)
         rng = np.random.default_rng([LOOKS, self.seed, step])

@@ -10,7 +10,7 @@ from pathlib import Path
 from segtailor.core.task import Task
 from segtailor.data.dataset import DATASETS
 from segtailor.data.depth_unit import PER_METRE, DepthUnit, Unit
-from segtailor.data.layout import IMAGE_FOLDERS, MASK_FOLDERS, WHOLE, Layout
+from segtailor.data.layout import IMAGE_FOLDERS, MASK_FOLDERS, WHOLE, FolderLayout
 from segtailor.data.pairs import FileDataset, Pairing, divided
 
 DEPTH_FOLDERS = ("depth", "depths", "depth_mm", "depth_maps", *MASK_FOLDERS)
@@ -48,7 +48,7 @@ class DepthFolder(FileDataset):
 
     def find(self) -> Mapping[str, Pairing]:
         """Look the files up and divide them where they are not divided yet."""
-        layout = Layout(
+        layout = FolderLayout(
             path=self.path,
             images=self.images,
             masks=self.masks,

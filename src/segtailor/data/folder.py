@@ -17,7 +17,7 @@ from segtailor.core.task import IGNORE, Task
 from segtailor.data.checks.findings import Severity
 from segtailor.data.dataset import DATASETS
 from segtailor.data.labels import LabelMap
-from segtailor.data.layout import WHOLE, Layout
+from segtailor.data.layout import WHOLE, FolderLayout
 from segtailor.data.legend import FILES, Legend, LegendClass, Value, numbered, parse_colour, read_legend
 from segtailor.data.pairs import FileDataset, Pairing, divided
 from segtailor.data.survey import legend_of, survey
@@ -80,8 +80,8 @@ class Folder(FileDataset):
         return tuple(("warning", "unused", str(path), message, fix) for path in self._layout.unused())
 
     @property
-    def _layout(self) -> Layout:
-        return Layout(path=self.path, images=self.images, masks=self.masks)
+    def _layout(self) -> FolderLayout:
+        return FolderLayout(path=self.path, images=self.images, masks=self.masks)
 
     def _divided(self, whole: Pairing, *, val: float) -> dict[str, Pairing]:
         return divided(whole, where=self.path, val=val, test=self.test or 0.0, seed=self.seed)

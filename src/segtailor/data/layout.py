@@ -32,7 +32,7 @@ ORDER = ("train", "val", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class FolderLayout:
     """A folder, or one list file, and the names of its image and mask folders where they are unusual.
 
     `image_folders` and `mask_folders` are the usual names, tried in this order.

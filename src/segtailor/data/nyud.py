@@ -23,7 +23,7 @@ from segtailor.data.dataset import DATASETS, Pair, Sample
 from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, VAL_SHARE, depth_task, divided_depth
 from segtailor.data.depth_unit import DepthUnit
 from segtailor.data.files import PIXEL_LIMIT, file_stamp, list_folders, list_pictures
-from segtailor.data.layout import WHOLE, Layout
+from segtailor.data.layout import WHOLE, FolderLayout
 from segtailor.data.pairs import FileDataset, Pairing
 from segtailor.data.sizes import resized, size_stamp
 from segtailor.data.splits import COMMON_NAMES, by_ratio, parts_of
@@ -63,7 +63,7 @@ class Nyudv2(FileDataset):
         named = {COMMON_NAMES.get(place.name.lower()): place for place in list_folders(self.path)}
         names = {place.name.lower() for place in list_folders(self.path)}
         if names & set(COLOUR_FOLDERS) and names & set(DEPTH_FOLDERS):
-            layout = Layout(path=self.path, image_folders=COLOUR_FOLDERS, mask_folders=DEPTH_FOLDERS)
+            layout = FolderLayout(path=self.path, image_folders=COLOUR_FOLDERS, mask_folders=DEPTH_FOLDERS)
             found: Mapping[str, Pairing] = layout.find()
         elif "train" in named:
             found = {split: _by_ending(named[split]) for split in ("train", "val", "test") if split in named}

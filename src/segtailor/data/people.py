@@ -11,7 +11,7 @@ import numpy as np
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.data.checks.findings import Severity
 from segtailor.data.stick_figure import LIMB, draw_figure
-from segtailor.tasks.pose.persons import Person, View, outside
+from segtailor.tasks.pose.persons import Person, PersonView, outside
 from segtailor.tasks.pose.skeletons import MPII, Skeleton
 
 VERSION = 1  # raise whenever something else is drawn, so that caches notice
@@ -43,7 +43,7 @@ class RenderedPerson:
     def source(self) -> None:
         """No file."""
 
-    def read(self) -> View:
+    def read(self) -> PersonView:
         """Draw the picture; joints beyond its border are unlabelled, the box ends at the border."""
         rng = np.random.default_rng((self.seed, zlib.crc32(self.split.encode()), self.index))
         figure = draw_figure(self.size, rng)
@@ -61,7 +61,7 @@ class RenderedPerson:
             head_size=figure.head_size,
             area=figure.area,
         )
-        return View(figure.image, person)
+        return PersonView(figure.image, person)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.data.checks.findings import Finding, Severity
 from segtailor.data.files import file_stamp, read_image
-from segtailor.tasks.pose.persons import Person, View, without_outside
+from segtailor.tasks.pose.persons import Person, PersonView, without_outside
 from segtailor.tasks.pose.skeletons import Skeleton
 
 
@@ -33,7 +33,7 @@ class PersonSample(Protocol):
     def source(self) -> Path | None:
         """The file of the picture, if it is one."""
 
-    def read(self) -> View:
+    def read(self) -> PersonView:
         """Decode the picture, or raise `DataProblem` naming the file."""
 
 
@@ -76,10 +76,10 @@ class FilePerson:
         """The file of the picture."""
         return Path(self.person.picture)
 
-    def read(self) -> View:
+    def read(self) -> PersonView:
         """Decode the picture; a joint beyond its border is no longer counted as labelled."""
         image = read_image(Path(self.person.picture))
-        return View(image, without_outside(self.person, (image.shape[0], image.shape[1])))
+        return PersonView(image, without_outside(self.person, (image.shape[0], image.shape[1])))
 
 
 class Annotations(NamedTuple):

@@ -26,7 +26,7 @@ Points: TypeAlias = NDArray[np.float64]
 Place: TypeAlias = tuple[float, float]
 
 
-class Figure(NamedTuple):
+class StickFigure(NamedTuple):
     """A drawn person: picture (height, width, 3), joints (16, 2), head size, square pixels that are covered."""
 
     image: NDArray[np.uint8]
@@ -46,7 +46,7 @@ class Clothes:
     skin: Colour
 
 
-def draw_figure(size: tuple[int, int], rng: Generator) -> Figure:
+def draw_figure(size: tuple[int, int], rng: Generator) -> StickFigure:
     """Draw one person in a cluttered picture of `size` (height, width)."""
     joints = _placed(_pose(rng), size, rng)
     height = float(np.hypot(*(joints[7] - joints[6]))) / TORSO  # the torso is never foreshortened
@@ -58,7 +58,7 @@ def draw_figure(size: tuple[int, int], rng: Generator) -> Figure:
     shown = shown.filter(ImageFilter.GaussianBlur(rng.uniform(0, 0.5)))
     grain = rng.normal(0, rng.uniform(1, 7), (*size, 1)) + rng.normal(0, 1.5, (*size, 3))
     image = np.clip(np.asarray(shown, np.float64) * rng.uniform(0.8, 1.15) + grain, 0, 255).astype(np.uint8)
-    return Figure(
+    return StickFigure(
         image=image,
         joints=joints,
         head_size=float(np.hypot(*(joints[9] - joints[8]))),

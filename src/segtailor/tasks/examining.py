@@ -16,7 +16,7 @@ from segtailor.tasks.kind import Meter, kind_of
 from segtailor.tasks.looks import Look
 
 
-class Sample(Protocol):
+class ImageWithTarget(Protocol):
     """A picture and its target (`data.dataset.Pair`)."""
 
     @property
@@ -28,7 +28,7 @@ class Sample(Protocol):
         """What is to be predicted."""
 
 
-class Examiner:
+class PredictionExaminer:
     """Predicts samples with `predict`, from a picture to a prediction at its size, and adds up how good they are."""
 
     def __init__(self, predict: Callable[[NDArray[np.uint8]], NDArray[Any]], task: Task) -> None:
@@ -36,7 +36,7 @@ class Examiner:
         self._all = self._meter()
         self.figure = KIND_FACTS[task.kind].headline.label
 
-    def judge(self, sample: Sample) -> float:
+    def judge(self, sample: ImageWithTarget) -> float:
         """Predict a sample, count it, and return its quality."""
         found = torch.from_numpy(np.array(self._predict(sample.image)))[None]
         target = torch.from_numpy(np.array(sample.labels))[None]
@@ -46,7 +46,7 @@ class Examiner:
             meter.images += 1
         return alone.scores().quality
 
-    def draw(self, sample: Sample) -> tuple[Image.Image, Image.Image, Image.Image, Image.Image]:
+    def draw(self, sample: ImageWithTarget) -> tuple[Image.Image, Image.Image, Image.Image, Image.Image]:
         """Return image, truth, prediction and error."""
         image, target = np.asarray(sample.image), np.asarray(sample.labels)
         found, colours = self._predict(image), Look(form="colour")

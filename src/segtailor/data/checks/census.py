@@ -29,7 +29,7 @@ THUMB = 16  # side of the grey thumbnail that near duplicates are compared by
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class ImageFacts:
     """What is known of an image that can be read, whatever is wrong with its mask."""
 
     name: str
@@ -40,7 +40,7 @@ class Picture:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record(Picture):
+class SampleFacts(ImageFacts):
     """What the checks need to know of one usable sample; `mask` is to blame for its labels.
 
     `counts` has 256 numbers: pixels of each label, or of each level of what is no label; the last does not count.
@@ -66,10 +66,10 @@ class Fault:
     refused: frozenset[int] = frozenset()
 
 
-class Seen(NamedTuple):
+class Inspection(NamedTuple):
     """What one sample showed: its picture (a `Record` if all of it can be used), and all that is wrong with it."""
 
-    picture: Picture | None
+    picture: ImageFacts | None
     faults: tuple[Fault, ...] = ()
 
 
@@ -83,8 +83,8 @@ class Census:
     split: str
     total: int
     looked: int = 0
-    pictures: tuple[Picture, ...] = ()
-    records: tuple[Record, ...] = ()
+    pictures: tuple[ImageFacts, ...] = ()
+    records: tuple[SampleFacts, ...] = ()
     faults: tuple[Fault, ...] = ()
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(256, np.int64))
 
@@ -94,7 +94,7 @@ class Census:
         return self.looked < self.total
 
     @property
-    def blank(self) -> tuple[Record, ...]:
+    def blank(self) -> tuple[SampleFacts, ...]:
         """Samples of whose target nothing is known."""
         return tuple(record for record in self.records if record.ignored == 1)
 
@@ -128,7 +128,7 @@ def take_census(
         seen = list(pool.map(partial(look, task=task, count=count), chosen))
         seen += pool.map(_look_at_image, _spread(alone, limit))
     pictures = tuple(one.picture for one in seen if one.picture is not None)
-    records = tuple(picture for picture in pictures if isinstance(picture, Record))
+    records = tuple(picture for picture in pictures if isinstance(picture, SampleFacts))
     return Census(
         split=split,
         total=len(samples),
@@ -140,7 +140,7 @@ def take_census(
     )
 
 
-def look(sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Seen:
+def look(sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Inspection:
     """Read one sample, keep what the checks need, and say all that is wrong with it."""
     if isinstance(sample, FileSample):
         return _look_at_files(sample, count)
@@ -148,15 +148,15 @@ def look(sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[
     try:
         pair = sample.read()
     except DataProblem as problem:
-        return Seen(None, (_unreadable(place, problem),))
+        return Inspection(None, (_unreadable(place, problem),))
     wrong = _malformed_image(pair.image)
     if wrong:
-        return Seen(None, (Fault(kind="size-mismatch", file=place, message=wrong),))
+        return Inspection(None, (Fault(kind="size-mismatch", file=place, message=wrong),))
     picture = _picture(sample.name, place, pair.image, source=source)
     wrong = _malformed_labels(pair, kind_of(task).targets(task))
     if wrong:
-        return Seen(picture, (Fault(kind="size-mismatch", file=place, message=wrong),))
-    return Seen(_record(picture, mask=place, counts=count(pair.labels)))
+        return Inspection(picture, (Fault(kind="size-mismatch", file=place, message=wrong),))
+    return Inspection(_record(picture, mask=place, counts=count(pair.labels)))
 
 
 def explain_masks(masks: Sequence[Path], problem: DataProblem) -> list[Fault]:
@@ -184,7 +184,7 @@ def explain_masks(masks: Sequence[Path], problem: DataProblem) -> list[Fault]:
     return [Fault(kind=kind, file=file, message=str(problem))]
 
 
-def _look_at_files(sample: FileSample, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Seen:
+def _look_at_files(sample: FileSample, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Inspection:
     """Look at image and mask each for itself, so that no fault hides another."""
     faults: list[Fault] = []
     image = raw = labels = None
@@ -202,28 +202,28 @@ def _look_at_files(sample: FileSample, count: Callable[[NDArray[Any]], NDArray[n
         message = str(sample.mismatch(image.shape[:2], raw.values.shape[:2]))
         faults.append(Fault(kind="size-mismatch", file=str(sample.mask), message=message))
     if image is None:
-        return Seen(None, tuple(faults))
+        return Inspection(None, tuple(faults))
     if faults or labels is None:
         shown = resized(Pair(image, image[:, :, 0]), sample.size).image
-        return Seen(_picture(sample.name, str(sample.image), shown), tuple(faults))
+        return Inspection(_picture(sample.name, str(sample.image), shown), tuple(faults))
     pair = resized(Pair(image, labels), sample.size)
     picture = _picture(sample.name, str(sample.image), pair.image)
-    return Seen(_record(picture, mask=str(sample.mask), counts=count(pair.labels)))
+    return Inspection(_record(picture, mask=str(sample.mask), counts=count(pair.labels)))
 
 
-def _look_at_image(path: Path) -> Seen:
+def _look_at_image(path: Path) -> Inspection:
     """Look at an image that has no mask."""
     try:
-        return Seen(_picture(path.stem, str(path), read_image(path)))
+        return Inspection(_picture(path.stem, str(path), read_image(path)))
     except DataProblem as damage:
-        return Seen(None, (_unreadable(str(path), damage),))
+        return Inspection(None, (_unreadable(str(path), damage),))
 
 
-def _picture(name: str, file: str, image: NDArray[np.uint8], *, source: Path | None = None) -> Picture:
+def _picture(name: str, file: str, image: NDArray[np.uint8], *, source: Path | None = None) -> ImageFacts:
     """Return the facts of an image; one that was cut out of the file `source` is known by that file's bytes."""
     small = Image.fromarray(image).convert("L").resize((THUMB, THUMB), Image.Resampling.BOX)
     content = repr(image.shape).encode() + image.tobytes() if source is None else source.read_bytes()
-    return Picture(
+    return ImageFacts(
         name=name,
         file=file,
         size=(image.shape[0], image.shape[1]),
@@ -232,8 +232,8 @@ def _picture(name: str, file: str, image: NDArray[np.uint8], *, source: Path | N
     )
 
 
-def _record(picture: Picture, *, mask: str, counts: NDArray[np.int64]) -> Record:
-    return Record(**vars(picture), mask=mask, counts=counts)
+def _record(picture: ImageFacts, *, mask: str, counts: NDArray[np.int64]) -> SampleFacts:
+    return SampleFacts(**vars(picture), mask=mask, counts=counts)
 
 
 def _spread(items: Sequence[T], limit: int | None) -> list[T]:

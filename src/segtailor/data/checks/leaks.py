@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.task import Task
-from segtailor.data.checks.census import Census, Picture
+from segtailor.data.checks.census import Census, ImageFacts
 from segtailor.data.checks.findings import Finding
 
 ALIKE = (
@@ -113,17 +113,17 @@ def sizes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
         )
 
 
-def _comparable(records: Sequence[Picture]) -> list[Picture]:
+def _comparable(records: Sequence[ImageFacts]) -> list[ImageFacts]:
     return [record for record in records if record.thumb.std() >= FLAT][:COMPARED]
 
 
-def _normalised(records: Sequence[Picture]) -> NDArray[np.float32]:
+def _normalised(records: Sequence[ImageFacts]) -> NDArray[np.float32]:
     table = np.stack([record.thumb for record in records])
     table = table - table.mean(1, keepdims=True)
     return np.asarray(table / np.linalg.norm(table, axis=1, keepdims=True), np.float32)
 
 
-def _drive(record: Picture) -> str:
+def _drive(record: ImageFacts) -> str:
     """Return the part of a name before its running number, e.g. `0016E5` of `0016E5_08641`."""
     match = re.match(r"([^_\-.]*[A-Za-z0-9][^_\-.]*)[_\-].*\d", PurePosixPath(record.name).name)
     return match[1] if match else ""

@@ -7,7 +7,7 @@ from segtailor.tasks.pose.heatmaps import HeatMaps
 from segtailor.tasks.pose.loss import heatmap_loss, resized
 from segtailor.tasks.pose.metrics import Pckh, pckh
 from segtailor.tasks.pose.oks import Found, KeypointScores, keypoint_scores, oks
-from segtailor.tasks.pose.persons import Person, View
+from segtailor.tasks.pose.persons import Person, PersonView
 from segtailor.tasks.pose.skeletons import COCO, MPII, SKELETONS, Skeleton, skeleton_called
 
 __all__ = [

@@ -13,7 +13,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image
 
-from segtailor.tasks.pose.persons import Box, Joints, View, check_box, check_joints, outside
+from segtailor.tasks.pose.persons import Box, Joints, PersonView, check_box, check_joints, outside
 from segtailor.tasks.pose.skeletons import Skeleton
 
 MARGIN = 1.25  # times the box (Xiao et al., 2018)
@@ -97,7 +97,7 @@ def crop_of(box: Box, size: tuple[int, int], *, margin: float = MARGIN, variatio
 
 
 def cut_person(
-    view: View,
+    view: PersonView,
     skeleton: Skeleton,
     size: tuple[int, int],
     *,

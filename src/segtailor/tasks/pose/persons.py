@@ -44,7 +44,7 @@ class Person:
         return np.asarray(self.joints[:, 2] > 0)
 
 
-class View(NamedTuple):
+class PersonView(NamedTuple):
     """A decoded picture, uint8 (height, width, 3), and the person it is about."""
 
     image: NDArray[np.uint8]

@@ -17,7 +17,7 @@ from segtailor.tasks.kind import Head
 BAND = 2**19  # values of a band: 2 MiB, about what stays in a core's cache
 
 
-class Labels(Head):
+class LabelHead(Head):
     """Enlarge logits (N, classes, h, w) and take the arg max; labels are (N, height, width)."""
 
     def __init__(self, *, align_corners: bool, label_type: torch.dtype) -> None:

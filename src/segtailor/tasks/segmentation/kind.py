@@ -19,9 +19,9 @@ from segtailor.tasks.kind import TASK_KINDS, Forward, View
 from segtailor.tasks.looks import Look, marked
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.segmentation.colour import UNLABELLED, overlay
-from segtailor.tasks.segmentation.head import Labels as LabelsHead
-from segtailor.tasks.segmentation.loss import Criterion, balanced_weights, count_labels
-from segtailor.tasks.segmentation.metrics import Confusion, Scores
+from segtailor.tasks.segmentation.head import LabelHead as LabelsHead
+from segtailor.tasks.segmentation.loss import SegmentationLoss, balanced_weights, count_labels
+from segtailor.tasks.segmentation.metrics import Confusion, SegmentationScores
 from segtailor.tasks.segmentation.targets import Labels, resized_labels
 
 PAPER: Colour = (250, 250, 248)  # how what is not labelled looks in a legend
@@ -31,7 +31,7 @@ class Segmentation:
     """One class per pixel."""
 
     dtype = torch.uint8
-    scores_type = Scores
+    scores_type = SegmentationScores
 
     def targets(self, task: Task) -> Labels:
         """Labels in bytes."""
@@ -40,14 +40,14 @@ class Segmentation:
     def criterion(
         self, settings: LossSettings, *, task: Task, device: torch.device, align_corners: bool = False,
         seen: Callable[[], NDArray[Any]] | None = None,
-    ) -> Criterion:  # fmt: skip
+    ) -> SegmentationLoss:  # fmt: skip
         """Cross-entropy; `balance` counts the training labels first."""
         used = ("ohem", "ohem_keep", "class_weights", "balance", "overlap", "label_smoothing")
         settings.only("segmentation", *used)
         if settings.balance and seen is not None:
             counts = count_labels(seen(), task.outputs)
             settings = replace(settings, balance=False, class_weights=balanced_weights(counts))
-        return Criterion(settings, classes=task.outputs, device=device, align_corners=align_corners)
+        return SegmentationLoss(settings, classes=task.outputs, device=device, align_corners=align_corners)
 
     def meter(self, task: Task, device: torch.device) -> Confusion:
         """One confusion matrix."""

@@ -22,7 +22,7 @@ from segtailor.tasks.loss_settings import LossSettings, same_size
 TINY = 1e-12  # keeps 0 / 0 at 0
 
 
-class Criterion:
+class SegmentationLoss:
     """The loss of a training batch for `classes` classes, on one device."""
 
     def __init__(

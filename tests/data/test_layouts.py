@@ -9,9 +9,8 @@ import pytest
 
 from segtailor.core.errors import DataProblem, UnknownName
 from segtailor.data import camvid, cityscapes, voc
-from segtailor.data.bdd import Bdd100k
 from segtailor.data.camvid import CamVid
-from segtailor.data.cityscapes import Cityscapes
+from segtailor.data.cityscapes import Bdd100k, Cityscapes
 from segtailor.data.dataset import Dataset
 from segtailor.data.voc import Voc
 from segtailor.testing.datasets import check_dataset

@@ -8,8 +8,7 @@ import torch
 
 from segtailor.core.errors import UserError
 from segtailor.core.task import IGNORE
-from segtailor.data.augment import Augment
-from segtailor.data.mixing import draw_classes, paste
+from segtailor.data.augment import Augment, draw_classes, paste
 from tests.data.test_batches import batches
 
 

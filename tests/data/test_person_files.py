@@ -14,7 +14,7 @@ from segtailor.core.errors import DataProblem, UnknownName
 from segtailor.data import coco_keypoints, mpii
 from segtailor.data.coco_keypoints import CocoKeypoints
 from segtailor.data.mpii import Mpii
-from segtailor.data.person_files import PersonFiles
+from segtailor.data.person_crops import PersonFiles
 from tests.data.trees import write_image
 
 SIZE = (40, 60)

@@ -10,9 +10,8 @@ import torch
 
 from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing
-from segtailor.data.augment import Augment
+from segtailor.data.augment import STEP, Augment, restyled, styles
 from segtailor.data.batches import Batches
-from segtailor.data.restyling import STEP, restyled, styles
 
 IDENTITY = np.tile(np.eye(3, 4), (2, 1, 1))
 

@@ -12,7 +12,7 @@ from segtailor.core.task import Task
 from segtailor.data.dataset import Pair
 from segtailor.data.sheet import CELL, contact_sheet
 from segtailor.data.synthetic import Synthetic
-from segtailor.tasks.segmentation.colour import colourise, overlay
+from segtailor.tasks.segmentation.kind import colourise, overlay
 
 PALETTE = ((255, 0, 0), (0, 255, 0))
 TASK = Task(classes=("red", "green"), palette=PALETTE)

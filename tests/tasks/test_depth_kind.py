@@ -11,8 +11,7 @@ from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.augment import Augment, draw, resample
 from segtailor.tasks import Look, kind_of
-from segtailor.tasks.depth.colours import colourise, scale_ticks, shown_span, table
-from segtailor.tasks.depth.targets import DepthMaps
+from segtailor.tasks.depth import DepthMaps, colourise_depth, depth_colours, scale_ticks, shown_span
 
 TASK = Task(classes=("depth",), kind="depth", span=(0.5, 20.0))
 PLAIN = Preprocessing(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
@@ -61,11 +60,11 @@ def test_samples_with_impossible_depths_are_refused() -> None:
 
 
 def test_near_is_light_far_is_dark_and_gaps_are_black() -> None:
-    light = table() @ np.array([0.299, 0.587, 0.114])
+    light = depth_colours() @ np.array([0.299, 0.587, 0.114])
     assert (np.diff(light) > 0).all()
-    painted = colourise(np.array([[1.0, 10.0, 0.0]], np.float32), (1.0, 10.0))
-    assert painted[0, 0].tolist() == table()[255].tolist()
-    assert painted[0, 1].tolist() == table()[0].tolist()
+    painted = colourise_depth(np.array([[1.0, 10.0, 0.0]], np.float32), (1.0, 10.0))
+    assert painted[0, 0].tolist() == depth_colours()[255].tolist()
+    assert painted[0, 1].tolist() == depth_colours()[0].tolist()
     assert painted[0, 2].tolist() == [0, 0, 0]
 
 
@@ -82,7 +81,7 @@ def test_pictures_keep_their_size_and_show_a_scale_where_there_is_room() -> None
     image = np.full((120, 300, 3), 90, np.uint8)
     painted = kind.paint(image, depth, TASK, Look())
     assert painted.size == (300, 120)
-    assert not np.array_equal(np.asarray(painted), colourise(depth, shown_span(depth)))
+    assert not np.array_equal(np.asarray(painted), colourise_depth(depth, shown_span(depth)))
     tiny = kind.paint(image[:8, :8], depth[:8, :8], TASK, Look(form="overlay", opacity=0.0))
     assert np.array_equal(np.asarray(tiny), image[:8, :8])
 

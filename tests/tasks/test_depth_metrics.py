@@ -10,7 +10,7 @@ from PIL import Image
 
 from segtailor.core.task import Task
 from segtailor.tasks import kind_of
-from segtailor.tasks.depth.metrics import DepthMeter, DepthScores
+from segtailor.tasks.depth import DepthMeter, DepthScores
 from tests.support import shared
 
 SPAN = (0.1, 10.0)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from segtailor.core.task import IGNORE, Task
 from segtailor.tasks import kind_of
-from segtailor.tasks.looks import WRONG, pale
+from segtailor.tasks.kind import WRONG, pale
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from segtailor.nets.inference import enlarge
 from segtailor.nets.onnx_graph import onnx_bytes, onnx_session
-from segtailor.tasks.segmentation import head as labels_module
-from segtailor.tasks.segmentation.head import LabelHead
+from segtailor.tasks.segmentation import kind as labels_module
+from segtailor.tasks.segmentation.kind import LabelHead
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")

@@ -12,7 +12,7 @@ from segtailor.data.locate import locate
 from segtailor.data.scene import render
 from segtailor.nets.bundle import Model
 from segtailor.tasks import Targets, kind_of
-from segtailor.tasks.segmentation.targets import Labels
+from segtailor.tasks.segmentation.kind import Labels
 
 SAMPLES = 8  # pictures of a data set
 SCENES, NOISE = 3, 1  # and without a data set

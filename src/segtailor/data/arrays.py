@@ -27,7 +27,7 @@ SPARE = 64 * 2**20  # bytes that stay free on the disk
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec:
+class ArraySpec:
     """Shape (samples first) and type of an array."""
 
     shape: tuple[int, ...]
@@ -40,12 +40,12 @@ class Spec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store:
+class ArrayStore:
     """Where arrays are kept, what they are made from (`about`, plain data), and what they look like."""
 
     folder: Path
     about: Mapping[str, Json]
-    arrays: Mapping[str, Spec]
+    arrays: Mapping[str, ArraySpec]
 
     @property
     def nbytes(self) -> int:
@@ -105,7 +105,7 @@ class Store:
             write_json(draft / INDEX, {"format": FORMAT, "about": dict(self.about)}, what="index")
 
 
-def check_space(stores: list[Store]) -> None:
+def check_space(stores: list[ArrayStore]) -> None:
     """Raise `DataProblem` where the disk is too small for the stores that are not there yet."""
     missing = [store for store in stores if not store.ready()]
     if not missing:

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segtailor.core.errors import UserError
-from segtailor.core.task import Preprocessing
-from segtailor.tasks.segmentation.targets import Labels
-from segtailor.tasks.targets import Geometry, Targets
-from segtailor.tasks.turning import turned
+from segtailor.core.task import IGNORE, Preprocessing
+from segtailor.tasks.segmentation.kind import Labels
+from segtailor.tasks.targets import Geometry, Targets, turned
 
 LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 YIQ = np.array(
@@ -304,3 +303,60 @@ def _sample_images(images: Tensor, tables: _Tables, *, out: Tensor) -> None:
     matrix = tables.colour.view(batch, 3, 4)
     torch.baddbmm(matrix[:, :, 3:], matrix[:, :, :3], pixels.flatten(2), out=out.flatten(2))
     out.mul_(tables.row_inside[:, None, :, None]).mul_(tables.column_inside[:, None, None])
+
+
+def draw_classes(count: int, *, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return (count, 256): which classes of its neighbour each image takes over; none for 1 - `share` of them."""
+    chosen: NDArray[np.bool_] = rng.random((count, IGNORE + 1)) < 0.5
+    chosen &= rng.random((count, 1)) < share
+    chosen[:, IGNORE] = False  # what is unknown hides nothing
+    return chosen
+
+
+def paste(images: Tensor, labels: Tensor, *, classes: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+    """Give images 2k and 2k + 1 the `classes` of each other; a last one without a neighbour stays as it is."""
+    count = len(labels)
+    other = (torch.arange(count, device=labels.device) ^ 1).clamp(max=count - 1)
+    table = torch.from_numpy(classes)
+    if labels.device.type != "cpu":
+        table = table.pin_memory().to(labels.device, non_blocking=True)
+    other_labels = labels[other]
+    rows = torch.arange(count, device=labels.device)[:, None, None]
+    taken = table[rows, other_labels.long()]
+    return torch.where(taken[:, None], images[other], images), torch.where(taken, other_labels, labels)
+
+
+STEP = 4  # every fourth pixel either way tells enough
+LEAST_SPREAD = 1 / 255  # a plain image has no spread to scale
+
+
+class Styles(NamedTuple):
+    """Mean and standard deviation of each channel, (images, 3), on values 0..1."""
+
+    mean: NDArray[np.float64]
+    spread: NDArray[np.float64]
+
+    def of(self, index: NDArray[np.integer]) -> Styles:
+        """Return the rows of some images."""
+        return Styles(self.mean[index], self.spread[index])
+
+
+def styles(images: NDArray[np.uint8], sizes: NDArray[np.integer]) -> Styles:
+    """Look at the valid part of images (n, height, width, 3), one at a time: they may be a memory map."""
+    rows = []
+    for image, (height, width) in zip(images, sizes, strict=True):
+        pixels = np.asarray(image[:height:STEP, :width:STEP], dtype=np.float64).reshape(-1, 3) / 255
+        rows.append((pixels.mean(axis=0), pixels.std(axis=0)))
+    means, spreads = (np.stack(values) for values in zip(*rows, strict=True))
+    return Styles(means, np.maximum(spreads, LEAST_SPREAD))
+
+
+def restyled(
+    colour: NDArray[np.float64], own: Styles, other: Styles, *, strength: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return colour matrices (images, 3, 4) that first move each image by its `strength` towards another's style."""
+    share = strength[:, None]
+    scale = 1 + share * (other.spread / own.spread - 1)
+    shift = own.mean + share * (other.mean - own.mean) - scale * own.mean
+    linear, offset = colour[:, :, :3], colour[:, :, 3:]
+    return np.concatenate([linear * scale[:, None], linear @ shift[:, :, None] + offset], axis=2)

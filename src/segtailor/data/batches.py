@@ -19,11 +19,21 @@ from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.memory import check_memory
 from segtailor.core.memory import free_memory as free_main_memory
 from segtailor.core.task import Preprocessing
-from segtailor.data.augment import LABELS, LUMA, Augment, BatchDraws, draw, resample
+from segtailor.data.augment import (
+    LABELS,
+    LUMA,
+    Augment,
+    BatchDraws,
+    Styles,
+    draw,
+    draw_classes,
+    paste,
+    resample,
+    restyled,
+    styles,
+)
 from segtailor.data.cache import Pixels
-from segtailor.data.mixing import draw_classes, paste
-from segtailor.data.restyling import Styles, restyled, styles
-from segtailor.tasks.segmentation.targets import Labels
+from segtailor.tasks.segmentation.kind import Labels
 from segtailor.tasks.targets import Targets
 
 BATCH_PIXEL_BYTES = 36  # of a pixel: three channels as sampled, coloured and normalised, in single precision

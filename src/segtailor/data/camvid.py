@@ -14,8 +14,8 @@ from pathlib import Path
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.data.dataset import DATASETS
-from segtailor.data.labels import LabelMap
-from segtailor.data.pairs import FileDataset, Pairing, Wrong, pair_folders
+from segtailor.data.legend import LabelMap
+from segtailor.data.pairs import FileDataset, Pairing, PairingProblem, pair_folders
 from segtailor.data.splits import read_list
 
 SPLITS = ("train", "val", "test")
@@ -176,7 +176,7 @@ def _select(whole: Pairing, path: Path) -> Pairing:
         pairs={name: whole.pairs[name] for name in names if name in whole.pairs},
         images_alone=tuple(alone[name] for name in names if name in alone),
         wrong=tuple(
-            Wrong(path, f"list {path} names frame '{name}', which is not there; correct the list.")
+            PairingProblem(path, f"list {path} names frame '{name}', which is not there; correct the list.")
             for name in names
             if name not in whole.pairs and name not in alone
         ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.data.dataset import DATASETS
-from segtailor.data.labels import LabelMap
+from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileDataset, Pairing, pair_folders
 
 # name: (id in labelIds files, colour); the order is that of the train ids
@@ -80,4 +80,43 @@ class Cityscapes(FileDataset):
                 return f"_gtFine_{name}"
         raise DataProblem(
             f"{self.path} holds no gtFine/*/*/*_gtFine_labelIds.png; unpack gtFine_trainvaltest.zip there."
+        )
+
+
+LAYOUTS = (  # images, masks, ending of mask names; the second is the release of 2018
+    ("images/10k/{}", "labels/sem_seg/masks/{}", ""),
+    ("seg/images/{}", "seg/labels/{}", "_train_id"),
+)
+
+
+@DATASETS.register("bdd100k")
+@dataclass(frozen=True, kw_only=True)
+class Bdd100k(FileDataset):
+    """BDD100K; the masks of the test split are withheld, so it is left out."""
+
+    @property
+    def task(self) -> Task:
+        """The 19 classes."""
+        return cityscapes.TASK
+
+    @property
+    def labels(self) -> LabelMap:
+        """Train ids."""
+        return cityscapes.TRAIN_IDS
+
+    def find(self) -> Mapping[str, Pairing]:
+        """Look for the current layout, then for the older one, here or in a `bdd100k` folder."""
+        for root in (self.path, self.path / "bdd100k"):
+            for images, masks, ending in LAYOUTS:
+                found = {
+                    split: pair_folders(left, right, endings=(ending,))
+                    for split in ("train", "val")
+                    if (left := root / images.format(split)).is_dir()
+                    and (right := root / masks.format(split)).is_dir()
+                }
+                if found:
+                    return found
+        raise DataProblem(
+            f"{self.path} is no BDD100K folder: expected images/10k/train beside labels/sem_seg/masks/train, "
+            "or seg/images/train beside seg/labels/train. Check the path."
         )

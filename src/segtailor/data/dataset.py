@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.registry import Registry
 from segtailor.core.task import Task
 from segtailor.tasks import kind_of
+
+Severity: TypeAlias = Literal["error", "warning", "info"]
 
 
 class Pair(NamedTuple):
@@ -69,6 +73,26 @@ class Dataset(Protocol):
         """Return the samples of a split in a fixed order; an unknown split raises `UnknownName`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing worth knowing about a dataset. Where no single file is to blame, `file` is the dataset's
+    folder or list, and empty if it has none."""
+
+    severity: Severity
+    kind: str
+    message: str
+    fix: str
+    file: str = ""
+
+
+@runtime_checkable
+class HasProblems(Protocol):
+    """A dataset that knows of problems before any sample is read."""
+
+    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
+        """Return (severity, kind, file, message, fix) each."""
+
+
 def check_pair(pair: Pair, task: Task, name: str) -> None:
     """Raise `DataProblem` unless a decoded sample has the shapes, types and labels that its task promises."""
     image, labels = pair
@@ -91,3 +115,25 @@ def check_pair(pair: Pair, task: Task, name: str) -> None:
 DATASETS: Registry[Callable[..., Dataset]] = Registry(
     "dataset"
 )  # frozen dataclasses; their fields are the options
+
+
+def size_fingerprint(size: tuple[int, int] | None) -> str:
+    """Return what tells samples of one size from those of another; nothing where each keeps its own."""
+    return "" if size is None else f"|{size[0]}x{size[1]}"
+
+
+def resize_pair(pair: Pair, size: tuple[int, int] | None) -> Pair:
+    """Bring an image smoothly, and its labels by the nearest pixel, to a size; none leaves them as they are."""
+    image, labels = pair
+    if size is None or image.shape[:2] == size:
+        return pair
+    height, width = size
+    # Unlike torch's, this resize filters before it shrinks.
+    smooth = Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR)
+    rows, columns = (_nearest(old, new) for old, new in zip(image.shape[:2], size, strict=True))
+    return Pair(np.array(smooth), np.ascontiguousarray(labels[rows[:, None], columns]))
+
+
+def _nearest(old: int, new: int) -> NDArray[Any]:
+    """Return the source pixel under the centre of each new one."""
+    return np.minimum((2 * np.arange(new) + 1) * old // (2 * new), old - 1)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import IGNORE, Task
-from segtailor.data.checks import content
+from segtailor.data.checks import rules
 from segtailor.data.checks.census import Census, explain_masks, take_census
-from segtailor.data.checks.findings import Finding, Severity, arranged
-from segtailor.data.checks.kinds import CHECKS, CLASSLESS, label_counts
-from segtailor.data.dataset import Dataset, Sample
+from segtailor.data.checks.rules import CHECKS, CLASSLESS, label_counts
+from segtailor.data.dataset import Dataset, Finding, HasProblems, Sample, Severity
 from segtailor.data.files import RawMask
-from segtailor.data.labels import LabelMap
-from segtailor.data.legend import numbered
+from segtailor.data.legend import LabelMap, numbered
 from segtailor.data.pairs import FileDataset, FileSample, Pairing
 from segtailor.data.survey import MaskProblem
 
 __all__ = ["Diagnosis", "Finding", "SplitFacts", "check", "examine"]
 
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+MAX_LISTED = 20  # findings of one kind and severity; the rest are counted
 TOLD = 3  # errors spelled out in the message that stops a training
 UNTOLD = Task(classes=("unknown",))  # stands in where classes cannot be told
 
@@ -41,14 +41,6 @@ class Unread:
         """Return as many ignored pixels as the mask has."""
         del path
         return np.full(raw.values.shape[:2], IGNORE, np.uint8)
-
-
-@runtime_checkable
-class HasProblems(Protocol):
-    """A dataset that knows of problems before any sample is read."""
-
-    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
-        """Return (severity, kind, file, message, fix) each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +157,7 @@ def _without_classes(
     findings = [found for rule in CLASSLESS for found in rule(census, UNTOLD)]
     if isinstance(problem, MaskProblem):
         masks = [mask for pairing in pairings.values() for _, mask in pairing.pairs.values()]
-        findings += [content.fault_finding(fault) for fault in explain_masks(masks, problem)]
+        findings += [rules.fault_finding(fault) for fault in explain_masks(masks, problem)]
     elif str(problem) not in {fault.message for fault in faults}:
         findings.append(_unusable(problem))
     return Diagnosis(
@@ -180,7 +172,24 @@ def _without_classes(
 def _placed(findings: Iterable[Finding], dataset: Dataset) -> tuple[Finding, ...]:
     """Arrange findings; where no single file is to blame, name the dataset's folder or list, if it has one."""
     path = str(getattr(dataset, "path", ""))
-    return tuple(found if found.file else replace(found, file=path) for found in arranged(findings))
+    return tuple(found if found.file else replace(found, file=path) for found in _arranged(findings))
+
+
+def _arranged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort by severity, keep the first few of each kind and say how many more there are."""
+    groups: dict[tuple[Severity, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.severity, finding.kind), []).append(finding)
+    ordered = sorted(groups.items(), key=lambda item: SEVERITIES.index(item[0][0]))
+    return tuple(finding for _, group in ordered for finding in _capped(group))
+
+
+def _capped(group: Sequence[Finding]) -> Iterator[Finding]:
+    yield from group[:MAX_LISTED]
+    rest = len(group) - MAX_LISTED
+    if rest > 0:
+        more = f"and {rest} more of the same kind, up to {group[-1].file or 'the last one'}"
+        yield replace(group[MAX_LISTED], message=more)
 
 
 def _known_problems(dataset: Dataset) -> Iterator[Finding]:

@@ -6,7 +6,8 @@ Layouts: `images/` beside `masks/` (each with or without `train`, `val`, `test` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +15,20 @@ from typing import Literal
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Task
-from segtailor.data.checks.findings import Severity
-from segtailor.data.dataset import DATASETS
-from segtailor.data.labels import LabelMap
-from segtailor.data.layout import WHOLE, FolderLayout
-from segtailor.data.legend import FILES, Legend, LegendClass, Value, numbered, parse_colour, read_legend
-from segtailor.data.pairs import FileDataset, Pairing, divided
+from segtailor.data.dataset import DATASETS, Severity
+from segtailor.data.files import list_folders, list_pictures
+from segtailor.data.legend import (
+    FILES,
+    LabelMap,
+    Legend,
+    LegendClass,
+    Value,
+    numbered,
+    parse_colour,
+    read_legend,
+)
+from segtailor.data.pairs import FileDataset, Pairing, PairingProblem, divided, pair_folders
+from segtailor.data.splits import COMMON_NAMES, read_list
 from segtailor.data.survey import legend_of, survey
 
 VAL_SHARE = 0.2
@@ -126,3 +135,175 @@ class Folder(FileDataset):
         return Legend(
             classes=tuple(LegendClass(name=name, ids=own, colour=colour) for name, own, colour in rows)
         )
+
+
+IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "inputs")
+MASK_FOLDERS = (
+    "masks",
+    "mask",
+    "labels",
+    "label",
+    "annotations",
+    "annotation",
+    "gt",
+    "segmentation",
+    "targets",
+)
+WHOLE = ""  # the key of a set that is not divided into splits
+ORDER = ("train", "val", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderLayout:
+    """A folder, or one list file, and the names of its image and mask folders where they are unusual.
+
+    `image_folders` and `mask_folders` are the usual names, tried in this order.
+    """
+
+    path: Path
+    images: str | None = None
+    masks: str | None = None
+    image_folders: tuple[str, ...] = IMAGE_FOLDERS
+    mask_folders: tuple[str, ...] = MASK_FOLDERS
+
+    @property
+    def root(self) -> Path:
+        """The folder that relative names start from."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def find(self) -> dict[str, Pairing]:
+        """Return the files of each split, or of the undivided set under `WHOLE`."""
+        if self.path.is_file():
+            return {WHOLE: self._listed(self.path)}
+        lists = {
+            split: path
+            for name, split in COMMON_NAMES.items()
+            for suffix in (".txt", ".csv")
+            if (path := self.path / f"{name}{suffix}").is_file()
+        }
+        if lists:
+            return {split: self._listed(path) for split, path in lists.items()}
+        both = self._image_and_mask(self.path)
+        return self._splits_outside() if both is None else self._splits_inside(*both)
+
+    def _splits_outside(self) -> dict[str, Pairing]:
+        """`train/images` beside `train/masks`."""
+        places = _split_folders(self.path)
+        found = {
+            split: pair_folders(*both, prefix=f"{place.name}/")
+            for split, place in places.items()
+            if (both := self._image_and_mask(place)) is not None
+        }
+        if not found:
+            raise self._strange()
+        return found
+
+    def _splits_inside(self, images: Path, masks: Path) -> dict[str, Pairing]:
+        """`images/train` beside `masks/train`, or no splits at all."""
+        places, mask_places = _split_folders(images), _split_folders(masks)
+        if not _divides(images, places):
+            return {WHOLE: pair_folders(images, masks)}
+        found = {
+            split: pair_folders(place, mask_places[split], prefix=f"{place.name}/")
+            for split, place in places.items()
+            if split in mask_places
+        }
+        for split, place in places.items():
+            if split not in mask_places and split != "test":  # test splits often come without masks
+                told = f"{place} has no folder of masks inside {masks}; add it."
+                found[split] = Pairing(
+                    pairs={}, images_alone=list_pictures(place), wrong=(PairingProblem(place, told),)
+                )
+        return found
+
+    def unused(self) -> tuple[Path, ...]:
+        """Return what lies beside the folders of the splits, where nothing reads it."""
+        both = None if self.path.is_file() else self._image_and_mask(self.path)
+        if both is None or not _divides(both[0], _split_folders(both[0])):
+            return ()
+        known = COMMON_NAMES.keys()
+        folders = [place for place in list_folders(both[0]) if place.name.lower() not in known]
+        return (*folders, *(path for path in list_pictures(both[0]) if path.parent == both[0]))
+
+    def _listed(self, path: Path) -> Pairing:
+        """Read a list file: image and mask per line, or one name that the folders hold."""
+        rows = read_list(path)
+        known = self._by_name() if any(len(row) == 1 for row in rows) else {}
+        pairs: dict[str, tuple[Path, Path]] = {}
+        wrong: list[PairingProblem] = []
+        for row in rows:
+            name = row[0] if len(row) == 1 and row[0] in known else _bare(row[0])
+            if len(row) == 1 and name not in known:
+                told = f"list {path} names '{row[0]}', but {self.root} has no such image and mask. Correct the list."
+                wrong.append(PairingProblem(path, told))
+            elif name in pairs:
+                wrong.append(PairingProblem(path, f"list {path} names '{name}' twice; remove one line."))
+            else:
+                pairs[name] = known[name] if len(row) == 1 else self._inside(row, path)
+        if not rows:
+            raise DataProblem(f"list {path} is empty; write one 'image mask' line per sample.")
+        return Pairing(pairs=pairs, wrong=tuple(wrong))
+
+    def _inside(self, row: Sequence[str], path: Path) -> tuple[Path, Path]:
+        """Return the two files of a line; a list comes with the data, so it may name nothing outside their folder."""
+        root = self.root.absolute()
+        for name in row:
+            if not Path(os.path.normpath(root / name)).is_relative_to(os.path.normpath(root)):
+                raise DataProblem(
+                    f"list {path} names '{name[:100]}', which lies outside {self.root}; nothing there was read. Move "
+                    "the files below that folder (a link to their folder will do), and name them from there."
+                )
+        return self.root / row[0], self.root / row[1]
+
+    def _by_name(self) -> Mapping[str, tuple[Path, Path]]:
+        both = self._image_and_mask(self.root)
+        if both is None:
+            raise self._strange()
+        return pair_folders(*both).pairs
+
+    def _image_and_mask(self, place: Path) -> tuple[Path, Path] | None:
+        """Find the two folders; images without masks raise."""
+        images = _named(place, self.images, self.image_folders)
+        if images is None:
+            return None
+        masks = _named(place, self.masks, self.mask_folders)
+        if masks is None:
+            raise DataProblem(
+                f"{images} has no folder of masks beside it; looked for "
+                f"{self.masks or ', '.join(self.mask_folders)}. Add it, or name it with masks=..."
+            )
+        return images, masks
+
+    def _strange(self) -> DataProblem:
+        inside = ", ".join(place.name for place in list_folders(self.root)[:8]) or "no folders"
+        return DataProblem(
+            f"{self.root} holds {inside}; expected 'images' beside '{self.mask_folders[0]}', 'train/images' beside "
+            f"'train/{self.mask_folders[0]}', or train.txt with 'image mask' lines. Rename, or give images=... and "
+            "masks=..."
+        )
+
+
+def _named(place: Path, name: str | None, common: tuple[str, ...]) -> Path | None:
+    if name is not None:
+        return place / name if (place / name).is_dir() else None
+    by_name = {folder.name.lower(): folder for folder in reversed(list_folders(place))}
+    return next((by_name[choice] for choice in common if choice in by_name), None)
+
+
+def _split_folders(place: Path) -> dict[str, Path]:
+    """Return the folders named like splits, train first."""
+    named = {
+        COMMON_NAMES[folder.name.lower()]: folder
+        for folder in list_folders(place)
+        if folder.name.lower() in COMMON_NAMES
+    }
+    return {split: named[split] for split in ORDER if split in named}
+
+
+def _divides(images: Path, places: Mapping[str, Path]) -> bool:
+    """Tell whether folders divide the images: one is for training, or all are named like splits."""
+    return "train" in places or (bool(places) and len(places) == len(list_folders(images)))
+
+
+def _bare(name: str) -> str:
+    return Path(name).with_suffix("").as_posix()

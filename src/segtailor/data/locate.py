@@ -19,16 +19,16 @@ from urllib.parse import quote, unquote
 
 from segtailor.core.codec import from_json
 from segtailor.core.errors import DataProblem, UserError, unknown
-from segtailor.data import bdd, camvid, cityscapes, depth_folder, folder, nyud, person_crops, synthetic, voc
+from segtailor.data import camvid, cityscapes, depth_folder, folder, nyud, person_crops, synthetic, voc
 from segtailor.data.dataset import DATASETS, Dataset
-from segtailor.data.documents import read_yaml
+from segtailor.data.files import read_yaml
 
 __all__ = ["DATASETS", "dataset_from", "locate", "with_option"]
 
 PATHS = ("path", "legend")  # options that are paths
 USUAL_TASK = "segmentation"  # of a dataset without a task in its name
 SELF_REGISTERED = (
-    bdd,
+    cityscapes,
     camvid,
     cityscapes,
     depth_folder,

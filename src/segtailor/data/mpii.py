@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 
 from segtailor.core.codec import read_json, short
 from segtailor.core.errors import DataProblem
-from segtailor.data.person_files import Annotations, PersonFiles, Source, collect
+from segtailor.data.dataset import DATASETS
+from segtailor.data.person_crops import AnnotationFile, Annotations, PersonCrops, PersonFiles, collect
 from segtailor.tasks.pose.persons import Box, Joints, Person, check_box, check_joints, number, picture_below
 from segtailor.tasks.pose.skeletons import MPII, Skeleton
 
@@ -39,14 +41,14 @@ class Mpii(PersonFiles):
         """Sixteen joints."""
         return MPII
 
-    def find(self) -> Mapping[str, Source]:
+    def find(self) -> Mapping[str, AnnotationFile]:
         """Look for the files that the splits are usually called by."""
         if self.path.is_file():
             above = self.path.parent
             root = above.parent if above.name == "annot" else above
-            return {SPLITS.get(self.path.stem, self.path.stem): Source(self.path, root / "images")}
+            return {SPLITS.get(self.path.stem, self.path.stem): AnnotationFile(self.path, root / "images")}
         found = {
-            split: Source(file, self.path / "images")
+            split: AnnotationFile(file, self.path / "images")
             for stem, split in SPLITS.items()
             for file in (self.path / f"{stem}.json", self.path / "annot" / f"{stem}.json")
             if file.is_file()
@@ -55,7 +57,7 @@ class Mpii(PersonFiles):
             raise DataProblem(f"{self.path} has no annot/train.json or annot/valid.json. {EXPECTED}")
         return found
 
-    def read(self, source: Source) -> Annotations:
+    def read(self, source: AnnotationFile) -> Annotations:
         """Read one list of people."""
         file, pictures = source
         if file.suffix.lower() == ".mat":
@@ -67,6 +69,20 @@ class Mpii(PersonFiles):
         return collect(
             rows, lambda row, index: (_person(row, index, pictures), None), file=file, skeleton=MPII
         )
+
+
+@DATASETS.register("mpii")
+@dataclass(frozen=True, kw_only=True)
+class MpiiCrops(PersonCrops):
+    """MPII Human Pose, 16 joints: `annot/train.json`, `annot/valid.json` and `images/`; crops of height x width."""
+
+    path: Path
+    width: int = 256
+
+    @cached_property
+    def source(self) -> Mpii:
+        """The annotation files."""
+        return Mpii(path=self.path)
 
 
 def _person(row: Any, index: int, pictures: Path) -> Person:

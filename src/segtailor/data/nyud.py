@@ -19,13 +19,18 @@ import numpy as np
 
 from segtailor.core.errors import DataProblem, Unsupported, unknown
 from segtailor.core.task import Task
-from segtailor.data.dataset import DATASETS, Pair, Sample
-from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, VAL_SHARE, depth_task, divided_depth
-from segtailor.data.depth_unit import DepthUnit
+from segtailor.data.dataset import DATASETS, Pair, Sample, resize_pair, size_fingerprint
+from segtailor.data.depth_folder import (
+    COLOUR_FOLDERS,
+    DEPTH_FOLDERS,
+    VAL_SHARE,
+    DepthUnit,
+    depth_task,
+    divided_depth,
+)
 from segtailor.data.files import PIXEL_LIMIT, file_stamp, list_folders, list_pictures
-from segtailor.data.layout import WHOLE, FolderLayout
+from segtailor.data.folder import WHOLE, FolderLayout
 from segtailor.data.pairs import FileDataset, Pairing
-from segtailor.data.sizes import resized, size_stamp
 from segtailor.data.splits import COMMON_NAMES, by_ratio, parts_of
 
 IMAGE_ENDINGS = ("_rgb", "_colors", "_color", "_colour", "_image")
@@ -120,7 +125,7 @@ class MatSample:
     @property
     def fingerprint(self) -> str:
         """The file, the number, and the size that was asked for."""
-        return f"{file_stamp(self.file)}|{self.index}|depth{size_stamp(self.size)}"
+        return f"{file_stamp(self.file)}|{self.index}|depth{size_fingerprint(self.size)}"
 
     @property
     def place(self) -> str:
@@ -141,7 +146,7 @@ class MatSample:
             depth = np.asarray(depths[self.index], dtype=np.float32).T
         known = np.isfinite(depth) & (depth > 0)
         pair = Pair(np.ascontiguousarray(image, dtype=np.uint8), np.where(known, depth, np.float32(0)))
-        return resized(pair, self.size)
+        return resize_pair(pair, self.size)
 
 
 def _frames_in(file: Path) -> int:

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem, unknown
+from segtailor.core.ranges import parse_size
 from segtailor.core.task import Task
-from segtailor.data.dataset import Pair
+from segtailor.data.dataset import Pair, resize_pair, size_fingerprint
 from segtailor.data.files import RawMask, file_stamp, list_pictures, read_image, read_mask
-from segtailor.data.sizes import image_size, resized, size_stamp
 from segtailor.data.splits import TooFew, by_ratio, parts_of
 
+MAX_SIDE_PIXELS = 2**14  # that samples can be resized to
 MASK_ENDINGS = (
     "",
     "_mask",
@@ -55,7 +56,7 @@ class FileSample:
     def fingerprint(self) -> str:
         """Path, size and time of both files, what the mask's values mean, and the size that was asked for."""
         parts = (file_stamp(self.image), file_stamp(self.mask), self.labels.fingerprint)
-        return "|".join(parts) + size_stamp(self.size)
+        return "|".join(parts) + size_fingerprint(self.size)
 
     def read(self) -> Pair:
         """Decode both files, or raise `DataProblem` naming the one that is wrong."""
@@ -63,7 +64,7 @@ class FileSample:
         labels = self.labels.apply(read_mask(self.mask), self.mask)
         if image.shape[:2] != labels.shape:
             raise self.mismatch(image.shape[:2], labels.shape)
-        return resized(Pair(image, labels), self.size)
+        return resize_pair(Pair(image, labels), self.size)
 
     def mismatch(self, image: tuple[int, ...], mask: tuple[int, ...]) -> DataProblem:
         """Return what to say when image and mask (height, width) differ in size."""
@@ -73,7 +74,7 @@ class FileSample:
         )
 
 
-class Wrong(NamedTuple):
+class PairingProblem(NamedTuple):
     """What keeps files from being matched: the file to blame, and a sentence that ends with what to do."""
 
     file: Path
@@ -87,7 +88,7 @@ class Pairing:
     pairs: Mapping[str, tuple[Path, Path]]
     images_alone: tuple[Path, ...] = ()
     masks_alone: tuple[Path, ...] = ()
-    wrong: tuple[Wrong, ...] = ()
+    wrong: tuple[PairingProblem, ...] = ()
 
     @property
     def names(self) -> set[str]:
@@ -126,7 +127,7 @@ def divided(whole: Pairing, *, where: Path, val: float, test: float, seed: int) 
     try:
         table = by_ratio(tuple(whole.pairs), val=val, test=test, seed=seed)
     except TooFew as problem:
-        return {"train": replace(whole, wrong=(*whole.wrong, Wrong(where, str(problem))))}
+        return {"train": replace(whole, wrong=(*whole.wrong, PairingProblem(where, str(problem))))}
     parts = {
         split: Pairing(pairs={name: whole.pairs[name] for name in names}) for split, names in table.items()
     }
@@ -160,7 +161,9 @@ class FileDataset(ABC):
     @property
     def wanted_size(self) -> tuple[int, int] | None:
         """Height and width of every sample, none where each keeps its own."""
-        return None if self.size is None else image_size(self.size, what="size")
+        if self.size is None:
+            return None
+        return parse_size(self.size, most=MAX_SIDE_PIXELS, error=DataProblem)
 
     @property
     @abstractmethod
@@ -234,10 +237,10 @@ def pair_folders(
     return Pairing(pairs=pairs, images_alone=tuple(alone), masks_alone=spare, wrong=(*twins, *more))
 
 
-def _by_stem(folder: Path, ending: str) -> tuple[dict[str, Path], list[Wrong]]:
+def _by_stem(folder: Path, ending: str) -> tuple[dict[str, Path], list[PairingProblem]]:
     """Return pictures by name without suffix, and those whose name is taken."""
     table: dict[str, Path] = {}
-    wrong: list[Wrong] = []
+    wrong: list[PairingProblem] = []
     for path in list_pictures(folder):
         stem = path.relative_to(folder).with_suffix("").as_posix()
         if ending:
@@ -248,7 +251,7 @@ def _by_stem(folder: Path, ending: str) -> tuple[dict[str, Path], list[Wrong]]:
             told = (
                 f"{table[stem]} and {path} share one name, so their masks cannot be told apart. Rename one."
             )
-            wrong.append(Wrong(path, told))
+            wrong.append(PairingProblem(path, told))
         else:
             table[stem] = path
     return table, wrong

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from segtailor.core.errors import DataProblem
+from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import Task
-from segtailor.data.checks.findings import Severity
-from segtailor.data.coco_keypoints import CocoKeypoints
-from segtailor.data.dataset import DATASETS, Pair
-from segtailor.data.mpii import Mpii
-from segtailor.data.people import DEFAULT_IMAGES, People
-from segtailor.data.person_files import PersonSample, PersonSource
-from segtailor.data.sizes import parse_size
+from segtailor.data.dataset import Finding, Pair, Severity
+from segtailor.data.files import file_stamp, read_image
 from segtailor.data.splits import parts_of
 from segtailor.tasks.pose.crops import cut_person
+from segtailor.tasks.pose.persons import Person, PersonView, without_outside
 from segtailor.tasks.pose.skeletons import Skeleton
 
 
@@ -108,65 +104,183 @@ class PersonCrops(ABC):
         return self.source.problems()
 
 
-@DATASETS.register("mpii")
-@dataclass(frozen=True, kw_only=True)
-class MpiiCrops(PersonCrops):
-    """MPII Human Pose, 16 joints: `annot/train.json`, `annot/valid.json` and `images/`; crops of height x width."""
-
-    path: Path
-    width: int = 256
-
-    @cached_property
-    def source(self) -> Mpii:
-        """The annotation files."""
-        return Mpii(path=self.path)
-
-
-@DATASETS.register("coco-keypoints")
-@dataclass(frozen=True, kw_only=True)
-class CocoCrops(PersonCrops):
-    """COCO person keypoints, 17 joints: `annotations/person_keypoints_*.json` and the pictures."""
-
-    path: Path
-
-    @cached_property
-    def source(self) -> CocoKeypoints:
-        """The annotation files."""
-        return CocoKeypoints(path=self.path)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RenderedCrops(PersonCrops):
-    """Rendered stick people."""
-
-    height: int = 128
-    width: int = 96
-    people: People = field(default_factory=People)
+class PersonSample(Protocol):
+    """One person, picture not yet read."""
 
     @property
-    def source(self) -> People:
-        """Who is drawn."""
-        return self.people
+    def name(self) -> str:
+        """Unique within the split."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the picture or the annotation does."""
+
+    @property
+    def source(self) -> Path | None:
+        """The file of the picture, if it is one."""
+
+    def read(self) -> PersonView:
+        """Decode the picture, or raise `DataProblem` naming the file."""
 
 
-def people_from_options(options: Mapping[str, str]) -> RenderedCrops:
-    """Stick people with 16 joints: `size=128x128` of pictures, `crop=128x96`, `seed=0`, `train=400`, `val=100`."""
-    counts = {key: _whole(key, text) for key, text in options.items() if key not in ("size", "crop", "seed")}
-    height, width = parse_size(options.get("crop", "128x96"), what="synthetic-pose: crop")
-    people = People(
-        images={**dict(DEFAULT_IMAGES), **counts},
-        size=parse_size(options.get("size", "128x128"), what="synthetic-pose: size"),
-        seed=_whole("seed", options.get("seed", "0")),
-    )
-    return RenderedCrops(height=height, width=width, people=people)
+class PersonSource(Protocol):
+    """Named splits of annotated people with one skeleton."""
+
+    @property
+    def skeleton(self) -> Skeleton:
+        """Names and order of the joints."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits, e.g. `train` and `val`."""
+
+    def samples(self, split: str) -> Sequence[PersonSample]:
+        """Return the people of a split in a fixed order; an unknown split raises `UnknownName`."""
+
+    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
+        """Return (severity, kind, file, message, fix) of every doubtful annotation, for the dataset doctor."""
 
 
-def _whole(name: str, text: str) -> int:
-    if name not in ("train", "val", "test", "seed") or not re.fullmatch(r"\d{1,9}", text):
-        raise DataProblem(
-            f"synthetic-pose: {name}={text} is no option; known: size=HxW, crop=HxW, seed=N, train=N, val=N, test=N."
+@dataclass(frozen=True, kw_only=True)
+class FilePerson:
+    """A person whose picture is a file."""
+
+    person: Person
+
+    @property
+    def name(self) -> str:
+        """Unique within the split."""
+        return self.person.id
+
+    @property
+    def fingerprint(self) -> str:
+        """Path, size and time of the picture, and the annotation itself."""
+        return f"{file_stamp(Path(self.person.picture))}:{self.person.box}:{self.person.joints.tolist()}"
+
+    @property
+    def source(self) -> Path:
+        """The file of the picture."""
+        return Path(self.person.picture)
+
+    def read(self) -> PersonView:
+        """Decode the picture; a joint beyond its border is no longer counted as labelled."""
+        image = read_image(Path(self.person.picture))
+        return PersonView(image, without_outside(self.person, (image.shape[0], image.shape[1])))
+
+
+class Annotations(NamedTuple):
+    """What an annotation file says: the people that can be used, and what is wrong with it."""
+
+    people: tuple[Person, ...]
+    findings: tuple[Finding, ...]
+
+
+class AnnotationFile(NamedTuple):
+    """An annotation file and the folder of its pictures."""
+
+    file: Path
+    pictures: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonFiles(ABC):
+    """People of one dataset, one annotation file per split; files are read when a split is first asked for."""
+
+    path: Path
+
+    @property
+    @abstractmethod
+    def skeleton(self) -> Skeleton:
+        """Names and order of the joints."""
+
+    @abstractmethod
+    def find(self) -> Mapping[str, AnnotationFile]:
+        """Return the files of every split, or raise `DataProblem` saying what is expected."""
+
+    @abstractmethod
+    def read(self, source: AnnotationFile) -> Annotations:
+        """Read one annotation file; one that cannot be used at all raises `DataProblem`."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have a file."""
+        return tuple(self._sources)
+
+    def samples(self, split: str) -> Sequence[FilePerson]:
+        """Return everyone with a labelled joint, in the file's order; groups are left out."""
+        return tuple(
+            FilePerson(person=one) for one in self.people(split) if one.labelled.any() and not one.crowd
         )
-    return int(text)
+
+    def people(self, split: str) -> Sequence[Person]:
+        """Return everyone, also groups and people without joints: OKS has to know whom not to count."""
+        return self._annotations(split).people
+
+    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
+        """Return (severity, kind, file, message, fix) of every doubtful annotation, for the dataset doctor."""
+        findings = [found for split in self.splits for found in self._findings(split)]
+        return tuple((f.severity, f.kind, f.file, f.message, f.fix) for f in findings)
+
+    def _findings(self, split: str) -> Sequence[Finding]:
+        """Return what is wrong with a split's file; one that cannot be used hides nothing about the others."""
+        try:
+            return self._annotations(split).findings
+        except DataProblem:
+            return ()  # told by whoever asks for the samples
+
+    def _annotations(self, split: str) -> Annotations:
+        if split not in self._sources:
+            raise unknown("split", split, self._sources)
+        if split not in self._known:
+            self._known[split] = self.read(self._sources[split])
+        return self._known[split]
+
+    @cached_property
+    def _sources(self) -> Mapping[str, AnnotationFile]:
+        return self.find()
+
+    @cached_property
+    def _known(self) -> dict[str, Annotations]:
+        return {}
 
 
-DATASETS.add("synthetic-pose", people_from_options)
+def collect(
+    rows: Sequence[Any],
+    person: Callable[[Any, int], tuple[Person, tuple[float, float] | None]],
+    *,
+    file: Path,
+    skeleton: Skeleton,
+) -> Annotations:
+    """Turn every row into a person with `person(row, index)`, which also tells the picture's size where known."""
+    people: dict[str, Person] = {}
+    findings: list[Finding] = []
+    for index, row in enumerate(rows):
+        try:
+            found, size = person(row, index)
+            if found.id in people:
+                raise DataProblem(f"the id {found.id} stands for two people. Give each one of its own.")
+        except DataProblem as problem:
+            findings.append(_left_out(file, problem))
+            continue
+        people[found.id] = without_outside(found, size or (np.inf, np.inf))
+        if people[found.id] is not found:
+            gone = np.flatnonzero(found.labelled & ~people[found.id].labelled)
+            findings.append(_outside(file, found, [skeleton.joints[joint] for joint in gone]))
+    if not people:
+        raise DataProblem(f"{file} holds no usable person: {findings[0].message}. {findings[0].fix}")
+    return Annotations(tuple(people.values()), tuple(findings))
+
+
+def _left_out(file: Path, problem: DataProblem) -> Finding:
+    message, _, fix = str(problem).rpartition(". ")
+    return Finding(severity="error", kind="annotation", file=str(file), message=message, fix=fix)
+
+
+def _outside(file: Path, person: Person, names: Sequence[str]) -> Finding:
+    return Finding(
+        severity="warning",
+        kind="joints outside",
+        file=str(file),
+        message=f"person {person.id}: {', '.join(names)} outside the picture; not counted",
+        fix="Set their visibility to 0, or correct their place.",
+    )

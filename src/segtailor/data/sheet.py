@@ -18,8 +18,7 @@ from segtailor.core.ranges import check_seed, check_whole
 from segtailor.core.task import Colour, Task
 from segtailor.core.text import visible
 from segtailor.data.dataset import Dataset, Pair, Sample
-from segtailor.data.files import SUFFIXES
-from segtailor.data.signature import signature
+from segtailor.data.files import SUFFIXES, software_tag
 from segtailor.tasks import Look, kind_of
 
 CELL = 320  # width of one picture in pixels
@@ -72,7 +71,7 @@ def write_picture(path: Path, picture: Image.Image, *, force: bool = False) -> N
     check_picture(path, force=force)
     kind = Image.registered_extensions()[path.suffix.lower()]
     content = BytesIO()  # PIL's own writing of JPEG files does not notice a full disk
-    picture.save(content, kind, **signature(kind))
+    picture.save(content, kind, **software_tag(kind))
     with writing(path, what="picture"):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, content.getvalue(), what="picture")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from segtailor.core.errors import DataProblem, UnknownName, unknown
 from segtailor.data.dataset import Dataset, Sample
-from segtailor.data.documents import read_text
+from segtailor.data.files import read_text
 
 LONGEST_NAME = 240  # bytes: file systems take 255, and the ending of a file comes on top
 COMMON_NAMES = {

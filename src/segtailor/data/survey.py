@@ -12,8 +12,7 @@ import numpy as np
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE
 from segtailor.data.files import colours_of, read_mask
-from segtailor.data.labels import pack_colours, unpack_colour
-from segtailor.data.legend import Legend, LegendClass, numbered
+from segtailor.data.legend import Legend, LegendClass, numbered, pack_colours, unpack_colour
 
 MASK_LIMIT = 1000  # masks looked at, evenly spread: enough to meet every class, bounded on large sets
 COLOUR_LIMIT = 255

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem, unknown
-from segtailor.core.ranges import check_seed, shown
+from segtailor.core.ranges import check_seed, parse_size, shown
 from segtailor.core.task import Kind, Task
 from segtailor.data.dataset import Pair
 from segtailor.data.scene import CLASSES, PALETTE, Scene, render
-from segtailor.data.sizes import parse_size
 
 VERSION = 2  # raise whenever the renderer draws something else, so that caches notice
 SMALLEST, LARGEST = 16, 8192  # pixels per side
@@ -50,7 +49,7 @@ class SyntheticSample:
         """Everything that decides the pixels."""
         height, width = self.size
         shown = f"synthetic/{VERSION}/{self.seed}/{self.split}/{self.index}/{height}x{width}"
-        return shown + MEANINGS[self.kind].mark
+        return shown + SCENE_TASKS[self.kind].mark
 
     def scene(self) -> Scene:
         """Render image, labels and depth."""
@@ -59,7 +58,7 @@ class SyntheticSample:
     def read(self) -> Pair:
         """Render image and target."""
         scene = self.scene()
-        return Pair(scene.image, MEANINGS[self.kind].target(scene))
+        return Pair(scene.image, SCENE_TASKS[self.kind].target(scene))
 
 
 def _depth(scene: Scene) -> NDArray[np.float32]:
@@ -67,7 +66,7 @@ def _depth(scene: Scene) -> NDArray[np.float32]:
     return np.where(scene.depth <= FARTHEST, scene.depth, np.float32(0))
 
 
-class Meaning(NamedTuple):
+class SceneTask(NamedTuple):
     """What a scene is a sample of: the task, its target, and the end of its fingerprint."""
 
     task: Task
@@ -75,9 +74,9 @@ class Meaning(NamedTuple):
     mark: str
 
 
-MEANINGS: Mapping[Kind, Meaning] = {
-    "segmentation": Meaning(TASK, lambda scene: scene.labels, ""),
-    "depth": Meaning(DEPTH_TASK, _depth, "/depth"),
+SCENE_TASKS: Mapping[Kind, SceneTask] = {
+    "segmentation": SceneTask(TASK, lambda scene: scene.labels, ""),
+    "depth": SceneTask(DEPTH_TASK, _depth, "/depth"),
 }
 
 
@@ -118,7 +117,7 @@ class Synthetic:
     @property
     def task(self) -> Task:
         """Classes and colours of the street scenes, of which nothing is ignored, or their depth."""
-        return MEANINGS[self.kind].task
+        return SCENE_TASKS[self.kind].task
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -140,7 +139,9 @@ def from_options(options: Mapping[str, str], *, kind: Kind = "segmentation") -> 
     counts = {name: _whole(name, text) for name, text in options.items() if name not in ("size", "seed")}
     return Synthetic(
         images={**dict(DEFAULT_IMAGES), **counts},
-        size=parse_size(options["size"], what="synthetic: size") if "size" in options else (128, 256),
+        size=parse_size(options["size"], name="synthetic: size", error=DataProblem)
+        if "size" in options
+        else (128, 256),
         seed=_whole("seed", options.get("seed", "0")),
         kind=kind,
     )

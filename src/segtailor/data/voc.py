@@ -10,7 +10,7 @@ from pathlib import Path
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.data.dataset import DATASETS
-from segtailor.data.labels import LabelMap
+from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileDataset, Pairing
 from segtailor.data.splits import read_list
 

@@ -14,7 +14,7 @@ from segtailor.core.target import Includes
 from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.network import Network
 from segtailor.tasks import Head, kind_of
-from segtailor.tasks.segmentation.head import LabelHead
+from segtailor.tasks.segmentation.kind import LabelHead
 
 
 class Stages(NamedTuple):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from segtailor.core.task import Task
-from segtailor.data.signature import signature
+from segtailor.data.files import software_tag
 from segtailor.tasks import Form as Form
 from segtailor.tasks import Look as Look
 from segtailor.tasks import kind_of
@@ -26,5 +26,5 @@ def paint(image: NDArray[np.uint8], found: NDArray[Any], task: Task, look: Look)
 def png(picture: Image.Image) -> bytes:
     """Return a picture as the content of a PNG file."""
     stream = BytesIO()
-    picture.save(stream, "PNG", compress_level=SPEED, **signature("PNG"))
+    picture.save(stream, "PNG", compress_level=SPEED, **software_tag("PNG"))
     return stream.getvalue()

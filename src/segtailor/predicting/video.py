@@ -18,8 +18,7 @@ from PIL import Image
 from segtailor.core.atomic import new_file, new_folder
 from segtailor.core.errors import DataProblem, Unsupported
 from segtailor.core.ownership import MARK
-from segtailor.data.files import PIXEL_LIMIT
-from segtailor.data.signature import signature
+from segtailor.data.files import PIXEL_LIMIT, software_tag
 
 USUAL_RATE = Fraction(25)  # frames per second where a file does not say
 TICKS = 90_000  # per second: the clock of results, fine enough for any rate
@@ -145,7 +144,7 @@ def frame_folder(path: Path) -> Iterator[Add]:
     """Yield a function that adds a frame to the folder `path`, as 000000.png and so on."""
     with new_folder(path, what="frames") as temporary:
         count = itertools.count()
-        yield lambda picture, _: picture.save(temporary / f"{next(count):06d}.png", **signature("PNG"))
+        yield lambda picture, _: picture.save(temporary / f"{next(count):06d}.png", **software_tag("PNG"))
 
 
 class _Writer:

@@ -1,8 +1,7 @@
 """The kinds of dense tasks: each owns targets, loss, figures, pictures and what an exported file gives."""
 
-from segtailor.tasks.depth.kind import Depth
-from segtailor.tasks.kind import TASK_KINDS, Criterion, Head, Meter, Scores, TaskKind, kind_of
-from segtailor.tasks.looks import Form, Look
+from segtailor.tasks.depth import Depth
+from segtailor.tasks.kind import TASK_KINDS, Criterion, Form, Head, Look, Meter, Scores, TaskKind, kind_of
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.pose.kind import Pose
 from segtailor.tasks.segmentation.kind import Segmentation

@@ -12,8 +12,7 @@ from PIL import Image
 
 from segtailor.core.figures import KIND_FACTS
 from segtailor.core.task import Task
-from segtailor.tasks.kind import Meter, kind_of
-from segtailor.tasks.looks import Look
+from segtailor.tasks.kind import Look, Meter, kind_of
 
 
 class ImageWithTarget(Protocol):

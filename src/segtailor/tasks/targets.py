@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 
 class Geometry(NamedTuple):
@@ -68,3 +69,15 @@ def nearest(maps: Tensor, geometry: Geometry) -> Tensor:
     rows = (geometry.image * maps.shape[1] + geometry.rows).flatten()
     chosen = lines.index_select(0, rows).view(batch, height, -1)
     return torch.gather(chosen, 2, geometry.columns.long()[:, None].expand(batch, height, width))
+
+
+def turned(maps: Tensor, angles: Tensor, *, mode: Literal["bilinear", "nearest"]) -> Tensor:
+    """Turn maps (n, channels, height, width) clockwise by angles (n,) in radians; what comes from outside is 0."""
+    count, _, height, width = maps.shape
+    down = torch.arange(height, device=maps.device) - (height - 1) / 2
+    across = torch.arange(width, device=maps.device) - (width - 1) / 2
+    cosine, sine = (part[:, None, None] for part in (angles.cos(), angles.sin()))
+    x = cosine * across[None, None] + sine * down[None, :, None]
+    y = cosine * down[None, :, None] - sine * across[None, None]
+    grid = torch.stack([2 * x / width, 2 * y / height], dim=-1).expand(count, height, width, 2)
+    return functional.grid_sample(maps, grid, mode=mode, padding_mode="zeros", align_corners=False)

@@ -16,11 +16,10 @@ from PIL import Image
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Task
-from segtailor.data.dataset import Pair, Placed, Sample
+from segtailor.data.dataset import Pair, Placed, Sample, resize_pair
 from segtailor.data.files import RawMask, read_image, read_mask
-from segtailor.data.labels import LabelMap
+from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileSample
-from segtailor.data.sizes import resized
 from segtailor.data.survey import strange_ids, surveyed
 from segtailor.tasks import Targets, kind_of
 
@@ -204,9 +203,9 @@ def _look_at_files(sample: FileSample, count: Callable[[NDArray[Any]], NDArray[n
     if image is None:
         return Inspection(None, tuple(faults))
     if faults or labels is None:
-        shown = resized(Pair(image, image[:, :, 0]), sample.size).image
+        shown = resize_pair(Pair(image, image[:, :, 0]), sample.size).image
         return Inspection(_picture(sample.name, str(sample.image), shown), tuple(faults))
-    pair = resized(Pair(image, labels), sample.size)
+    pair = resize_pair(Pair(image, labels), sample.size)
     picture = _picture(sample.name, str(sample.image), pair.image)
     return Inspection(_record(picture, mask=str(sample.mask), counts=count(pair.labels)))
 

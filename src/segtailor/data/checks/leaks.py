@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from segtailor.core.task import Task
 from segtailor.data.checks.census import Census, ImageFacts
-from segtailor.data.checks.findings import Finding
+from segtailor.data.dataset import Finding
 
 ALIKE = (
     0.996  # correlation of grey thumbnails; neighbouring video frames stay below, recompressed copies above
@@ -99,7 +99,7 @@ def shared_drives(census: Sequence[Census], task: Task) -> Iterator[Finding]:
         )
 
 
-def sizes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+def mixed_sizes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """Pictures of several sizes: allowed, but batches will be resampled."""
     del task
     found = Counter(record.size for split in census for record in split.pictures)

@@ -11,10 +11,26 @@ from numpy.random import PCG64, Generator
 from numpy.typing import NDArray
 
 from segtailor.data.scene import things
-from segtailor.data.scene.backdrop import draw_houses, paint_houses, paint_sky, paint_skyline, shade_heights
-from segtailor.data.scene.canvas import SKY, TILE, Camera, Canvas, Floats, grain_tile
-from segtailor.data.scene.ground import paint_ground
-from segtailor.data.scene.style import Light, Street, draw_light, draw_street
+from segtailor.data.scene.canvas import (
+    SKY,
+    TILE,
+    Camera,
+    Canvas,
+    Floats,
+    Light,
+    Street,
+    draw_light,
+    draw_street,
+    grain_tile,
+)
+from segtailor.data.scene.street import (
+    draw_houses,
+    paint_ground,
+    paint_houses,
+    paint_sky,
+    paint_skyline,
+    shade_heights,
+)
 
 
 class Scene(NamedTuple):

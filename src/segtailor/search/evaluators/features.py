@@ -17,7 +17,7 @@ from segtailor.core.codec import Json, fingerprint, to_json
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import IMAGE, Plan, Shape
 from segtailor.core.task import Preprocessing
-from segtailor.data.arrays import Spec, Store
+from segtailor.data.arrays import ArraySpec, ArrayStore
 from segtailor.data.augment import Augment
 from segtailor.data.batches import batches_of
 from segtailor.data.cache import Pixels
@@ -62,11 +62,11 @@ class FixedEncoder:
 class FeatureStores:
     """The files of one evaluator: maps to fit on (with the teacher's logits), and maps to judge by."""
 
-    fit: Store
-    judge: Store
-    teacher: Store | None = None
+    fit: ArrayStore
+    judge: ArrayStore
+    teacher: ArrayStore | None = None
 
-    def all(self) -> list[Store]:
+    def all(self) -> list[ArrayStore]:
         """Every store there is."""
         return [store for store in (self.fit, self.judge, self.teacher) if store is not None]
 
@@ -97,22 +97,22 @@ def stores(
     kept = _map_type(fit.targets)
     cut = tap_shapes(encoder, wanted.augment.crop)
     size = (cut[0].height, cut[0].width)
-    arrays = _map_specs(cut, wanted.images) | {"labels": Spec(shape=(wanted.images, *size), dtype=kept)}
+    arrays = _map_specs(cut, wanted.images) | {"labels": ArraySpec(shape=(wanted.images, *size), dtype=kept)}
     seen: dict[str, Json] = {**same, "data": judge.fingerprint, "size": list(wanted.judge)}
     count = len(judge)
     shown = _map_specs(tap_shapes(encoder, wanted.judge), count)
     shown |= {
-        "labels": Spec(shape=(count, *wanted.judge), dtype=kept),
-        "images": Spec(shape=(count, *wanted.judge, 3), dtype="uint8"),
+        "labels": ArraySpec(shape=(count, *wanted.judge), dtype=kept),
+        "images": ArraySpec(shape=(count, *wanted.judge, 3), dtype="uint8"),
     }
     taught = None
     if teacher is not None:
         known: dict[str, Json] = {**about, "teacher": teacher.fingerprint}
-        logits = {"logits": Spec(shape=(wanted.images, classes, *size))}
-        taught = Store(folder=root / f"teacher-{fingerprint(known)}", about=known, arrays=logits)
+        logits = {"logits": ArraySpec(shape=(wanted.images, classes, *size))}
+        taught = ArrayStore(folder=root / f"teacher-{fingerprint(known)}", about=known, arrays=logits)
     return FeatureStores(
-        fit=Store(folder=root / f"fit-{fingerprint(about)}", about=about, arrays=arrays),
-        judge=Store(folder=root / f"judge-{fingerprint(seen)}", about=seen, arrays=shown),
+        fit=ArrayStore(folder=root / f"fit-{fingerprint(about)}", about=about, arrays=arrays),
+        judge=ArrayStore(folder=root / f"judge-{fingerprint(seen)}", about=seen, arrays=shown),
         teacher=taught,
     )
 
@@ -227,8 +227,8 @@ def calibrate_norms(part: nn.Module, images: Sequence[Tensor]) -> None:
     part.eval()
 
 
-def _map_specs(shapes: Sequence[Shape], count: int) -> dict[str, Spec]:
-    return {f"tap{level}": Spec(shape=(count, *shape)) for level, shape in enumerate(shapes)}
+def _map_specs(shapes: Sequence[Shape], count: int) -> dict[str, ArraySpec]:
+    return {f"tap{level}": ArraySpec(shape=(count, *shape)) for level, shape in enumerate(shapes)}
 
 
 def _numbered(maps: Any) -> dict[str, NDArray[Any]]:

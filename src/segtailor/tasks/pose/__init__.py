@@ -2,12 +2,17 @@
 
 from segtailor.tasks.pose.crops import Crop, Variation, Variety, crop_of, cut_person
 from segtailor.tasks.pose.drawing import draw_skeleton
-from segtailor.tasks.pose.flip import flip_test, mirror_joints, mirror_maps
-from segtailor.tasks.pose.heatmaps import HeatMaps
-from segtailor.tasks.pose.loss import heatmap_loss, resized
-from segtailor.tasks.pose.metrics import Pckh, pckh
+from segtailor.tasks.pose.heatmaps import (
+    HeatMaps,
+    flip_test,
+    heatmap_loss,
+    mirror_joints,
+    mirror_maps,
+    resized,
+)
 from segtailor.tasks.pose.oks import Found, KeypointScores, keypoint_scores, oks
 from segtailor.tasks.pose.persons import Person, PersonView
+from segtailor.tasks.pose.scoring import Pckh, pckh
 from segtailor.tasks.pose.skeletons import COCO, MPII, SKELETONS, Skeleton, skeleton_called
 
 __all__ = [

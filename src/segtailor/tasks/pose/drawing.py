@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import Colour
-from segtailor.tasks.looks import WRONG
+from segtailor.tasks.kind import WRONG
 from segtailor.tasks.pose.skeletons import Skeleton
 
 COLOURS: dict[str, Colour] = {"left": (0, 190, 255), "right": (255, 130, 0), "middle": (140, 255, 60)}

@@ -10,18 +10,25 @@ from PIL import Image
 
 from segtailor.data.scene.canvas import (
     BUILDING,
+    FAR,
+    ROAD,
+    SIDEWALK,
     SKY,
     TILE,
     TREE,
     Canvas,
     Floats,
+    Light,
+    Mask,
     Patch,
+    Street,
     fraction,
+    grey,
     noise_at,
     noise_tile,
     texture,
+    vivid,
 )
-from segtailor.data.scene.style import FAR, Light, Street, grey, vivid
 
 WOODS = np.array((0.25, 0.33, 0.2), np.float32)
 
@@ -165,3 +172,141 @@ def _facade(patch: Patch, house: House, brightness: float) -> Floats:
     colour += materials[0]
     colour *= (tone * np.float32(brightness))[..., None]
     return colour
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plane:
+    """Ground coordinates of every row from `top` down: X, Z and whether the pixel shows ground at all."""
+
+    top: int
+    x: Floats
+    z: Floats
+    seen: Mask
+
+
+def plane_of(canvas: Canvas) -> Plane:
+    """Intersect all rays below the horizon with the ground."""
+    camera = canvas.camera
+    top = int(np.clip(np.floor(camera.horizon.min()), 0, camera.size[0] - 1))
+    drop = camera.row[top:]
+    z = np.float32(camera.focal * camera.height) / np.maximum(drop, np.float32(1e-3))
+    return Plane(top=top, x=camera.column * z, z=z, seen=(drop > 0) & (z < FAR))
+
+
+def paint_ground(canvas: Canvas, street: Street, light: Light, *, shade: Floats, rng: Generator) -> None:
+    """Paint the ground; `shade` (2, metres) is the height of the houses left and right at each metre."""
+    plane = plane_of(canvas)
+    x, z = plane.x, plane.z
+    middle, half = sum(street.kerbs) / 2, (street.kerbs[1] - street.kerbs[0]) / 2
+    in_gap = np.zeros(z.shape, bool)
+    for start, end in street.gaps:
+        in_gap |= (z > start + 0.5) & (z < end - 0.5)
+    road = (np.abs(x - middle) < half) | in_gap
+    tone = _grain(plane, road, focal=canvas.camera.focal, rng=rng)
+    kerb = ~in_gap & (np.abs(np.abs(x - middle) - half - 0.1) < 0.12)
+    tone += kerb * np.float32(rng.choice((-0.3, 0.25)))
+    tone *= 1 - np.float32(0.45 * light.sun) * _shadow(plane, street, light, shade)
+    materials = _materials(rng)
+    surface = 1 - road.view(np.uint8)  # 0 road, 1 pavement, 2 marking
+    surface[_marked(plane, street, in_gap, rng)] = 2
+    colour = materials.take(surface, axis=0)
+    colour *= tone[..., None]
+    _place(canvas, plane, colour, road)
+
+
+def shadow_blob(canvas: Canvas, at: tuple[float, float], radii: tuple[float, float], strength: float) -> None:
+    """Darken the ground under an object centred at (X, Z); call before the object itself is painted."""
+    camera, (x, z), (across, ahead) = canvas.camera, at, radii
+    if ahead * camera.focal * camera.height < 0.3 * z * z:
+        return  # under a third of a pixel high
+    near, far = max(z - ahead, 0.5), z + ahead
+    base = camera.focal * camera.height
+    sides = [(x + sign * across) / depth for sign in (-1, 1) for depth in (near, far)]
+    columns = camera.span(min(sides), max(sides))
+    if columns.start >= columns.stop:
+        return
+    horizon = camera.horizon[columns]
+    top, bottom = float(horizon.min()) + base / far, float(horizon.max()) + base / near + 1
+    rows = slice(max(int(top), 0), min(int(bottom), camera.size[0]))
+    if rows.start >= rows.stop:
+        return
+    ground_z = np.float32(base) / np.maximum(camera.row[rows, columns], np.float32(1e-3))
+    ground_x = camera.column[:, columns] * ground_z
+    r = ((ground_x - x) / across) ** 2 + ((ground_z - z) / ahead) ** 2
+    flat = (
+        np.abs(canvas.depth[rows, columns] - ground_z) < 0.05 * ground_z + 0.05
+    )  # only where ground is seen
+    dark = np.where(flat, np.float32(strength) * np.minimum(np.maximum(1.6 - 1.6 * r, 0), 1), np.float32(0))
+    canvas.image[rows, columns] *= (1 - dark)[..., None]
+
+
+def _materials(rng: Generator) -> Floats:
+    """Colours of road, pavement and markings: the first two alike, and either may be the brighter one."""
+    road = grey(rng, 0.22, 0.5, 0.03)
+    step = rng.uniform(0.03, 0.16) * rng.choice((-1, 1), p=(0.3, 0.7))
+    pavement = np.clip(road + step + rng.uniform(-0.03, 0.03, 3), 0.12, 0.8)
+    paint = rng.choice(((0.85, 0.85, 0.83), (0.85, 0.72, 0.25)), p=(0.8, 0.2))
+    return np.stack([road, pavement, 0.25 * road + 0.75 * paint]).astype(np.float32)
+
+
+def _grain(plane: Plane, road: Mask, *, focal: float, rng: Generator) -> Floats:
+    """Brightness of the bare ground: grit, patches and, on pavements and some roads, joints between slabs."""
+    tone = 1 + np.float32(0.05) * texture(plane.x, plane.z, scale=21.0, shift=int(rng.integers(256)))
+    tone += np.float32(0.06) * texture(plane.x, plane.z, scale=2.0, shift=int(rng.integers(256)))
+    paved_road = rng.random() < 0.25  # the joints then tell nothing
+    depth = np.where(road, np.float32(0.22 if paved_road else 0), np.float32(rng.uniform(0, 0.3)))
+    return np.asarray(tone - depth * _slabs(plane.x, plane.z, focal, rng))
+
+
+def _slabs(x: Floats, z: Floats, focal: float, rng: Generator) -> Floats:
+    """Joints of paving slabs, fading where a pixel covers more than a joint."""
+    side = rng.uniform(0.4, 1.2)
+    joint = 0.035 + z / focal * 0.5
+    fade = np.clip(1.6 - 6 * (z / focal) / side, 0, 1)
+    across = np.abs(fraction(x / side) - 0.5) > 0.5 - joint / side
+    along = np.abs(fraction(z / side) - 0.5) > 0.5 - (joint + z * z / (1.5 * focal) * 0.25) / side
+    far = z * z / (1.5 * focal) < 0.7 * side  # along the view joints merge much sooner
+    return np.asarray((across | (along & far)) * fade, np.float32)
+
+
+def _marked(plane: Plane, street: Street, in_gap: Mask, rng: Generator) -> Mask:
+    """Return lane lines, edge lines and a zebra crossing: part of the road, worn by noise."""
+    x, z = plane.x, plane.z
+    width = np.float32(0.09) + z * np.float32(0.0012)
+    lane = (street.kerbs[1] - street.kerbs[0]) / street.lanes
+    marked = np.zeros(z.shape, bool)
+    dash, phase = rng.uniform(5, 9), rng.uniform(0, 9)
+    for index in range(1, street.lanes):
+        solid = rng.random() < 0.25
+        line = np.abs(x - np.float32(street.kerbs[0] + index * lane)) < width
+        marked |= line if solid else line & (fraction((z + phase) / dash) < 0.45)
+    if rng.random() < 0.4:
+        marked |= (np.abs(x - street.kerbs[0] - 0.35) < width) | (np.abs(x - street.kerbs[1] + 0.35) < width)
+    marked &= ~in_gap
+    if street.gaps and rng.random() < 0.7:
+        start = street.gaps[0][0] - 5
+        inside = (x > street.kerbs[0] + 0.2) & (x < street.kerbs[1] - 0.2)
+        marked &= (z < start - 1.2) | (z > start + 4)
+        marked |= (z > start) & (z < start + 3) & (fraction(x) < 0.5) & inside
+        marked |= (
+            (z > start - 1.2) & (z < start - 0.8) & inside & (x > (street.kerbs[0] + street.kerbs[1]) / 2)
+        )
+    worn = texture(x, z, scale=6.0, shift=int(rng.integers(256))) > rng.uniform(0.4, 2.5)
+    return np.asarray(marked & ~worn)
+
+
+def _shadow(plane: Plane, street: Street, light: Light, shade: Floats) -> Floats:
+    """Shadow of the houses on the sun side: as long as they are high."""
+    left = light.side < 0
+    index = np.minimum(plane.z, FAR - 1).astype(np.int32)
+    reach = shade[0 if left else 1][index] * np.float32(0.55)
+    wall = np.float32(street.walls[0 if left else 1])
+    covered = plane.x < wall + reach if left else plane.x > wall - reach
+    return np.asarray(covered, np.float32)
+
+
+def _place(canvas: Canvas, plane: Plane, colour: Floats, road: Mask) -> None:
+    window = slice(plane.top, None)
+    np.copyto(canvas.image[window], colour, where=plane.seen[..., None])
+    np.copyto(canvas.labels[window], np.where(road, np.uint8(ROAD), np.uint8(SIDEWALK)), where=plane.seen)
+    np.copyto(canvas.depth[window], plane.z, where=plane.seen)

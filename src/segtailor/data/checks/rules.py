@@ -1,15 +1,93 @@
-"""Rules about what the masks hold: readable, in range, every class there and none alone."""
+"""What the doctor looks at, by kind of task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from segtailor.core.task import IGNORE, Task
+from segtailor.core.task import IGNORE, Kind, Task
+from segtailor.data.checks import leaks
 from segtailor.data.checks.census import Census, Fault
-from segtailor.data.checks.findings import Finding
+from segtailor.data.dataset import Finding
+
+Rule: TypeAlias = Callable[[Sequence[Census], Task], Iterator[Finding]]
+Counts: TypeAlias = NDArray[np.int64]  # of 256 levels, the last for what does not count
+
+SHARED: tuple[Rule, ...] = (
+    leaks.exact_duplicates,
+    leaks.near_duplicates,
+    leaks.shared_drives,
+    leaks.mixed_sizes,
+)
+CLASSLESS: tuple[Rule, ...] = (faulty_files, small_splits, *SHARED)  # need to know no classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindChecks:
+    """How targets are counted, the rules about them, and what shares are told of a split."""
+
+    count: Callable[[NDArray[Any]], Counts]
+    rules: tuple[Rule, ...]
+    shares: Callable[[Counts, Task], dict[str, float]]
+
+
+def label_counts(labels: NDArray[np.uint8]) -> Counts:
+    """Count labels."""
+    return np.bincount(labels.ravel(), minlength=256).astype(np.int64)
+
+
+def class_shares(counts: Counts, task: Task) -> dict[str, float]:
+    """Return the share of each class among the pixels that count."""
+    counted = counts[: task.outputs]
+    shares = counted / max(int(counted.sum()), 1)
+    return {name: float(share) for name, share in zip(task.classes, shares, strict=True)}
+
+
+CHECKS: Mapping[Kind, KindChecks] = {
+    "segmentation": KindChecks(
+        count=label_counts,
+        rules=(
+            faulty_files,
+            label_range,
+            binary_masks,
+            shifted_classes,
+            ignored_masks,
+            small_splits,
+            missing_classes,
+            imbalance,
+            *SHARED,
+        ),
+        shares=class_shares,
+    ),
+    "depth": KindChecks(
+        count=depth_counts,
+        rules=(
+            faulty_files,
+            depth_gaps,
+            depth_units,
+            depth_ranges,
+            small_splits,
+            *SHARED,
+        ),
+        shares=measured_share,
+    ),
+    "pose": KindChecks(
+        count=joint_counts,
+        rules=(
+            faulty_files,
+            people_without_joints,
+            rare_joints,
+            small_splits,
+            *SHARED,
+        ),
+        shares=class_shares,
+    ),
+}
 
 FIXES = {
     "unreadable": "Restore the file from its source, convert it to PNG or JPEG, or remove the pair.",
@@ -205,3 +283,142 @@ def imbalance(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 def _total(census: Sequence[Census]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.sum([split.counts for split in census], axis=0) if census else np.zeros(256, np.int64)
+
+
+LEAST, MOST = 1e-4, 1e6  # metres: what lies outside counts as the first or last level
+STEP = np.log(MOST / LEAST) / (IGNORE - 1)
+USUAL = (0.3, 150.0)  # metres within which the median of any picture of a scene lies
+SPARSE = 0.5  # share of pixels without a depth that deserves a word
+
+
+def depth_counts(depth: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Count the depths of a map by level."""
+    known = np.isfinite(depth) & (depth > 0)
+    levels = np.rint(np.log(np.clip(depth[known], LEAST, MOST) / LEAST) / STEP).astype(np.int64)
+    counts = np.bincount(levels, minlength=IGNORE + 1)
+    counts[IGNORE] = depth.size - levels.size
+    return counts
+
+
+def depth_quantile(counts: NDArray[np.int64], share: float) -> float:
+    """Return the depth in metres below which a share of the measured pixels lies; 0 where none is."""
+    known = np.cumsum(counts[:IGNORE])
+    if not known[-1]:
+        return 0.0
+    level = int(np.searchsorted(known, share * known[-1]))
+    return float(LEAST * np.exp(STEP * min(level, IGNORE - 1)))
+
+
+def measured_share(counts: NDArray[np.int64], task: Task) -> dict[str, float]:
+    """Return the share of pixels with a depth."""
+    return {task.classes[0]: float(counts[:IGNORE].sum() / max(int(counts.sum()), 1))}
+
+
+def depth_gaps(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Maps without a single depth, splits made of such maps, and splits with few depths."""
+    del task
+    for split in census:
+        whole = split.all_blank
+        for record in split.blank[: 1 if whole else None]:
+            every = f"every depth map in split '{split.split}' is" if whole else "this depth map is"
+            yield Finding(
+                severity="error" if whole else "warning",
+                kind="all-missing",
+                file=record.mask,
+                message=f"{every} empty: no pixel has a depth, so nothing can be learned or scored",
+                fix="Check how depth was exported: 0 and not-a-number mean 'not measured'. Restore or remove the pair.",
+            )
+        share = split.counts[IGNORE] / max(int(split.counts.sum()), 1)
+        if not whole and share > SPARSE:
+            yield Finding(
+                severity="warning",
+                kind="sparse-depth",
+                message=f"{share:.0%} of the pixels in split '{split.split}' have no depth",
+                fix="Fill gaps where the sensor leaves them, or expect a slower training.",
+            )
+
+
+def depth_units(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Depths that no picture has: the numbers count something else than was said."""
+    del task
+    for split in census:
+        middle = depth_quantile(split.counts, 0.5)
+        if middle and not USUAL[0] <= middle <= USUAL[1]:
+            side = "far too large" if middle > USUAL[1] else "far too small"
+            yield Finding(
+                severity="warning",
+                kind="depth-unit",
+                file=split.records[0].mask,
+                message=f"half of the depths in split '{split.split}' are beyond {middle:.3g} m, which is {side} for a "
+                "scene: the files seem to count another unit",
+                fix="Say what the numbers are: unit=mm, unit=cm or unit=m.",
+            )
+    middles = {
+        split.split: depth_quantile(split.counts, 0.5)
+        for split in census
+        if depth_quantile(split.counts, 0.5)
+    }
+    if middles and max(middles.values()) > 20 * min(middles.values()):
+        told = ", ".join(f"{middle:.3g} m in '{name}'" for name, middle in middles.items())
+        yield Finding(
+            severity="warning",
+            kind="depth-unit",
+            message=f"the median depth differs a lot between splits ({told}): one of them seems to have another unit",
+            fix="Export all depth maps in one unit.",
+        )
+
+
+def depth_ranges(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Depths outside of the bounds, which are not scored."""
+    if task.span is None:
+        return
+    for split in census:
+        known = int(split.counts[:IGNORE].sum())
+        low, high = (np.log(np.clip(bound, LEAST, MOST) / LEAST) / STEP for bound in task.span)
+        inside = int(split.counts[int(np.floor(low)) : int(np.ceil(high)) + 1].sum())
+        if known and inside < 0.99 * known:
+            yield Finding(
+                severity="warning",
+                kind="depth-range",
+                message=f"{1 - inside / known:.1%} of the depths in split '{split.split}' lie outside of "
+                f"{task.span[0]:g} to {task.span[1]:g} m (from {depth_quantile(split.counts, 0.01):.3g} to "
+                f"{depth_quantile(split.counts, 0.99):.3g} m) and are not scored",
+                fix="Give other bounds (nearest=..., farthest=...), or check the unit.",
+            )
+
+
+def joint_counts(target: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Count the labelled joints of a person, each by its number."""
+    labelled = target[:-1, 2] > 0
+    counts = np.zeros(IGNORE + 1, np.int64)
+    counts[: len(labelled)] = labelled
+    counts[IGNORE] = int((~labelled).sum())
+    return counts
+
+
+def people_without_joints(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """People of whom no joint is labelled inside their crop."""
+    del task
+    for split in census:
+        whole = split.all_blank
+        for record in split.blank[: 1 if whole else None]:
+            who = f"nobody in split '{split.split}'" if whole else "this person"
+            yield Finding(
+                severity="error" if whole else "warning",
+                kind="no-joints",
+                file=record.mask,
+                message=f"{who} has {'a' if whole else 'no'} labelled joint inside the box: nothing can be learned",
+                fix="Check boxes and joints, which are in pixels of the picture, or remove the person.",
+            )
+
+
+def rare_joints(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Joints that a split never shows."""
+    for split in census:
+        for joint in np.flatnonzero(split.counts[: task.outputs] == 0) if split.records else ():
+            yield Finding(
+                severity="warning",
+                kind="missing-joint",
+                message=f"joint '{task.classes[joint]}' is never labelled in split '{split.split}'",
+                fix="Label it, or expect no figure for it.",
+            )

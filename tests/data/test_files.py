@@ -12,7 +12,14 @@ import pytest
 from PIL import Image
 
 from segtailor.core.errors import DataProblem
-from segtailor.data.files import PIXEL_LIMIT, decode_image, file_stamp, list_pictures, read_image, read_mask
+from segtailor.data.files import (
+    MAX_PIXELS,
+    decode_image,
+    file_fingerprint,
+    list_pictures,
+    read_image,
+    read_mask,
+)
 from tests.data.trees import write, write_image, write_mask, write_palette_mask
 
 
@@ -108,7 +115,7 @@ def test_scrambled_files_never_raise_anything_else(tmp_path: Path, suffix: str) 
 def test_decompression_bomb_is_refused_before_decoding(tmp_path: Path) -> None:
     path = write_mask(tmp_path / "bomb.png")
     content = bytearray(path.read_bytes())
-    content[16:24] = struct.pack(">II", PIXEL_LIMIT // 1024 + 1, 1024)
+    content[16:24] = struct.pack(">II", MAX_PIXELS // 1024 + 1, 1024)
     content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
     path.write_bytes(content)
     with pytest.raises(DataProblem, match=r"bomb\.png cannot be read: .*pixels"):
@@ -135,14 +142,14 @@ def test_symlink_loops_end_and_links_are_followed(tmp_path: Path) -> None:
     with pytest.raises(DataProblem, match=r"self\.png"):
         read_image(root / "self.png")
     with pytest.raises(DataProblem, match=r"self\.png"):
-        file_stamp(root / "self.png")
+        file_fingerprint(root / "self.png")
 
 
 def test_stamp_changes_with_the_file(tmp_path: Path) -> None:
     path = write_image(tmp_path / "a.png")
-    before = file_stamp(path)
+    before = file_fingerprint(path)
     os.utime(path, ns=(1, 1))
-    assert file_stamp(path) != before
+    assert file_fingerprint(path) != before
 
 
 def test_bytes_are_decoded_like_files(tmp_path: Path) -> None:

@@ -229,8 +229,8 @@ def test_wrong_places_matlab_files_and_huge_files_are_explained(
     (tmp_path / "mpii.mat").write_bytes(b"MATLAB 5.0")
     with pytest.raises(DataProblem, match=r"MATLAB file, which is not read. Expected is a JSON list"):
         Mpii(path=tmp_path / "mpii.mat").samples("mpii")
-    monkeypatch.setattr(mpii, "FILE_LIMIT", 10)
-    monkeypatch.setattr(coco_keypoints, "FILE_LIMIT", 10)
+    monkeypatch.setattr(mpii, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(coco_keypoints, "MAX_FILE_BYTES", 10)
     with pytest.raises(DataProblem, match="at most 10 are read"):
         mpii_tree(tmp_path).samples("train")
     with pytest.raises(DataProblem, match="at most 10 are read"):

@@ -10,7 +10,7 @@ import torch
 
 from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing
-from segtailor.data.augment import STEP, Augment, restyled, styles
+from segtailor.data.augment import STYLE_STEP_PIXELS, Augment, image_styles, restyle
 from segtailor.data.batches import Batches
 
 IDENTITY = np.tile(np.eye(3, 4), (2, 1, 1))
@@ -31,40 +31,44 @@ def painted(images: np.ndarray, colour: np.ndarray) -> np.ndarray:
 
 def test_at_full_strength_an_image_gets_the_other_ones_mean_and_spread() -> None:
     images = two_looks()
-    found = styles(images, np.array([[32, 48]] * 2))
+    found = image_styles(images, np.array([[32, 48]] * 2))
     other = found.of(np.array([1, 0]))
-    result = painted(images, restyled(IDENTITY, found, other, strength=np.ones(2)))[:, ::STEP, ::STEP]
+    result = painted(images, restyle(IDENTITY, found, other, strength=np.ones(2)))[
+        :, ::STYLE_STEP_PIXELS, ::STYLE_STEP_PIXELS
+    ]
     np.testing.assert_allclose(result.mean(axis=(1, 2)), other.mean, atol=1e-12)
     np.testing.assert_allclose(result.std(axis=(1, 2)), other.spread, atol=1e-12)
 
 
 def test_no_strength_changes_nothing_and_half_goes_half_the_way() -> None:
     images = two_looks()
-    found = styles(images, np.array([[32, 48]] * 2))
+    found = image_styles(images, np.array([[32, 48]] * 2))
     other = found.of(np.array([1, 0]))
-    np.testing.assert_array_equal(restyled(IDENTITY, found, other, strength=np.zeros(2)), IDENTITY)
-    half = painted(images, restyled(IDENTITY, found, other, strength=np.full(2, 0.5)))[:, ::STEP, ::STEP]
+    np.testing.assert_array_equal(restyle(IDENTITY, found, other, strength=np.zeros(2)), IDENTITY)
+    half = painted(images, restyle(IDENTITY, found, other, strength=np.full(2, 0.5)))[
+        :, ::STYLE_STEP_PIXELS, ::STYLE_STEP_PIXELS
+    ]
     np.testing.assert_allclose(half.mean(axis=(1, 2)), (found.mean + other.mean) / 2, atol=1e-12)
 
 
 def test_the_style_is_changed_before_other_colours() -> None:
     images = two_looks()
-    found = styles(images, np.array([[32, 48]] * 2))
+    found = image_styles(images, np.array([[32, 48]] * 2))
     other = found.of(np.array([1, 0]))
     jitter = np.random.default_rng(1).normal(size=(2, 3, 4))
-    first = painted(images, restyled(IDENTITY, found, other, strength=np.ones(2)))
+    first = painted(images, restyle(IDENTITY, found, other, strength=np.ones(2)))
     wanted = np.einsum("nij,nhwj->nhwi", jitter[:, :, :3], first) + jitter[:, None, None, :, 3]
     np.testing.assert_allclose(
-        painted(images, restyled(jitter, found, other, strength=np.ones(2))), wanted, atol=1e-12
+        painted(images, restyle(jitter, found, other, strength=np.ones(2))), wanted, atol=1e-12
     )
 
 
 def test_what_lies_beyond_an_image_does_not_count_and_plain_images_stay_finite() -> None:
     images = np.zeros((1, 16, 16, 3), dtype=np.uint8)
     images[:, :8, :8] = 200
-    found = styles(images, np.array([[8, 8]]))
+    found = image_styles(images, np.array([[8, 8]]))
     np.testing.assert_allclose(found.mean, 200 / 255)
-    assert np.isfinite(restyled(IDENTITY[:1], found, found, strength=np.ones(1))).all()
+    assert np.isfinite(restyle(IDENTITY[:1], found, found, strength=np.ones(1))).all()
 
 
 def batches(**changes: object) -> Batches:

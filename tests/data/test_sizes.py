@@ -6,7 +6,7 @@ from PIL import Image
 
 from segtailor.core.errors import DataProblem
 from segtailor.data.cache import open_pixels
-from segtailor.data.dataset import Pair, image_size, parse_size, resize_pair
+from segtailor.data.dataset import Pair, resize_pair
 from segtailor.data.doctor import check
 from segtailor.data.locate import locate
 
@@ -63,16 +63,19 @@ def test_depths_keep_their_values() -> None:
     assert set(smaller.flatten()) <= set(depth.flatten())
 
 
-@pytest.mark.parametrize("text", ["360", "360x", "x480", "a360x480", "-1x4", "360x480x3", ""])
-def test_what_is_no_size_is_told_with_an_example(text: str) -> None:
-    with pytest.raises(DataProblem, match="128x256"):
-        parse_size(text, what="size")
-
-
-@pytest.mark.parametrize("text", ["0x480", "360x0", "99999x480"])
-def test_sizes_that_no_image_can_have_are_refused(text: str) -> None:
-    with pytest.raises(DataProblem, match="out of range"):
-        image_size(text, what="size")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("big", "size 'big' is not HEIGHTxWIDTH"),
+        ("0x480", "is not HEIGHTxWIDTH"),
+        ("99999x480", "larger than any picture; give sides of 1 to 16384"),
+        ("16385x480", "larger than any picture; give sides of 1 to 16384"),
+    ],
+)
+def test_a_wrong_size_is_told_before_anything_is_read(tmp_path: Path, text: str, message: str) -> None:
+    folder = written(tmp_path / "set", street(8, 8), count=1)
+    with pytest.raises(DataProblem, match=message):
+        locate(f"folder:{folder}?size={text}&count=2")
 
 
 def test_a_dataset_brings_all_its_samples_to_one_size(tmp_path: Path) -> None:
@@ -93,9 +96,3 @@ def test_the_doctor_looks_at_the_size_that_is_asked_for(tmp_path: Path) -> None:
     shares = [diagnosis.splits["train"].shares for diagnosis in (own, half)]
     assert list(shares[0].values())[1] > 0
     assert list(shares[1].values())[1] == 0
-
-
-def test_a_wrong_size_is_told_before_anything_is_read(tmp_path: Path) -> None:
-    folder = written(tmp_path / "set", street(8, 8), count=1)
-    with pytest.raises(DataProblem, match="size=big is not a size"):
-        locate(f"folder:{folder}?size=big&count=2")

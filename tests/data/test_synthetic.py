@@ -173,7 +173,7 @@ def test_options_give_splits_size_and_seed() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"size": "64"}, "height x width"),
+        ({"size": "64"}, "HEIGHTxWIDTH"),
         ({"size": "8x128"}, "16 to"),
         ({"size": "0x0"}, "16 to"),
         ({"train": "many"}, "whole number"),

@@ -46,7 +46,7 @@ def smooth(*shape: int) -> Tensor:
 def test_bands_give_the_labels_of_a_resize_and_an_arg_max(
     shape: tuple[int, int, int], size: tuple[int, int], align_corners: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(labels_module, "BAND", 5 * 128 * 10)  # several bands, the last one shorter
+    monkeypatch.setattr(labels_module, "VALUES_PER_BAND", 5 * 128 * 10)  # several bands, the last one shorter
     logits = smooth(*shape)
     wanted = enlarge(logits, size, align_corners=align_corners).argmax(1)
     session = onnx_session(exported(logits, size, align_corners=align_corners))
@@ -67,7 +67,7 @@ def test_no_map_of_all_classes_at_full_size_is_ever_made() -> None:
         for value in model.graph.value_info
     ]
     assert sizes
-    assert max(sizes) <= labels_module.BAND
+    assert max(sizes) <= labels_module.VALUES_PER_BAND
     assert "Resize" not in {node.op_type for node in model.graph.node}
 
 

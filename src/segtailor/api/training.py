@@ -23,7 +23,7 @@ from segtailor.data import doctor
 from segtailor.data.augment import Augment
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
-from segtailor.data.splits import named_parts
+from segtailor.data.splits import split_parts
 from segtailor.nets.bundle import Model
 from segtailor.nets.onnx_model import OnnxModel
 from segtailor.recipes.auxcells_training import auxcells_training
@@ -238,7 +238,7 @@ def _other_names(model: Task, data: Task) -> list[str]:
 def _seen(provenance: Mapping[str, Json], data: str, split: str) -> list[str]:
     """Say where a model was trained on the images that it is scored on, as far as names of splits tell."""
     trained, used = str(provenance.get("data", "")), str(provenance.get("train_split", ""))
-    shared = set(named_parts(used)) & set(named_parts(split))
+    shared = set(split_parts(used)) & set(split_parts(split))
     if not used or not shared or not _same_data(trained, data):
         return []
     return [

@@ -23,7 +23,7 @@ from segtailor.data.cache import only_builder
 
 FORMAT = 1
 INDEX = "index.json"
-SPARE = 64 * 2**20  # bytes that stay free on the disk
+MIN_FREE_BYTES = 64 * 2**20  # bytes that stay free on the disk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ def check_space(stores: list[ArrayStore]) -> None:
     place = missing[0].folder.absolute()
     existing = next(parent for parent in place.parents if parent.exists())
     need, free = sum(store.nbytes for store in missing), shutil.disk_usage(existing).free
-    if need + SPARE > free:
+    if need + MIN_FREE_BYTES > free:
         raise DataProblem(
             f"the feature cache needs {need / 2**30:.2f} GiB below {existing}, where {free / 2**30:.2f} GiB are free. "
             "Free some space, choose another cache folder (--cache), or keep fewer images (--set staged.images=...)."

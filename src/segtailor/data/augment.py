@@ -25,10 +25,12 @@ LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 YIQ = np.array(
     [LUMA, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]]
 )  # hue is an angle in its last two axes
-CROP_PIXELS = 2**24  # 4096x4096: larger than any picture that networks are trained on
-DRAWS = 8  # random numbers per image: scale, flip, two offsets, four colour factors
+MAX_CROP_PIXELS = 2**24  # 4096x4096: larger than any picture that networks are trained on
+DRAWS_PER_IMAGE = 8  # random numbers per image: scale, flip, two offsets, four colour factors
 LABELS = Labels()  # what targets are unless something else is said
 CHUNK_PIXELS = 400_000  # on a CPU, work through about this many pixels at a time: they stay in the cache
+STYLE_STEP_PIXELS = 4  # every fourth pixel either way tells enough
+MIN_SPREAD = 1 / 255  # a plain image has no spread to scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +60,10 @@ class Augment:
     restyle: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.crop) < 1 or self.crop[0] * self.crop[1] > CROP_PIXELS:
+        if min(self.crop) < 1 or self.crop[0] * self.crop[1] > MAX_CROP_PIXELS:
             raise UserError(
                 f"augment.crop: {self.crop[0]}x{self.crop[1]} cannot be cut; give height and width of at least 1 and "
-                f"together at most {CROP_PIXELS} pixels, e.g. 512x1024."
+                f"together at most {MAX_CROP_PIXELS} pixels, e.g. 512x1024."
             )
         if not 0 < self.scale[0] <= self.scale[1] < float("inf"):
             raise UserError(
@@ -117,7 +119,7 @@ def draw(
     augment: Augment, sizes: NDArray[np.integer], *, rng: np.random.Generator, grey: float = 0.5
 ) -> BatchDraws:
     """Draw for images of `sizes` (images, 2); what position k gets does not depend on the batch size."""
-    chance = rng.random((len(sizes), DRAWS))
+    chance = rng.random((len(sizes), DRAWS_PER_IMAGE))
     scale = augment.scale[0] + chance[:, 0] * (augment.scale[1] - augment.scale[0])
     scale = np.maximum(scale, augment.shorter / sizes.min(axis=1))
     flipped = chance[:, 1:2] < augment.flip
@@ -185,6 +187,64 @@ def resample(
         return crops, found
     angles = torch.from_numpy(drawn.turns).to(images.device)
     return turned(crops, angles, mode="bilinear"), targets.turn(found, angles, (height, width))
+
+
+def draw_classes(count: int, *, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return (count, 256): which classes of its neighbour each image takes over; none for 1 - `share` of them."""
+    chosen: NDArray[np.bool_] = rng.random((count, IGNORE + 1)) < 0.5
+    chosen &= rng.random((count, 1)) < share
+    chosen[:, IGNORE] = False  # what is unknown hides nothing
+    return chosen
+
+
+def paste(images: Tensor, labels: Tensor, *, classes: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+    """Give images 2k and 2k + 1 the `classes` of each other; a last one without a neighbour stays as it is."""
+    count = len(labels)
+    other = (torch.arange(count, device=labels.device) ^ 1).clamp(max=count - 1)
+    table = torch.from_numpy(classes)
+    if labels.device.type != "cpu":
+        table = table.pin_memory().to(labels.device, non_blocking=True)
+    other_labels = labels[other]
+    rows = torch.arange(count, device=labels.device)[:, None, None]
+    taken = table[rows, other_labels.long()]
+    return torch.where(taken[:, None], images[other], images), torch.where(taken, other_labels, labels)
+
+
+class Styles(NamedTuple):
+    """Mean and standard deviation of each channel, (images, 3), on values 0..1."""
+
+    mean: NDArray[np.float64]
+    spread: NDArray[np.float64]
+
+    def of(self, index: NDArray[np.integer]) -> Styles:
+        """Return the rows of some images."""
+        return Styles(self.mean[index], self.spread[index])
+
+
+def image_styles(images: NDArray[np.uint8], sizes: NDArray[np.integer]) -> Styles:
+    """Look at the valid part of images (n, height, width, 3), one at a time: they may be a memory map."""
+    rows = []
+    for image, (height, width) in zip(images, sizes, strict=True):
+        pixels = (
+            np.asarray(image[:height:STYLE_STEP_PIXELS, :width:STYLE_STEP_PIXELS], dtype=np.float64).reshape(
+                -1, 3
+            )
+            / 255
+        )
+        rows.append((pixels.mean(axis=0), pixels.std(axis=0)))
+    means, spreads = (np.stack(values) for values in zip(*rows, strict=True))
+    return Styles(means, np.maximum(spreads, MIN_SPREAD))
+
+
+def restyle(
+    colour: NDArray[np.float64], own: Styles, other: Styles, *, strength: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return colour matrices (images, 3, 4) that first move each image by its `strength` towards another's style."""
+    share = strength[:, None]
+    scale = 1 + share * (other.spread / own.spread - 1)
+    shift = own.mean + share * (other.mean - own.mean) - scale * own.mean
+    linear, offset = colour[:, :, :3], colour[:, :, 3:]
+    return np.concatenate([linear * scale[:, None], linear @ shift[:, :, None] + offset], axis=2)
 
 
 def _sources(
@@ -303,60 +363,3 @@ def _sample_images(images: Tensor, tables: _Tables, *, out: Tensor) -> None:
     matrix = tables.colour.view(batch, 3, 4)
     torch.baddbmm(matrix[:, :, 3:], matrix[:, :, :3], pixels.flatten(2), out=out.flatten(2))
     out.mul_(tables.row_inside[:, None, :, None]).mul_(tables.column_inside[:, None, None])
-
-
-def draw_classes(count: int, *, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Return (count, 256): which classes of its neighbour each image takes over; none for 1 - `share` of them."""
-    chosen: NDArray[np.bool_] = rng.random((count, IGNORE + 1)) < 0.5
-    chosen &= rng.random((count, 1)) < share
-    chosen[:, IGNORE] = False  # what is unknown hides nothing
-    return chosen
-
-
-def paste(images: Tensor, labels: Tensor, *, classes: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
-    """Give images 2k and 2k + 1 the `classes` of each other; a last one without a neighbour stays as it is."""
-    count = len(labels)
-    other = (torch.arange(count, device=labels.device) ^ 1).clamp(max=count - 1)
-    table = torch.from_numpy(classes)
-    if labels.device.type != "cpu":
-        table = table.pin_memory().to(labels.device, non_blocking=True)
-    other_labels = labels[other]
-    rows = torch.arange(count, device=labels.device)[:, None, None]
-    taken = table[rows, other_labels.long()]
-    return torch.where(taken[:, None], images[other], images), torch.where(taken, other_labels, labels)
-
-
-STEP = 4  # every fourth pixel either way tells enough
-LEAST_SPREAD = 1 / 255  # a plain image has no spread to scale
-
-
-class Styles(NamedTuple):
-    """Mean and standard deviation of each channel, (images, 3), on values 0..1."""
-
-    mean: NDArray[np.float64]
-    spread: NDArray[np.float64]
-
-    def of(self, index: NDArray[np.integer]) -> Styles:
-        """Return the rows of some images."""
-        return Styles(self.mean[index], self.spread[index])
-
-
-def styles(images: NDArray[np.uint8], sizes: NDArray[np.integer]) -> Styles:
-    """Look at the valid part of images (n, height, width, 3), one at a time: they may be a memory map."""
-    rows = []
-    for image, (height, width) in zip(images, sizes, strict=True):
-        pixels = np.asarray(image[:height:STEP, :width:STEP], dtype=np.float64).reshape(-1, 3) / 255
-        rows.append((pixels.mean(axis=0), pixels.std(axis=0)))
-    means, spreads = (np.stack(values) for values in zip(*rows, strict=True))
-    return Styles(means, np.maximum(spreads, LEAST_SPREAD))
-
-
-def restyled(
-    colour: NDArray[np.float64], own: Styles, other: Styles, *, strength: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return colour matrices (images, 3, 4) that first move each image by its `strength` towards another's style."""
-    share = strength[:, None]
-    scale = 1 + share * (other.spread / own.spread - 1)
-    shift = own.mean + share * (other.mean - own.mean) - scale * own.mean
-    linear, offset = colour[:, :, :3], colour[:, :, 3:]
-    return np.concatenate([linear * scale[:, None], linear @ shift[:, :, None] + offset], axis=2)

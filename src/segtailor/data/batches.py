@@ -27,17 +27,19 @@ from segtailor.data.augment import (
     Styles,
     draw,
     draw_classes,
+    image_styles,
     paste,
     resample,
-    restyled,
-    styles,
+    restyle,
 )
 from segtailor.data.cache import Pixels
 from segtailor.tasks.segmentation.kind import Labels
 from segtailor.tasks.targets import Targets
 
-BATCH_PIXEL_BYTES = 36  # of a pixel: three channels as sampled, coloured and normalised, in single precision
-BLOCK = 64  # images converted at a time, so that filling a device needs little memory beside it
+BATCH_BYTES_PER_PIXEL = (
+    36  # of a pixel: three channels as sampled, coloured and normalised, in single precision
+)
+IMAGES_PER_COPY = 64  # images converted at a time, so that filling a device needs little memory beside it
 # Separate random streams: which image, how it looks, what is pasted, whose style.
 ORDER, LOOKS, MIX, STYLE = range(4)
 
@@ -93,7 +95,7 @@ class Batches:
             )
         self._check_memory()
         if self.augment.restyle:
-            self._styles = styles(self.images, self.sizes)
+            self._styles = image_styles(self.images, self.sizes)
         need = self.images.nbytes + self.labels.nbytes
         fits = need <= self.memory * free_memory(self.device)
         self._source = _Resident(self) if fits else _Streamed(self)
@@ -103,7 +105,7 @@ class Batches:
         height, width = self.augment.crop
         share = self.batch // self.world
         check_memory(
-            share * height * width * BATCH_PIXEL_BYTES,
+            share * height * width * BATCH_BYTES_PER_PIXEL,
             what=f"a batch of {share} crops of {height}x{width}",
             remedy="Choose a smaller batch (--batch) or smaller crops (--crop).",
             free=free_memory(self.device),
@@ -147,7 +149,7 @@ class Batches:
         rng = np.random.default_rng([STYLE, self.seed, step])
         others = rng.integers(len(self.images), size=self.batch)
         strength = self.augment.restyle * rng.random(self.batch)
-        colour = restyled(drawn.colour, self._styles.of(chosen), self._styles.of(others), strength=strength)
+        colour = restyle(drawn.colour, self._styles.of(chosen), self._styles.of(others), strength=strength)
         return drawn._replace(colour=colour)
 
     def share(self, step: int) -> NDArray[np.int64]:
@@ -215,8 +217,8 @@ class _Resident:
         self.images = torch.empty((count, 3, height, width), dtype=torch.uint8, device=owner.device)
         like = torch.from_numpy(np.array(owner.labels[:1]))
         self.labels = torch.empty(owner.labels.shape, dtype=like.dtype, device=owner.device)
-        for start in range(0, count, BLOCK):
-            here = slice(start, start + BLOCK)
+        for start in range(0, count, IMAGES_PER_COPY):
+            here = slice(start, start + IMAGES_PER_COPY)
             self.images[here] = (
                 torch.from_numpy(np.array(owner.images[here])).to(owner.device).permute(0, 3, 1, 2)
             )

@@ -39,7 +39,7 @@ except ImportError:  # not POSIX: two processes may both build, the rename still
 
 FORMAT = 1
 INDEX, IMAGES, LABELS = "index.json", "images.u8", "labels"
-INDEX_LIMIT = 2**30  # bytes: a million samples have an index of about 100 MB
+MAX_INDEX_BYTES = 2**30  # bytes: a million samples have an index of about 100 MB
 
 Progress = Callable[[int, int], None]
 
@@ -160,7 +160,7 @@ def _load(folder: Path, task: Task) -> Pixels | None:
     if not folder.is_dir():
         return None
     try:
-        data = read_json(folder / INDEX, what="pixel cache index", limit=INDEX_LIMIT)
+        data = read_json(folder / INDEX, what="pixel cache index", limit=MAX_INDEX_BYTES)
         index = from_json(Index, data, what="pixel cache index")
         targets = kind_of(task).targets(task)
         file = folder / labels_file(targets)

@@ -42,6 +42,10 @@ LABEL_IDS = LabelMap(
     }
 )
 TRAIN_IDS = LabelMap(ids={**{label: label for label in range(len(CLASSES))}, IGNORE: IGNORE})
+LAYOUTS = (  # images, masks, ending of mask names; the second is the release of 2018
+    ("images/10k/{}", "labels/sem_seg/masks/{}", ""),
+    ("seg/images/{}", "seg/labels/{}", "_train_id"),
+)
 
 
 @DATASETS.register("cityscapes")
@@ -83,12 +87,6 @@ class Cityscapes(FileDataset):
         )
 
 
-LAYOUTS = (  # images, masks, ending of mask names; the second is the release of 2018
-    ("images/10k/{}", "labels/sem_seg/masks/{}", ""),
-    ("seg/images/{}", "seg/labels/{}", "_train_id"),
-)
-
-
 @DATASETS.register("bdd100k")
 @dataclass(frozen=True, kw_only=True)
 class Bdd100k(FileDataset):
@@ -97,12 +95,12 @@ class Bdd100k(FileDataset):
     @property
     def task(self) -> Task:
         """The 19 classes."""
-        return cityscapes.TASK
+        return TASK
 
     @property
     def labels(self) -> LabelMap:
         """Train ids."""
-        return cityscapes.TRAIN_IDS
+        return TRAIN_IDS
 
     def find(self) -> Mapping[str, Pairing]:
         """Look for the current layout, then for the older one, here or in a `bdd100k` folder."""

@@ -15,7 +15,7 @@ from segtailor.data.person_crops import AnnotationFile, Annotations, PersonCrops
 from segtailor.tasks.pose.persons import Person, check_box, check_joints, number, picture_below
 from segtailor.tasks.pose.skeletons import COCO, Skeleton
 
-FILE_LIMIT = 512 * 2**20  # bytes; the published training file has 240 million
+MAX_FILE_BYTES = 512 * 2**20  # bytes; the published training file has 240 million
 PREFIX = "person_keypoints_"
 FIELDS = ("image_id", "keypoints", "bbox")
 EXPECTED = "Expected is the JSON of COCO person keypoints: an object with the lists images and annotations."
@@ -51,7 +51,7 @@ class CocoKeypoints(PersonFiles):
     def read(self, source: AnnotationFile) -> Annotations:
         """Read the people of one file."""
         file, pictures = source
-        document = read_json(file, what="COCO keypoints", error=DataProblem, limit=FILE_LIMIT)
+        document = read_json(file, what="COCO keypoints", error=DataProblem, limit=MAX_FILE_BYTES)
         known = document if isinstance(document, dict) else {}
         images, rows = known.get("images"), known.get("annotations")
         if not isinstance(images, list) or not isinstance(rows, list) or not rows:

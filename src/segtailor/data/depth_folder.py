@@ -16,12 +16,14 @@ from segtailor.core.errors import DataProblem
 from segtailor.core.task import Task
 from segtailor.data.dataset import DATASETS
 from segtailor.data.files import RawMask
-from segtailor.data.folder import IMAGE_FOLDERS, MASK_FOLDERS, WHOLE, FolderLayout
-from segtailor.data.pairs import FileDataset, Pairing, divided
+from segtailor.data.folder import IMAGE_FOLDERS, MASK_FOLDERS, UNDIVIDED, FolderLayout
+from segtailor.data.pairs import FileDataset, Pairing, divide_pairing
 
 DEPTH_FOLDERS = ("depth", "depths", "depth_mm", "depth_maps", *MASK_FOLDERS)
 COLOUR_FOLDERS = (*IMAGE_FOLDERS, "rgb", "colour", "color")
-VAL_SHARE = 0.2
+DEFAULT_VAL_SHARE = 0.2
+Unit: TypeAlias = Literal["mm", "cm", "m"]
+PER_METRE = {"mm": 1000.0, "cm": 100.0, "m": 1.0}
 
 
 @DATASETS.register("folder-depth")
@@ -61,26 +63,7 @@ class DepthFolder(FileDataset):
             image_folders=COLOUR_FOLDERS,
             mask_folders=DEPTH_FOLDERS,
         )
-        return divided_depth(layout.find(), where=self.path, val=self.val, test=self.test, seed=self.seed)
-
-
-def depth_task(nearest: float, farthest: float) -> Task:
-    """Return the task of depths within bounds."""
-    return Task(classes=("depth",), kind="depth", span=(nearest, farthest))
-
-
-def divided_depth(
-    found: Mapping[str, Pairing], *, where: Path, val: float | None, test: float | None, seed: int
-) -> dict[str, Pairing]:
-    """Divide a set that is not divided yet."""
-    if WHOLE not in found:
-        return dict(found)
-    share = VAL_SHARE if val is None else val
-    return divided(found[WHOLE], where=where, val=share, test=test or 0.0, seed=seed)
-
-
-Unit: TypeAlias = Literal["mm", "cm", "m"]
-PER_METRE = {"mm": 1000.0, "cm": 100.0, "m": 1.0}
+        return divide_if_needed(layout.find(), where=self.path, val=self.val, test=self.test, seed=self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,3 +96,18 @@ class DepthUnit:
         if (depth < 0).any():
             raise DataProblem(f"depth map {path} holds negative depths; write 0 where nothing was measured.")
         return depth.astype(np.float32)
+
+
+def depth_task(nearest: float, farthest: float) -> Task:
+    """Return the task of depths within bounds."""
+    return Task(classes=("depth",), kind="depth", span=(nearest, farthest))
+
+
+def divide_if_needed(
+    found: Mapping[str, Pairing], *, where: Path, val: float | None, test: float | None, seed: int
+) -> dict[str, Pairing]:
+    """Divide a set that is not divided yet."""
+    if UNDIVIDED not in found:
+        return dict(found)
+    share = DEFAULT_VAL_SHARE if val is None else val
+    return divide_pairing(found[UNDIVIDED], where=where, val=share, test=test or 0.0, seed=seed)

@@ -16,10 +16,10 @@ from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import IGNORE, Task
 from segtailor.data.checks import rules
 from segtailor.data.checks.census import Census, explain_masks, take_census
-from segtailor.data.checks.rules import CHECKS, CLASSLESS, label_counts
+from segtailor.data.checks.rules import CHECKS, CLASSLESS_RULES, label_counts
 from segtailor.data.dataset import Dataset, Finding, HasProblems, Sample, Severity
 from segtailor.data.files import RawMask
-from segtailor.data.legend import LabelMap, numbered
+from segtailor.data.legend import LabelMap, numbered_names
 from segtailor.data.pairs import FileDataset, FileSample, Pairing
 from segtailor.data.survey import MaskProblem
 
@@ -27,12 +27,12 @@ __all__ = ["Diagnosis", "Finding", "SplitFacts", "check", "examine"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 MAX_LISTED = 20  # findings of one kind and severity; the rest are counted
-TOLD = 3  # errors spelled out in the message that stops a training
-UNTOLD = Task(classes=("unknown",))  # stands in where classes cannot be told
+MAX_ERRORS_IN_MESSAGE = 3  # errors spelled out in the message that stops a training
+UNKNOWN_TASK = Task(classes=("unknown",))  # stands in where classes cannot be told
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unread:
+class UnknownMeaning:
     """The meaning of masks whose values nobody can tell: nothing counts, but files and sizes are checked."""
 
     fingerprint: str = "unread"
@@ -84,9 +84,9 @@ class Diagnosis:
             return
         lines = [
             f"- {_place(finding)}{finding.message.rstrip('.')}. {finding.fix}"
-            for finding in self.errors[:TOLD]
+            for finding in self.errors[:MAX_ERRORS_IN_MESSAGE]
         ]
-        more = len(self.errors) - TOLD
+        more = len(self.errors) - MAX_ERRORS_IN_MESSAGE
         if more > 0:
             lines.append(f"- and {more} more")
         raise DataProblem(f"the dataset has {len(self.errors)} error(s); mend them before training:", *lines)
@@ -143,10 +143,10 @@ def _without_classes(
         take_census(
             split,
             [
-                FileSample(name=name, image=image, mask=mask, labels=Unread())
+                FileSample(name=name, image=image, mask=mask, labels=UnknownMeaning())
                 for name, (image, mask) in pairing.pairs.items()
             ],
-            task=UNTOLD,
+            task=UNKNOWN_TASK,
             count=label_counts,
             limit=limit,
             alone=pairing.images_alone,
@@ -154,7 +154,7 @@ def _without_classes(
         for split, pairing in pairings.items()
     ]
     faults = [fault for split in census for fault in split.faults]
-    findings = [found for rule in CLASSLESS for found in rule(census, UNTOLD)]
+    findings = [found for rule in CLASSLESS_RULES for found in rule(census, UNKNOWN_TASK)]
     if isinstance(problem, MaskProblem):
         masks = [mask for pairing in pairings.values() for _, mask in pairing.pairs.values()]
         findings += [rules.fault_finding(fault) for fault in explain_masks(masks, problem)]
@@ -222,7 +222,7 @@ def _nameless_colours(dataset: Dataset) -> Iterator[Finding]:
     """Colour masks whose palette was not given but gathered from the masks."""
     labels = getattr(dataset, "labels", None)
     names = dataset.task.classes
-    if isinstance(labels, LabelMap) and labels.colours and names == numbered(len(names)):
+    if isinstance(labels, LabelMap) and labels.colours and names == numbered_names(len(names)):
         yield Finding(
             severity="warning",
             kind="colour-mask",

@@ -23,12 +23,11 @@ from PIL.PngImagePlugin import PngInfo
 from segtailor.core.errors import DataProblem
 from segtailor.core.ownership import MARK
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
-PIXEL_LIMIT = 2**27  # 16k x 8k; a larger picture is a mistake or a decompression bomb
+PICTURE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
+MAX_PIXELS = 2**27  # 16k x 8k; a larger picture is a mistake or a decompression bomb
 # Tried in this order. Others are left out on purpose: some of PIL's readers start outside programs.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "PPM")
-FOLDER_LIMIT = 1_000_000  # folders walked below one root
-
+MAX_FOLDERS = 1_000_000  # folders walked below one root
 # What PIL's decoders raise on damaged input, found by feeding them cut and scrambled files.
 _DAMAGE = (
     OSError,
@@ -42,6 +41,9 @@ _DAMAGE = (
     struct.error,
     zlib.error,
 )
+MAX_TEXT_BYTES = 64 * 2**20  # bytes: a list of a million files
+MAX_YAML_BYTES = 2**20  # bytes
+TIFF_SOFTWARE_TAG = 305  # the TIFF tag for the program that wrote a file
 
 
 class RawMask(NamedTuple):
@@ -68,7 +70,7 @@ def read_image(path: Path) -> NDArray[np.uint8]:
         return _upright_rgb(picture, f"image {path}")
 
 
-def decode_image(data: bytes, *, name: str, limit: int = PIXEL_LIMIT) -> NDArray[np.uint8]:
+def decode_image(data: bytes, *, name: str, limit: int = MAX_PIXELS) -> NDArray[np.uint8]:
     """Decode an image that arrived as bytes, just as `read_image` would; `limit` bounds its pixels."""
     subject = f"image {name}"
     if not data:
@@ -77,7 +79,7 @@ def decode_image(data: bytes, *, name: str, limit: int = PIXEL_LIMIT) -> NDArray
         return _upright_rgb(picture, subject)
 
 
-def image_size(data: bytes, *, name: str, limit: int = PIXEL_LIMIT) -> tuple[int, int]:
+def image_size(data: bytes, *, name: str, limit: int = MAX_PIXELS) -> tuple[int, int]:
     """Return the height and width that the header of an image states; `limit` bounds its pixels."""
     subject = f"image {name}"
     if not data:
@@ -117,7 +119,35 @@ def colours_of(raw: RawMask) -> NDArray[np.uint8] | None:
     return colours
 
 
-def list_pictures(folder: Path, suffixes: Collection[str] = SUFFIXES) -> tuple[Path, ...]:
+def read_text(path: Path, *, what: str, limit: int = MAX_TEXT_BYTES) -> str:
+    """Read a text file in UTF-8, or raise `DataProblem`."""
+    try:
+        status = path.stat()
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for without end
+            raise DataProblem(f"{what} {path} is no regular file; check the path.")
+        if size > limit:
+            raise DataProblem(
+                f"{what} {path} is {size} bytes; at most {limit} are read. Is it the right file?"
+            )
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as problem:
+        raise DataProblem(f"{what} {path} cannot be read: {problem.strerror}. Check the path.") from None
+    except UnicodeDecodeError:
+        raise DataProblem(f"{what} {path} is not text in UTF-8; write it again.") from None
+
+
+def read_yaml(path: Path, *, what: str) -> Any:
+    """Read a YAML file as plain JSON data, or raise `DataProblem`."""
+    text = read_text(path, what=what, limit=MAX_YAML_BYTES)
+    try:
+        return json.loads(json.dumps(yaml.load(text, _PlainLoader), default=str))
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as problem:
+        reason = " ".join(str(problem).split())
+        raise DataProblem(f"{what} {path} is not valid YAML: {reason}. Correct it.") from None
+
+
+def list_pictures(folder: Path, suffixes: Collection[str] = PICTURE_SUFFIXES) -> tuple[Path, ...]:
     """Return every file below `folder` with one of the suffixes, sorted; linked folders too, each real one once."""
     found: list[Path] = []
     seen: set[tuple[int, int]] = set()
@@ -134,9 +164,9 @@ def list_pictures(folder: Path, suffixes: Collection[str] = SUFFIXES) -> tuple[P
             raise DataProblem(
                 f"folder {here} cannot be listed: {problem.strerror}. Check the path."
             ) from None
-        if len(seen) > FOLDER_LIMIT:
+        if len(seen) > MAX_FOLDERS:
             raise DataProblem(
-                f"{folder} holds more than {FOLDER_LIMIT} folders; name the dataset's own folder."
+                f"{folder} holds more than {MAX_FOLDERS} folders; name the dataset's own folder."
             )
         for entry in entries:
             if entry.name.startswith("."):
@@ -157,13 +187,24 @@ def list_folders(folder: Path) -> tuple[Path, ...]:
         return ()
 
 
-def file_stamp(path: Path) -> str:
+def file_fingerprint(path: Path) -> str:
     """Return path, size and time of a file: changes when its content does."""
     try:
         status = path.stat()
     except OSError as problem:
         raise DataProblem(f"{path} cannot be read: {problem.strerror}. Restore or remove it.") from None
     return f"{path.absolute()}:{status.st_size}:{status.st_mtime_ns}"
+
+
+def software_tag(kind: str) -> dict[str, Any]:
+    """Return what PIL needs to be told to put the mark into a picture; a BMP file has no place for one."""
+    if kind == "PNG":
+        info = PngInfo()
+        info.add_text("Software", MARK)
+        return {"pnginfo": info}
+    if kind == "JPEG":
+        return {"comment": MARK.encode()}
+    return {"tiffinfo": {TIFF_SOFTWARE_TAG: MARK}} if kind == "TIFF" else {}
 
 
 @contextmanager
@@ -178,7 +219,7 @@ def _opened(path: Path, what: str) -> Iterator[Image.Image]:
         raise _unusable(subject, "it is not a regular file")
     if status.st_size == 0:
         raise _unusable(subject, "it is empty (zero bytes)")
-    with _decoded(path, subject, PIXEL_LIMIT) as picture:
+    with _decoded(path, subject, MAX_PIXELS) as picture:
         yield picture
 
 
@@ -234,38 +275,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-TEXT_LIMIT = 64 * 2**20  # bytes: a list of a million files
-YAML_LIMIT = 2**20  # bytes
-
-
-def read_text(path: Path, *, what: str, limit: int = TEXT_LIMIT) -> str:
-    """Read a text file in UTF-8, or raise `DataProblem`."""
-    try:
-        status = path.stat()
-        size = status.st_size
-        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for without end
-            raise DataProblem(f"{what} {path} is no regular file; check the path.")
-        if size > limit:
-            raise DataProblem(
-                f"{what} {path} is {size} bytes; at most {limit} are read. Is it the right file?"
-            )
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as problem:
-        raise DataProblem(f"{what} {path} cannot be read: {problem.strerror}. Check the path.") from None
-    except UnicodeDecodeError:
-        raise DataProblem(f"{what} {path} is not text in UTF-8; write it again.") from None
-
-
-def read_yaml(path: Path, *, what: str) -> Any:
-    """Read a YAML file as plain JSON data, or raise `DataProblem`."""
-    text = read_text(path, what=what, limit=YAML_LIMIT)
-    try:
-        return json.loads(json.dumps(yaml.load(text, _PlainLoader), default=str))
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as problem:
-        reason = " ".join(str(problem).split())
-        raise DataProblem(f"{what} {path} is not valid YAML: {reason}. Correct it.") from None
-
-
 class _PlainLoader(yaml.SafeLoader):
     """A safe loader without aliases, which let a short file stand for endless data."""
 
@@ -273,17 +282,3 @@ class _PlainLoader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not supported")
         return super().compose_node(parent, index)
-
-
-SOFTWARE = 305  # the TIFF tag for the program that wrote a file
-
-
-def software_tag(kind: str) -> dict[str, Any]:
-    """Return what PIL needs to be told to put the mark into a picture; a BMP file has no place for one."""
-    if kind == "PNG":
-        info = PngInfo()
-        info.add_text("Software", MARK)
-        return {"pnginfo": info}
-    if kind == "JPEG":
-        return {"comment": MARK.encode()}
-    return {"tiffinfo": {SOFTWARE: MARK}} if kind == "TIFF" else {}

@@ -18,20 +18,34 @@ from segtailor.core.task import IGNORE, Task
 from segtailor.data.dataset import DATASETS, Severity
 from segtailor.data.files import list_folders, list_pictures
 from segtailor.data.legend import (
-    FILES,
+    CLASS_LIST_FILES,
     LabelMap,
     Legend,
     LegendClass,
-    Value,
-    numbered,
+    MaskValue,
+    numbered_names,
     parse_colour,
     read_legend,
 )
-from segtailor.data.pairs import FileDataset, Pairing, PairingProblem, divided, pair_folders
+from segtailor.data.pairs import FileDataset, Pairing, PairingProblem, divide_pairing, pair_folders
 from segtailor.data.splits import COMMON_NAMES, read_list
 from segtailor.data.survey import legend_of, survey
 
-VAL_SHARE = 0.2
+DEFAULT_VAL_SHARE = 0.2
+IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "inputs")
+MASK_FOLDERS = (
+    "masks",
+    "mask",
+    "labels",
+    "label",
+    "annotations",
+    "annotation",
+    "gt",
+    "segmentation",
+    "targets",
+)
+UNDIVIDED = ""  # the key of a set that is not divided into splits
+SPLIT_ORDER = ("train", "val", "test")
 
 
 @DATASETS.register("folder")
@@ -51,7 +65,7 @@ class Folder(FileDataset):
     count: int | None = None
     palette: tuple[str | tuple[int, int, int], ...] = ()
     legend: Path | None = None
-    ignore: tuple[Value, ...] = ()
+    ignore: tuple[MaskValue, ...] = ()
     binary: bool = False
     encoding: Literal["auto", "index", "colour"] = "auto"
     others: Literal["refuse", "ignore"] = "refuse"
@@ -76,8 +90,8 @@ class Folder(FileDataset):
         for split, share in (("val", self.val), ("test", self.test)):
             if split in found and share is not None:
                 raise DataProblem(f"{self.path} has its own split '{split}'; leave out {split}={share:g}.")
-        if WHOLE in found:
-            return self._divided(found[WHOLE], val=VAL_SHARE if self.val is None else self.val)
+        if UNDIVIDED in found:
+            return self._divided(found[UNDIVIDED], val=DEFAULT_VAL_SHARE if self.val is None else self.val)
         if "train" in found and (self.val or self.test):
             return {**found, **self._divided(found["train"], val=self.val or 0.0)}
         return found
@@ -93,7 +107,7 @@ class Folder(FileDataset):
         return FolderLayout(path=self.path, images=self.images, masks=self.masks)
 
     def _divided(self, whole: Pairing, *, val: float) -> dict[str, Pairing]:
-        return divided(whole, where=self.path, val=val, test=self.test or 0.0, seed=self.seed)
+        return divide_pairing(whole, where=self.path, val=val, test=self.test or 0.0, seed=self.seed)
 
     @cached_property
     def _meaning(self) -> tuple[Legend, bool]:
@@ -113,7 +127,9 @@ class Folder(FileDataset):
         if self.classes or self.palette or self.count is not None:
             return self._from_options()
         root = self.path if self.path.is_dir() else self.path.parent
-        listed = self.legend or next((root / name for name in FILES if (root / name).is_file()), None)
+        listed = self.legend or next(
+            (root / name for name in CLASS_LIST_FILES if (root / name).is_file()), None
+        )
         if listed is not None:
             return read_legend(listed)
         return self._from_options() if self.binary else None
@@ -122,7 +138,7 @@ class Folder(FileDataset):
         if self.count is not None and not 1 <= self.count <= IGNORE:
             raise DataProblem(f"count={self.count} is no number of classes; give 1 to {IGNORE}.")
         colours = tuple(parse_colour(colour) for colour in self.palette)
-        default = ("background", "foreground") if self.binary else numbered(self.count or len(colours))
+        default = ("background", "foreground") if self.binary else numbered_names(self.count or len(colours))
         names = self.classes or default
         expected = {len(colours) or None, self.count, 2 if self.binary else None} - {None}
         if expected - {len(names)} or not names:
@@ -135,22 +151,6 @@ class Folder(FileDataset):
         return Legend(
             classes=tuple(LegendClass(name=name, ids=own, colour=colour) for name, own, colour in rows)
         )
-
-
-IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "inputs")
-MASK_FOLDERS = (
-    "masks",
-    "mask",
-    "labels",
-    "label",
-    "annotations",
-    "annotation",
-    "gt",
-    "segmentation",
-    "targets",
-)
-WHOLE = ""  # the key of a set that is not divided into splits
-ORDER = ("train", "val", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,7 @@ class FolderLayout:
     def find(self) -> dict[str, Pairing]:
         """Return the files of each split, or of the undivided set under `WHOLE`."""
         if self.path.is_file():
-            return {WHOLE: self._listed(self.path)}
+            return {UNDIVIDED: self._listed(self.path)}
         lists = {
             split: path
             for name, split in COMMON_NAMES.items()
@@ -202,7 +202,7 @@ class FolderLayout:
         """`images/train` beside `masks/train`, or no splits at all."""
         places, mask_places = _split_folders(images), _split_folders(masks)
         if not _divides(images, places):
-            return {WHOLE: pair_folders(images, masks)}
+            return {UNDIVIDED: pair_folders(images, masks)}
         found = {
             split: pair_folders(place, mask_places[split], prefix=f"{place.name}/")
             for split, place in places.items()
@@ -297,7 +297,7 @@ def _split_folders(place: Path) -> dict[str, Path]:
         for folder in list_folders(place)
         if folder.name.lower() in COMMON_NAMES
     }
-    return {split: named[split] for split in ORDER if split in named}
+    return {split: named[split] for split in SPLIT_ORDER if split in named}
 
 
 def _divides(images: Path, places: Mapping[str, Path]) -> bool:

@@ -23,10 +23,10 @@ from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.data.files import RawMask, colours_of, read_text, read_yaml
 
-FILES = ("classes.yaml", "classes.yml", "classes.txt", "palette.json")
-CLASS_LIST_BYTES = 2**20  # bytes of a class list
-
-Value: TypeAlias = int | str | Colour  # an id, or a colour as three numbers or '#rrggbb'
+CLASS_LIST_FILES = ("classes.yaml", "classes.yml", "classes.txt", "palette.json")
+MAX_CLASS_LIST_BYTES = 2**20  # bytes of a class list
+MaskValue: TypeAlias = int | str | Colour  # an id, or a colour as three numbers or '#rrggbb'
+_REFUSED = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Legend:
         complete = len(colours) == len(self.classes)
         return Task(classes=tuple(row.name for row in self.classes), palette=colours if complete else ())
 
-    def ignoring(self, values: Iterable[Value]) -> Legend:
+    def ignoring(self, values: Iterable[MaskValue]) -> Legend:
         """Return a legend that also ignores these ids and colours."""
         ids, colours = list(self.ignore_ids), list(self.ignore_colours)
         for value in values:
@@ -84,132 +84,6 @@ class Legend:
             ignore_other_colours=ignore_others,
             by_colour=by_colour,
         )
-
-
-def parse_colour(value: Value) -> Colour:
-    """Return a colour from three numbers or `#rrggbb` (the `#` may be missing)."""
-    if isinstance(value, str) and re.fullmatch(r"#?[0-9a-fA-F]{6}", value):
-        number = int(value.removeprefix("#"), 16)
-        return number >> 16, number >> 8 & 255, number & 255
-    if isinstance(value, tuple | list) and len(value) == 3 and all(map(_is_channel, value)):
-        red, green, blue = (int(channel) for channel in value)
-        return red, green, blue
-    raise DataProblem(f"{short(value)} is no colour; write three numbers from 0 to 255 or '#rrggbb'.")
-
-
-def _is_channel(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 0 <= value <= 255 and float(value).is_integer()  # type: ignore[operator,arg-type]
-
-
-def numbered(count: int) -> tuple[str, ...]:
-    """Return the names of classes that nobody named."""
-    return tuple(f"class{index}" for index in range(count))
-
-
-def read_legend(path: Path) -> Legend:
-    """Read a class list in any of the three forms, chosen by the file's suffix; what is wrong names the file."""
-    if path.suffix == ".json":
-        legend = _from_palette(
-            read_json(path, what="palette", error=DataProblem, limit=CLASS_LIST_BYTES), path
-        )
-    elif path.suffix in (".yaml", ".yml"):
-        legend = _from_document(read_yaml(path, what="class list"), path)
-    else:
-        text = read_text(path, what="class list", limit=CLASS_LIST_BYTES)
-        lines = [line.strip() for line in text.splitlines()]
-        legend = _from_lines([line for line in lines if line and not line.startswith("#")], path)
-    try:
-        legend.task  # noqa: B018 - doubled, missing and unprintable names
-        legend.label_map()
-    except DataProblem as problem:
-        raise DataProblem(f"class list {path}: {problem}") from None
-    return legend
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    name: str
-    id: int | tuple[int, ...] = ()
-    colour: Value | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Document:
-    classes: tuple[_Row | str, ...]
-    ignore: tuple[Value, ...] = ()
-
-
-def _from_document(data: Any, path: Path) -> Legend:
-    if isinstance(data, list):
-        data = {"classes": data}
-    rows = data.get("classes") if isinstance(data, dict) else None
-    if isinstance(rows, list):
-        data = {**data, "classes": [_british(row) for row in rows]}
-    document = from_json(_Document, data, what=f"class list {path}", error=DataProblem)
-    classes = []
-    for row in document.classes:
-        if isinstance(row, str):
-            classes.append(LegendClass(name=row))
-        else:
-            ids = (row.id,) if isinstance(row.id, int) else row.id
-            colour = None if row.colour is None else _colour_of(row.name, row.colour, path)
-            classes.append(LegendClass(name=row.name, ids=ids, colour=colour))
-    try:
-        return Legend(classes=tuple(classes)).ignoring(document.ignore)
-    except DataProblem as problem:
-        raise DataProblem(f"class list {path}, ignore: {problem}") from None
-
-
-def _colour_of(name: str, value: Any, path: Path) -> Colour:
-    try:
-        return parse_colour(value)
-    except DataProblem as problem:
-        raise DataProblem(f"class list {path}, class {name[:60]!a}: {problem}") from None
-
-
-def _british(row: Any) -> Any:
-    """Accept the other spelling of colour."""
-    if isinstance(row, dict) and "color" in row and "colour" not in row:
-        return {("colour" if key == "color" else key): value for key, value in row.items()}
-    return row
-
-
-def _from_palette(data: Any, path: Path) -> Legend:
-    """Read `{"road": [128, 64, 128], ...}` or `[[128, 64, 128], ...]`."""
-    if isinstance(data, dict) and data:
-        named = data.items()
-    elif isinstance(data, list) and data:
-        named = dict(zip(numbered(len(data)), data, strict=True)).items()
-    else:
-        raise DataProblem(f"palette {path} must map class names to colours or list colours.")
-    return Legend(
-        classes=tuple(LegendClass(name=name, colour=_colour_of(name, colour, path)) for name, colour in named)
-    )
-
-
-def _from_lines(lines: list[str], path: Path) -> Legend:
-    """Read a class per line: `road`, `road 128 64 128` or `128 64 128 road`."""
-    classes = []
-    for line in lines:
-        cells = [cell for cell in re.split(r"[,\s]+", line) if cell]
-        name, colour = line, None
-        for channels, rest in ((cells[:3], cells[3:]), (cells[-3:], cells[:-3])):
-            if rest and all(re.fullmatch(r"\d{1,9}", cell) for cell in channels):
-                name = " ".join(rest)
-                colour = _colour_of(name, [int(cell) for cell in channels], path)
-        classes.append(LegendClass(name=name, colour=colour))
-    return Legend(classes=tuple(classes))
-
-
-def _claim(table: dict[Any, int], key: Any, label: int) -> None:
-    if table.setdefault(key, label) != label:
-        raise DataProblem(
-            f"{key} stands for two classes ({table[key]} and {label}); give each its own value."
-        )
-
-
-_REFUSED = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,6 +172,42 @@ class LabelMap:
         return np.array(keys, dtype=np.uint32), np.array(values, dtype=np.uint8)
 
 
+def read_legend(path: Path) -> Legend:
+    """Read a class list in any of the three forms, chosen by the file's suffix; what is wrong names the file."""
+    if path.suffix == ".json":
+        legend = _from_palette(
+            read_json(path, what="palette", error=DataProblem, limit=MAX_CLASS_LIST_BYTES), path
+        )
+    elif path.suffix in (".yaml", ".yml"):
+        legend = _from_document(read_yaml(path, what="class list"), path)
+    else:
+        text = read_text(path, what="class list", limit=MAX_CLASS_LIST_BYTES)
+        lines = [line.strip() for line in text.splitlines()]
+        legend = _from_lines([line for line in lines if line and not line.startswith("#")], path)
+    try:
+        legend.task  # noqa: B018 - doubled, missing and unprintable names
+        legend.label_map()
+    except DataProblem as problem:
+        raise DataProblem(f"class list {path}: {problem}") from None
+    return legend
+
+
+def parse_colour(value: MaskValue) -> Colour:
+    """Return a colour from three numbers or `#rrggbb` (the `#` may be missing)."""
+    if isinstance(value, str) and re.fullmatch(r"#?[0-9a-fA-F]{6}", value):
+        number = int(value.removeprefix("#"), 16)
+        return number >> 16, number >> 8 & 255, number & 255
+    if isinstance(value, tuple | list) and len(value) == 3 and all(map(_is_channel, value)):
+        red, green, blue = (int(channel) for channel in value)
+        return red, green, blue
+    raise DataProblem(f"{short(value)} is no colour; write three numbers from 0 to 255 or '#rrggbb'.")
+
+
+def numbered_names(count: int) -> tuple[str, ...]:
+    """Return the names of classes that nobody named."""
+    return tuple(f"class{index}" for index in range(count))
+
+
 def pack_colour(colour: Colour) -> int:
     """Return a colour as one number."""
     red, green, blue = colour
@@ -313,6 +223,93 @@ def pack_colours(colours: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """Return colours (..., 3) as one number per pixel."""
     wide = colours.astype(np.uint32)
     return (wide[..., 0] << 16 | wide[..., 1] << 8 | wide[..., 2]).astype(np.uint32, copy=False)
+
+
+def _is_channel(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= value <= 255 and float(value).is_integer()  # type: ignore[operator,arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    name: str
+    id: int | tuple[int, ...] = ()
+    colour: MaskValue | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Document:
+    classes: tuple[_Row | str, ...]
+    ignore: tuple[MaskValue, ...] = ()
+
+
+def _from_document(data: Any, path: Path) -> Legend:
+    if isinstance(data, list):
+        data = {"classes": data}
+    rows = data.get("classes") if isinstance(data, dict) else None
+    if isinstance(rows, list):
+        data = {**data, "classes": [_british(row) for row in rows]}
+    document = from_json(_Document, data, what=f"class list {path}", error=DataProblem)
+    classes = []
+    for row in document.classes:
+        if isinstance(row, str):
+            classes.append(LegendClass(name=row))
+        else:
+            ids = (row.id,) if isinstance(row.id, int) else row.id
+            colour = None if row.colour is None else _colour_of(row.name, row.colour, path)
+            classes.append(LegendClass(name=row.name, ids=ids, colour=colour))
+    try:
+        return Legend(classes=tuple(classes)).ignoring(document.ignore)
+    except DataProblem as problem:
+        raise DataProblem(f"class list {path}, ignore: {problem}") from None
+
+
+def _colour_of(name: str, value: Any, path: Path) -> Colour:
+    try:
+        return parse_colour(value)
+    except DataProblem as problem:
+        raise DataProblem(f"class list {path}, class {name[:60]!a}: {problem}") from None
+
+
+def _british(row: Any) -> Any:
+    """Accept the other spelling of colour."""
+    if isinstance(row, dict) and "color" in row and "colour" not in row:
+        return {("colour" if key == "color" else key): value for key, value in row.items()}
+    return row
+
+
+def _from_palette(data: Any, path: Path) -> Legend:
+    """Read `{"road": [128, 64, 128], ...}` or `[[128, 64, 128], ...]`."""
+    if isinstance(data, dict) and data:
+        named = data.items()
+    elif isinstance(data, list) and data:
+        named = dict(zip(numbered_names(len(data)), data, strict=True)).items()
+    else:
+        raise DataProblem(f"palette {path} must map class names to colours or list colours.")
+    return Legend(
+        classes=tuple(LegendClass(name=name, colour=_colour_of(name, colour, path)) for name, colour in named)
+    )
+
+
+def _from_lines(lines: list[str], path: Path) -> Legend:
+    """Read a class per line: `road`, `road 128 64 128` or `128 64 128 road`."""
+    classes = []
+    for line in lines:
+        cells = [cell for cell in re.split(r"[,\s]+", line) if cell]
+        name, colour = line, None
+        for channels, rest in ((cells[:3], cells[3:]), (cells[-3:], cells[:-3])):
+            if rest and all(re.fullmatch(r"\d{1,9}", cell) for cell in channels):
+                name = " ".join(rest)
+                colour = _colour_of(name, [int(cell) for cell in channels], path)
+        classes.append(LegendClass(name=name, colour=colour))
+    return Legend(classes=tuple(classes))
+
+
+def _claim(table: dict[Any, int], key: Any, label: int) -> None:
+    if table.setdefault(key, label) != label:
+        raise DataProblem(
+            f"{key} stands for two classes ({table[key]} and {label}); give each its own value."
+        )
 
 
 def _enumerated(values: list[int]) -> str:

@@ -19,24 +19,36 @@ from urllib.parse import quote, unquote
 
 from segtailor.core.codec import from_json
 from segtailor.core.errors import DataProblem, UserError, unknown
-from segtailor.data import camvid, cityscapes, depth_folder, folder, nyud, person_crops, synthetic, voc
+from segtailor.data import (
+    camvid,
+    cityscapes,
+    coco_keypoints,
+    depth_folder,
+    folder,
+    mpii,
+    nyud,
+    people,
+    synthetic,
+    voc,
+)
 from segtailor.data.dataset import DATASETS, Dataset
 from segtailor.data.files import read_yaml
 
 __all__ = ["DATASETS", "dataset_from", "locate", "with_option"]
 
-PATHS = ("path", "legend")  # options that are paths
-USUAL_TASK = "segmentation"  # of a dataset without a task in its name
+PATH_OPTIONS = ("path", "legend")  # options that are paths
+DEFAULT_TASK = "segmentation"  # of a dataset without a task in its name
 SELF_REGISTERED = (
-    cityscapes,
     camvid,
     cityscapes,
+    coco_keypoints,
     depth_folder,
     folder,
+    mpii,
     nyud,
-    person_crops,
+    people,
     voc,
-)  # importing a module registers its dataset
+)  # importing a module registers its datasets
 
 DATASETS.add("synthetic", synthetic.from_options)
 DATASETS.add("synthetic-depth", synthetic.depth_from_options)
@@ -71,7 +83,7 @@ def with_option(text: str, name: str, value: str) -> str:
 def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = None) -> Dataset:
     """Return the dataset called `name` with typed or textual options; relative paths start from `base`."""
     options = dict(options)
-    name = _variant(name, str(options.pop("task", USUAL_TASK)))
+    name = _variant(name, str(options.pop("task", DEFAULT_TASK)))
     maker = DATASETS.get(name)
     if not isinstance(maker, type):
         return maker({key: _plain(value) for key, value in options.items()})
@@ -83,7 +95,7 @@ def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = N
         raise DataProblem(f"dataset '{name}' needs a path; say where its files are.")
     hints = get_type_hints(maker)
     values = {key: _typed(value, hints[key]) for key, value in options.items()}
-    for key in PATHS:
+    for key in PATH_OPTIONS:
         if isinstance(values.get(key), str):
             place = _place(values[key])
             values[key] = str(place if base is None else base / place)
@@ -94,12 +106,12 @@ def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = N
 
 def _variant(name: str, task: str) -> str:
     """Return the name of a dataset for a task: its own where that is its task."""
-    if task == USUAL_TASK or name.endswith(f"-{task}"):
+    if task == DEFAULT_TASK or name.endswith(f"-{task}"):
         return name
     if f"{name}-{task}" in DATASETS:
         return f"{name}-{task}"
     known = [other.removeprefix(f"{name}-") for other in DATASETS.names() if other.startswith(f"{name}-")]
-    raise unknown(f"task of dataset '{name}'", task, [USUAL_TASK, *known])
+    raise unknown(f"task of dataset '{name}'", task, [DEFAULT_TASK, *known])
 
 
 def _options(query: str, name: str) -> dict[str, str]:

@@ -20,10 +20,12 @@ from segtailor.data.person_crops import AnnotationFile, Annotations, PersonCrops
 from segtailor.tasks.pose.persons import Box, Joints, Person, check_box, check_joints, number, picture_below
 from segtailor.tasks.pose.skeletons import MPII, Skeleton
 
-FILE_LIMIT = 64 * 2**20  # bytes; the published training list has 9 million
-REFERENCE_HEIGHT = 200.0  # pixels: `scale` is the person's height in units of this
-HEAD_SHARE = 0.6  # of the head box's diagonal: the head size of the published PCKh program
-LIFT = 15.0  # pixels per scale: centres are moved down so that feet stay inside (Xiao et al., 2018)
+MAX_FILE_BYTES = 64 * 2**20  # bytes; the published training list has 9 million
+REFERENCE_HEIGHT_PIXELS = 200.0  # pixels: `scale` is the person's height in units of this
+HEAD_SHARE_OF_DIAGONAL = 0.6  # of the head box's diagonal: the head size of the published PCKh program
+CENTRE_SHIFT_PIXELS = (
+    15.0  # pixels per scale: centres are moved down so that feet stay inside (Xiao et al., 2018)
+)
 SPLITS = {"train": "train", "valid": "val", "val": "val", "test": "test"}  # file stem -> split
 FIELDS = ("image", "joints", "joints_vis", "center", "scale")
 EXPECTED = (
@@ -62,7 +64,7 @@ class Mpii(PersonFiles):
         file, pictures = source
         if file.suffix.lower() == ".mat":
             raise DataProblem(f"MPII annotations {file} are a MATLAB file, which is not read. {EXPECTED}")
-        rows = read_json(file, what="MPII annotations", error=DataProblem, limit=FILE_LIMIT)
+        rows = read_json(file, what="MPII annotations", error=DataProblem, limit=MAX_FILE_BYTES)
         if not isinstance(rows, list) or not rows:
             what = "an empty list" if rows == [] else f"no list but a {type(rows).__name__}"
             raise DataProblem(f"MPII annotations {file} hold {what}. {EXPECTED}")
@@ -125,9 +127,9 @@ def _box(centre: Any, scale: Any, who: str) -> Box:
             f"{who} has center {short(centre)} and scale {short(scale)}. Give [x, y] and a number."
         )
     x, y, size = known
-    side = size * REFERENCE_HEIGHT
+    side = size * REFERENCE_HEIGHT_PIXELS
     half = (side - 1) / 2
-    return check_box([x - 1 - half, y - 1 + LIFT * size - half, side, side], who=who)
+    return check_box([x - 1 - half, y - 1 + CENTRE_SHIFT_PIXELS * size - half, side, side], who=who)
 
 
 def _head_size(box: Any, joints: Joints, who: str) -> float | None:
@@ -141,4 +143,4 @@ def _head_size(box: Any, joints: Joints, who: str) -> float | None:
     if len(corners) != 4 or len(known_corners) != 4:
         raise DataProblem(f"{who} has headbox {short(box)}. Give four numbers: x1, y1, x2, y2.")
     left, top, right, bottom = known_corners
-    return float(HEAD_SHARE * np.hypot(right - left, bottom - top)) or None
+    return float(HEAD_SHARE_OF_DIAGONAL * np.hypot(right - left, bottom - top)) or None

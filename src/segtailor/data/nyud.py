@@ -22,22 +22,22 @@ from segtailor.core.task import Task
 from segtailor.data.dataset import DATASETS, Pair, Sample, resize_pair, size_fingerprint
 from segtailor.data.depth_folder import (
     COLOUR_FOLDERS,
+    DEFAULT_VAL_SHARE,
     DEPTH_FOLDERS,
-    VAL_SHARE,
     DepthUnit,
     depth_task,
-    divided_depth,
+    divide_if_needed,
 )
-from segtailor.data.files import PIXEL_LIMIT, file_stamp, list_folders, list_pictures
-from segtailor.data.folder import WHOLE, FolderLayout
+from segtailor.data.files import MAX_PIXELS, file_fingerprint, list_folders, list_pictures
+from segtailor.data.folder import UNDIVIDED, FolderLayout
 from segtailor.data.pairs import FileDataset, Pairing
 from segtailor.data.splits import COMMON_NAMES, by_ratio, parts_of
 
 IMAGE_ENDINGS = ("_rgb", "_colors", "_color", "_colour", "_image")
 DEPTH_ENDINGS = ("_depth_mm", "_depth", "_depths")
-FRAME_LIMIT = 1_000_000  # pictures in one file; the published one has 1449
-CHUNK_LIMIT = 2**30  # bytes that HDF5 unpacks at a time
-SPAN = (0.1, 10.0)  # metres that the sensor measures
+MAX_FRAMES = 1_000_000  # pictures in one file; the published one has 1449
+MAX_CHUNK_BYTES = 2**30  # bytes that HDF5 unpacks at a time
+SPAN_METRES = (0.1, 10.0)  # metres that the sensor measures
 
 
 @DATASETS.register("nyudv2")
@@ -54,7 +54,7 @@ class Nyudv2(FileDataset):
     @property
     def task(self) -> Task:
         """Depth up to ten metres."""
-        return depth_task(*SPAN)
+        return depth_task(*SPAN_METRES)
 
     @property
     def labels(self) -> DepthUnit:
@@ -73,8 +73,8 @@ class Nyudv2(FileDataset):
         elif "train" in named:
             found = {split: _by_ending(named[split]) for split in ("train", "val", "test") if split in named}
         else:
-            found = {WHOLE: _by_ending(self.path)}
-        return divided_depth(found, where=self.path, val=self.val, test=None, seed=self.seed)
+            found = {UNDIVIDED: _by_ending(self.path)}
+        return divide_if_needed(found, where=self.path, val=self.val, test=None, seed=self.seed)
 
     @property
     def pairings(self) -> Mapping[str, Pairing]:
@@ -105,7 +105,7 @@ class Nyudv2(FileDataset):
             if name not in frames:
                 raise unknown("sample to skip", name, frames)
         kept = tuple(name for name in frames if name not in self.skip)
-        table = by_ratio(kept, val=VAL_SHARE if self.val is None else self.val, seed=self.seed)
+        table = by_ratio(kept, val=DEFAULT_VAL_SHARE if self.val is None else self.val, seed=self.seed)
         return {split: tuple(frames[name] for name in names) for split, names in table.items()}
 
 
@@ -125,7 +125,7 @@ class MatSample:
     @property
     def fingerprint(self) -> str:
         """The file, the number, and the size that was asked for."""
-        return f"{file_stamp(self.file)}|{self.index}|depth{size_fingerprint(self.size)}"
+        return f"{file_fingerprint(self.file)}|{self.index}|depth{size_fingerprint(self.size)}"
 
     @property
     def place(self) -> str:
@@ -161,18 +161,18 @@ def _arrays(content: Any, file: Path) -> tuple[Any, Any]:
     images, depths = (_dataset(content, name, file) for name in ("images", "depths"))
     many: tuple[int, ...] = getattr(images, "shape", None) or ()
     deep: tuple[int, ...] = getattr(depths, "shape", None) or ()
-    fits = len(many) == 4 and many[1] == 3 and deep == (many[0], *many[2:]) and 0 < many[0] <= FRAME_LIMIT
-    if not fits or not 0 < many[2] * many[3] <= PIXEL_LIMIT:
+    fits = len(many) == 4 and many[1] == 3 and deep == (many[0], *many[2:]) and 0 < many[0] <= MAX_FRAMES
+    if not fits or not 0 < many[2] * many[3] <= MAX_PIXELS:
         raise DataProblem(
             f"{file} holds images {many} and depths {deep}, not (n, 3, width, height) and (n, width, height). "
             "Give the labelled part of NYU Depth v2."
         )
     for array, kinds in ((images, "u"), (depths, "fu")):
         chunk = math.prod(array.chunks or (1,)) * array.dtype.itemsize
-        if array.dtype.kind not in kinds or array.dtype.itemsize > 8 or chunk > CHUNK_LIMIT:
+        if array.dtype.kind not in kinds or array.dtype.itemsize > 8 or chunk > MAX_CHUNK_BYTES:
             raise DataProblem(
                 f"{file}: its {array.name.strip('/')} hold {array.dtype} in blocks of {chunk} bytes; expected are "
-                f"plain numbers in blocks of at most {CHUNK_LIMIT}. Fetch it again."
+                f"plain numbers in blocks of at most {MAX_CHUNK_BYTES}. Fetch it again."
             )
     return images, depths
 

@@ -15,8 +15,8 @@ from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.ranges import parse_size
 from segtailor.core.task import Task
 from segtailor.data.dataset import Pair, resize_pair, size_fingerprint
-from segtailor.data.files import RawMask, file_stamp, list_pictures, read_image, read_mask
-from segtailor.data.splits import TooFew, by_ratio, parts_of
+from segtailor.data.files import RawMask, file_fingerprint, list_pictures, read_image, read_mask
+from segtailor.data.splits import TooFewImages, by_ratio, parts_of
 
 MAX_SIDE_PIXELS = 2**14  # that samples can be resized to
 MASK_ENDINGS = (
@@ -55,7 +55,7 @@ class FileSample:
     @property
     def fingerprint(self) -> str:
         """Path, size and time of both files, what the mask's values mean, and the size that was asked for."""
-        parts = (file_stamp(self.image), file_stamp(self.mask), self.labels.fingerprint)
+        parts = (file_fingerprint(self.image), file_fingerprint(self.mask), self.labels.fingerprint)
         return "|".join(parts) + size_fingerprint(self.size)
 
     def read(self) -> Pair:
@@ -120,13 +120,13 @@ class Pairing:
         return self.pairs
 
 
-def divided(whole: Pairing, *, where: Path, val: float, test: float, seed: int) -> dict[str, Pairing]:
+def divide_pairing(whole: Pairing, *, where: Path, val: float, test: float, seed: int) -> dict[str, Pairing]:
     """Divide by ratio; what found no partner or is wrong stays with `train`, so that nothing is lost from sight."""
     if not whole.pairs and not whole.images_alone:
         whole.complete(where)
     try:
         table = by_ratio(tuple(whole.pairs), val=val, test=test, seed=seed)
-    except TooFew as problem:
+    except TooFewImages as problem:
         return {"train": replace(whole, wrong=(*whole.wrong, PairingProblem(where, str(problem))))}
     parts = {
         split: Pairing(pairs={name: whole.pairs[name] for name in names}) for split, names in table.items()

@@ -25,8 +25,14 @@ from segtailor.tasks.pose.persons import Person, PersonView, outside
 from segtailor.tasks.pose.skeletons import MPII, Skeleton
 
 VERSION = 1  # raise whenever something else is drawn, so that caches notice
-SMALLEST, LARGEST = 32, 2048  # pixels per side
+MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 32, 2048  # pixels per side
 DEFAULT_IMAGES = (("train", 400), ("val", 100))
+SUPERSAMPLING = 2  # drawn so many times larger, then reduced
+# Lengths in parts of the height of a person standing upright.
+HEAD, NECK, TORSO, THIGH, SHIN, UPPER_ARM, FOREARM = 0.135, 0.05, 0.29, 0.24, 0.24, 0.17, 0.155
+SHOULDER, HIP, LIMB = 0.11, 0.07, 0.065  # half widths, and the thickness of limbs
+Points: TypeAlias = NDArray[np.float64]
+Place: TypeAlias = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +93,10 @@ class People:
             raise DataProblem(
                 f"people: images={dict(self.images)} is too few; a split needs at least 1 image."
             )
-        if not all(SMALLEST <= side <= LARGEST for side in self.size) or self.seed < 0:
+        if not all(MIN_SIDE_PIXELS <= side <= MAX_SIDE_PIXELS for side in self.size) or self.seed < 0:
             raise DataProblem(
                 f"people: size={self.size[0]}x{self.size[1]} with seed={self.seed} cannot be drawn; give "
-                f"height x width, each {SMALLEST} to {LARGEST}, and a seed of 0 or more."
+                f"height x width, each {MIN_SIDE_PIXELS} to {MAX_SIDE_PIXELS}, and a seed of 0 or more."
             )
 
     @property
@@ -153,13 +159,6 @@ def _whole(name: str, text: str) -> int:
 
 DATASETS.add("synthetic-pose", people_from_options)
 
-FINE = 2  # drawn so many times larger, then reduced
-# Lengths in parts of the height of a person standing upright.
-HEAD, NECK, TORSO, THIGH, SHIN, UPPER_ARM, FOREARM = 0.135, 0.05, 0.29, 0.24, 0.24, 0.17, 0.155
-SHOULDER, HIP, LIMB = 0.11, 0.07, 0.065  # half widths, and the thickness of limbs
-Points: TypeAlias = NDArray[np.float64]
-Place: TypeAlias = tuple[float, float]
-
 
 class StickFigure(NamedTuple):
     """A drawn person: picture (height, width, 3), joints (16, 2), head size, square pixels that are covered."""
@@ -187,7 +186,7 @@ def draw_figure(size: tuple[int, int], rng: Generator) -> StickFigure:
     height = float(np.hypot(*(joints[7] - joints[6]))) / TORSO  # the torso is never foreshortened
     ground = _clutter(size, rng)
     layer = Image.new("RGBA", ground.size)
-    _paint(layer, joints, LIMB * FINE * height, _clothes(rng), behind=rng.random(2) < 0.5)
+    _paint(layer, joints, LIMB * SUPERSAMPLING * height, _clothes(rng), behind=rng.random(2) < 0.5)
     ground.paste(layer, mask=layer)
     shown = ground.resize((size[1], size[0]), Image.Resampling.BOX)
     shown = shown.filter(ImageFilter.GaussianBlur(rng.uniform(0, 0.5)))
@@ -197,7 +196,7 @@ def draw_figure(size: tuple[int, int], rng: Generator) -> StickFigure:
         image=image,
         joints=joints,
         head_size=float(np.hypot(*(joints[9] - joints[8]))),
-        area=float((np.asarray(layer.getchannel("A")) > 0).sum() / FINE**2),
+        area=float((np.asarray(layer.getchannel("A")) > 0).sum() / SUPERSAMPLING**2),
         height=height,
     )
 
@@ -280,7 +279,7 @@ def _paint(
 ) -> None:
     """Paint legs, trunk, head and arms; right or left arm may be `behind` the trunk."""
     draw = ImageDraw.Draw(layer)
-    places = [((float(x) + 0.5) * FINE, (float(y) + 0.5) * FINE) for x, y in joints]
+    places = [((float(x) + 0.5) * SUPERSAMPLING, (float(y) + 0.5) * SUPERSAMPLING) for x, y in joints]
     sides = ((clothes.right, (2, 1, 0), (12, 11, 10)), (clothes.left, (3, 4, 5), (13, 14, 15)))
     for colour, leg, _ in sides:
         _two_bones(draw, [places[joint] for joint in leg], _darker(colour, 0.7), thick)
@@ -334,7 +333,7 @@ def _muted(colours: Points, share: float) -> NDArray[np.uint8]:
 
 def _clutter(size: tuple[int, int], rng: Generator) -> Image.Image:
     """Paint soft colours, then ovals, bars and beams of any colour: also some that look like limbs."""
-    full = (size[1] * FINE, size[0] * FINE)
+    full = (size[1] * SUPERSAMPLING, size[0] * SUPERSAMPLING)
     soft = _muted(rng.uniform(40, 220, (*rng.integers(2, 6, 2), 3)), 0.4)
     picture = Image.fromarray(soft).resize(full, Image.Resampling.BICUBIC)
     draw = ImageDraw.Draw(picture)

@@ -14,11 +14,48 @@ import numpy as np
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import Task
 from segtailor.data.dataset import Finding, Pair, Severity
-from segtailor.data.files import file_stamp, read_image
+from segtailor.data.files import file_fingerprint, read_image
 from segtailor.data.splits import parts_of
 from segtailor.tasks.pose.crops import cut_person
 from segtailor.tasks.pose.persons import Person, PersonView, without_outside
 from segtailor.tasks.pose.skeletons import Skeleton
+
+
+class PersonSample(Protocol):
+    """One person, picture not yet read."""
+
+    @property
+    def name(self) -> str:
+        """Unique within the split."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the picture or the annotation does."""
+
+    @property
+    def source(self) -> Path | None:
+        """The file of the picture, if it is one."""
+
+    def read(self) -> PersonView:
+        """Decode the picture, or raise `DataProblem` naming the file."""
+
+
+class PersonSource(Protocol):
+    """Named splits of annotated people with one skeleton."""
+
+    @property
+    def skeleton(self) -> Skeleton:
+        """Names and order of the joints."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits, e.g. `train` and `val`."""
+
+    def samples(self, split: str) -> Sequence[PersonSample]:
+        """Return the people of a split in a fixed order; an unknown split raises `UnknownName`."""
+
+    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
+        """Return (severity, kind, file, message, fix) of every doubtful annotation, for the dataset doctor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,84 +141,6 @@ class PersonCrops(ABC):
         return self.source.problems()
 
 
-class PersonSample(Protocol):
-    """One person, picture not yet read."""
-
-    @property
-    def name(self) -> str:
-        """Unique within the split."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when the picture or the annotation does."""
-
-    @property
-    def source(self) -> Path | None:
-        """The file of the picture, if it is one."""
-
-    def read(self) -> PersonView:
-        """Decode the picture, or raise `DataProblem` naming the file."""
-
-
-class PersonSource(Protocol):
-    """Named splits of annotated people with one skeleton."""
-
-    @property
-    def skeleton(self) -> Skeleton:
-        """Names and order of the joints."""
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits, e.g. `train` and `val`."""
-
-    def samples(self, split: str) -> Sequence[PersonSample]:
-        """Return the people of a split in a fixed order; an unknown split raises `UnknownName`."""
-
-    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
-        """Return (severity, kind, file, message, fix) of every doubtful annotation, for the dataset doctor."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilePerson:
-    """A person whose picture is a file."""
-
-    person: Person
-
-    @property
-    def name(self) -> str:
-        """Unique within the split."""
-        return self.person.id
-
-    @property
-    def fingerprint(self) -> str:
-        """Path, size and time of the picture, and the annotation itself."""
-        return f"{file_stamp(Path(self.person.picture))}:{self.person.box}:{self.person.joints.tolist()}"
-
-    @property
-    def source(self) -> Path:
-        """The file of the picture."""
-        return Path(self.person.picture)
-
-    def read(self) -> PersonView:
-        """Decode the picture; a joint beyond its border is no longer counted as labelled."""
-        image = read_image(Path(self.person.picture))
-        return PersonView(image, without_outside(self.person, (image.shape[0], image.shape[1])))
-
-
-class Annotations(NamedTuple):
-    """What an annotation file says: the people that can be used, and what is wrong with it."""
-
-    people: tuple[Person, ...]
-    findings: tuple[Finding, ...]
-
-
-class AnnotationFile(NamedTuple):
-    """An annotation file and the folder of its pictures."""
-
-    file: Path
-    pictures: Path
-
-
 @dataclass(frozen=True, kw_only=True)
 class PersonFiles(ABC):
     """People of one dataset, one annotation file per split; files are read when a split is first asked for."""
@@ -242,6 +201,49 @@ class PersonFiles(ABC):
     @cached_property
     def _known(self) -> dict[str, Annotations]:
         return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePerson:
+    """A person whose picture is a file."""
+
+    person: Person
+
+    @property
+    def name(self) -> str:
+        """Unique within the split."""
+        return self.person.id
+
+    @property
+    def fingerprint(self) -> str:
+        """Path, size and time of the picture, and the annotation itself."""
+        return (
+            f"{file_fingerprint(Path(self.person.picture))}:{self.person.box}:{self.person.joints.tolist()}"
+        )
+
+    @property
+    def source(self) -> Path:
+        """The file of the picture."""
+        return Path(self.person.picture)
+
+    def read(self) -> PersonView:
+        """Decode the picture; a joint beyond its border is no longer counted as labelled."""
+        image = read_image(Path(self.person.picture))
+        return PersonView(image, without_outside(self.person, (image.shape[0], image.shape[1])))
+
+
+class Annotations(NamedTuple):
+    """What an annotation file says: the people that can be used, and what is wrong with it."""
+
+    people: tuple[Person, ...]
+    findings: tuple[Finding, ...]
+
+
+class AnnotationFile(NamedTuple):
+    """An annotation file and the folder of its pictures."""
+
+    file: Path
+    pictures: Path
 
 
 def collect(

@@ -18,15 +18,15 @@ from segtailor.core.ranges import check_seed, check_whole
 from segtailor.core.task import Colour, Task
 from segtailor.core.text import visible
 from segtailor.data.dataset import Dataset, Pair, Sample
-from segtailor.data.files import SUFFIXES, software_tag
+from segtailor.data.files import PICTURE_SUFFIXES, software_tag
 from segtailor.tasks import Look, kind_of
 
-CELL = 320  # width of one picture in pixels
-TALLEST = 2 * CELL  # a picture higher than this is narrowed instead
-GAP = 8
-MOST_CELLS = 300  # pictures of a sheet: more could not be looked at, nor kept in memory
-TEXT = 14  # height of letters in pixels
-LINE = 24
+PICTURE_WIDTH_PIXELS = 320  # width of one picture in pixels
+MAX_HEIGHT_PIXELS = 2 * PICTURE_WIDTH_PIXELS  # a picture higher than this is narrowed instead
+GAP_PIXELS = 8
+MAX_PICTURES = 300  # pictures of a sheet: more could not be looked at, nor kept in memory
+TEXT_HEIGHT_PIXELS = 14  # height of letters in pixels
+LINE_HEIGHT_PIXELS = 24
 PAPER: Colour = (250, 250, 248)
 INK: Colour = (30, 30, 34)
 
@@ -50,7 +50,7 @@ def contact_sheet(dataset: Dataset, split: str, *, columns: int = 2, count: int 
     samples = dataset.samples(split)
     if not samples:
         raise DataProblem(f"split '{split}' holds no images, so there is nothing to show; check the dataset.")
-    chosen = _choose(samples, min(count, MOST_CELLS), seed)
+    chosen = _choose(samples, min(count, MAX_PICTURES), seed)
     found, problems = _read(chosen)
     if not found:
         raise DataProblem(f"none of {len(problems)} samples can be read; the first: {problems[0]}")
@@ -61,7 +61,7 @@ def contact_sheet(dataset: Dataset, split: str, *, columns: int = 2, count: int 
 
 def check_picture(path: Path, *, force: bool = False) -> None:
     """Refuse a name that says no format of pictures, or that some other program's file has."""
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in PICTURE_SUFFIXES:
         raise UserError(f"{path} does not say which kind of picture it is; let the name end in .png or .jpg.")
     spare([(path, is_picture)], force=force)
 
@@ -94,21 +94,24 @@ def _read(samples: Sequence[Sample]) -> tuple[list[tuple[Sample, Pair]], list[st
 
 
 def _width(columns: int) -> int:
-    return columns * (2 * CELL + GAP) + (columns + 1) * GAP
+    return columns * (2 * PICTURE_WIDTH_PIXELS + GAP_PIXELS) + (columns + 1) * GAP_PIXELS
 
 
 def _cell(name: str, pair: Pair, task: Task) -> Image.Image:
     """Draw one sample: image and overlay side by side, the name above."""
     height, width = pair.image.shape[:2]
-    scale = min(CELL / width, TALLEST / height)
+    scale = min(PICTURE_WIDTH_PIXELS / width, MAX_HEIGHT_PIXELS / height)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    cell = Image.new("RGB", (2 * CELL + GAP, size[1] + LINE), PAPER)
+    cell = Image.new("RGB", (2 * PICTURE_WIDTH_PIXELS + GAP_PIXELS, size[1] + LINE_HEIGHT_PIXELS), PAPER)
     shown = np.asarray(Image.fromarray(pair.image).resize(size, Image.Resampling.LANCZOS))
     kind = kind_of(task)
     target = kind.targets(task).resized(pair.labels, (height, width), (size[1], size[0]))
-    cell.paste(Image.fromarray(shown), (0, LINE))
-    cell.paste(kind.paint(shown, target, task, Look(form="overlay")), (CELL + GAP, LINE))
-    ImageDraw.Draw(cell).text((0, 3), _fitted(visible(name), 2 * CELL), INK, font=_font())
+    cell.paste(Image.fromarray(shown), (0, LINE_HEIGHT_PIXELS))
+    cell.paste(
+        kind.paint(shown, target, task, Look(form="overlay")),
+        (PICTURE_WIDTH_PIXELS + GAP_PIXELS, LINE_HEIGHT_PIXELS),
+    )
+    ImageDraw.Draw(cell).text((0, 3), _fitted(visible(name), 2 * PICTURE_WIDTH_PIXELS), INK, font=_font())
     return cell
 
 
@@ -116,27 +119,35 @@ def _legend(task: Task, pairs: Sequence[Pair], width: int) -> Image.Image:
     """Draw a swatch and a text for everything that colours on this sheet mean, such as every class and its share."""
     named = kind_of(task).legend([pair.labels for pair in pairs], task)
     lines = [(colour, visible(text)) for colour, text in named]
-    entry = max(int(_font().getlength(text)) for _, text in lines) + LINE + 3 * GAP
-    entry = min(entry, width - 2 * GAP)
-    per_row = max(1, (width - GAP) // entry)
-    legend = Image.new("RGB", (width, math.ceil(len(lines) / per_row) * LINE + GAP), PAPER)
+    entry = max(int(_font().getlength(text)) for _, text in lines) + LINE_HEIGHT_PIXELS + 3 * GAP_PIXELS
+    entry = min(entry, width - 2 * GAP_PIXELS)
+    per_row = max(1, (width - GAP_PIXELS) // entry)
+    legend = Image.new(
+        "RGB", (width, math.ceil(len(lines) / per_row) * LINE_HEIGHT_PIXELS + GAP_PIXELS), PAPER
+    )
     draw = ImageDraw.Draw(legend)
     for index, (colour, text) in enumerate(lines):
-        x, y = GAP + index % per_row * entry, index // per_row * LINE + GAP // 2
-        draw.rectangle((x, y + 2, x + TEXT + 2, y + TEXT + 4), fill=colour, outline=INK)
-        draw.text((x + LINE, y + 1), _fitted(text, entry - LINE), INK, font=_font())
+        x, y = GAP_PIXELS + index % per_row * entry, index // per_row * LINE_HEIGHT_PIXELS + GAP_PIXELS // 2
+        draw.rectangle(
+            (x, y + 2, x + TEXT_HEIGHT_PIXELS + 2, y + TEXT_HEIGHT_PIXELS + 4), fill=colour, outline=INK
+        )
+        draw.text(
+            (x + LINE_HEIGHT_PIXELS, y + 1), _fitted(text, entry - LINE_HEIGHT_PIXELS), INK, font=_font()
+        )
     return legend
 
 
 def _assemble(cells: Sequence[Image.Image], legend: Image.Image, *, columns: int) -> Image.Image:
     rows = [cells[start : start + columns] for start in range(0, len(cells), columns)]
     heights = [max(cell.height for cell in row) for row in rows]
-    sheet = Image.new("RGB", (_width(columns), sum(heights) + GAP * (len(rows) + 1) + legend.height), PAPER)
-    y = GAP
+    sheet = Image.new(
+        "RGB", (_width(columns), sum(heights) + GAP_PIXELS * (len(rows) + 1) + legend.height), PAPER
+    )
+    y = GAP_PIXELS
     for row, height in zip(rows, heights, strict=True):
         for index, cell in enumerate(row):
-            sheet.paste(cell, (GAP + index * (2 * CELL + 2 * GAP), y))
-        y += height + GAP
+            sheet.paste(cell, (GAP_PIXELS + index * (2 * PICTURE_WIDTH_PIXELS + 2 * GAP_PIXELS), y))
+        y += height + GAP_PIXELS
     sheet.paste(legend, (0, y))
     return sheet
 
@@ -152,4 +163,4 @@ def _fitted(text: str, width: int) -> str:
 
 
 def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(TEXT)
+    return ImageFont.load_default(TEXT_HEIGHT_PIXELS)

@@ -12,11 +12,11 @@ import numpy as np
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE
 from segtailor.data.files import colours_of, read_mask
-from segtailor.data.legend import Legend, LegendClass, numbered, pack_colours, unpack_colour
+from segtailor.data.legend import Legend, LegendClass, numbered_names, pack_colours, unpack_colour
 
-MASK_LIMIT = 1000  # masks looked at, evenly spread: enough to meet every class, bounded on large sets
-COLOUR_LIMIT = 255
-GAP_LIMIT = 16  # unused ids in a row; more means the values are no class numbers
+MAX_MASKS = 1000  # masks looked at, evenly spread: enough to meet every class, bounded on large sets
+MAX_COLOURS = 255
+MAX_ID_GAP = 16  # unused ids in a row; more means the values are no class numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +46,9 @@ class MaskProblem(DataProblem):
     """What the masks hold does not tell the classes."""
 
 
-def surveyed(masks: Sequence[Path]) -> Sequence[Path]:
+def masks_to_survey(masks: Sequence[Path]) -> Sequence[Path]:
     """Return the masks that are looked at, up to `MASK_LIMIT`."""
-    return masks[:: -(-len(masks) // MASK_LIMIT) or 1]
+    return masks[:: -(-len(masks) // MAX_MASKS) or 1]
 
 
 def survey(masks: Sequence[Path]) -> Survey:
@@ -57,7 +57,7 @@ def survey(masks: Sequence[Path]) -> Survey:
     problems: list[DataProblem] = []
     readable = 0
     with ThreadPoolExecutor(4, thread_name_prefix="survey") as pool:
-        for outcome in pool.map(_glance, surveyed(masks)):
+        for outcome in pool.map(_glance, masks_to_survey(masks)):
             if isinstance(outcome, DataProblem):
                 problems.append(outcome)
                 continue
@@ -71,19 +71,19 @@ def survey(masks: Sequence[Path]) -> Survey:
 def legend_of(found: Survey, *, by_colour: bool, ignored: Legend) -> Legend:
     """Return a legend of numbered classes for what was found, less what `ignored` ignores."""
     if by_colour:
-        if len(found.colours) > COLOUR_LIMIT:
+        if len(found.colours) > MAX_COLOURS:
             raise MaskProblem(
-                f"the masks hold more than {COLOUR_LIMIT} colours. Are they masks? JPEG invents colours: "
+                f"the masks hold more than {MAX_COLOURS} colours. Are they masks? JPEG invents colours: "
                 "save them as PNG, or give a palette and others=ignore."
             )
         colours = [unpack_colour(key) for key in sorted(found.colours)]
         colours = [colour for colour in colours if colour not in ignored.ignore_colours]
-        names = numbered(len(colours))
+        names = numbered_names(len(colours))
         classes = tuple(LegendClass(name=n, colour=c) for n, c in zip(names, colours, strict=True))
     else:
         ids = sorted(found.ids - set(ignored.ignore_ids) - {IGNORE})
         _check_ids(ids)
-        classes = tuple(LegendClass(name=name) for name in numbered(ids[-1] + 1 if ids else 0))
+        classes = tuple(LegendClass(name=name) for name in numbered_names(ids[-1] + 1 if ids else 0))
     if not classes:
         raise MaskProblem(
             f"every pixel of every mask is ignored ({IGNORE}), so there is nothing to learn. "
@@ -97,7 +97,7 @@ def strange_ids(ids: Sequence[int]) -> frozenset[int]:
     strange = {value for value in ids if not 0 <= value < IGNORE}
     usual = [value for value in ids if value not in strange]
     for before, after in zip([-1, *usual], usual, strict=False):
-        if after - before - 1 > GAP_LIMIT:
+        if after - before - 1 > MAX_ID_GAP:
             strange |= {value for value in usual if value >= after}
             break
     return frozenset(strange)
@@ -128,7 +128,7 @@ def _glance(path: Path) -> Survey | DataProblem:
     ids = [int(value) for value in np.unique(channel)]
     colours = colours_of(raw)
     shown = (
-        [] if colours is None else [int(key) for key in np.unique(pack_colours(colours))[: COLOUR_LIMIT + 1]]
+        [] if colours is None else [int(key) for key in np.unique(pack_colours(colours))[: MAX_COLOURS + 1]]
     )
     table = [] if raw.palette is None else pack_colours(raw.palette).tolist()
     return Survey(

@@ -20,12 +20,12 @@ from segtailor.data.dataset import Pair
 from segtailor.data.scene import CLASSES, PALETTE, Scene, render
 
 VERSION = 2  # raise whenever the renderer draws something else, so that caches notice
-SMALLEST, LARGEST = 16, 8192  # pixels per side
-MOST_IMAGES = 1_000_000  # of all splits: they are listed before the first is rendered
+MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 16, 8192  # pixels per side
+MAX_IMAGES = 1_000_000  # of all splits: they are listed before the first is rendered
 NAME = re.compile(r"[A-Za-z][\w-]*")
-FARTHEST = 80.0  # metres: what lies beyond, as the sky does, has no depth
+MAX_DEPTH_METRES = 80.0  # metres: what lies beyond, as the sky does, has no depth
 TASK = Task(classes=CLASSES, palette=PALETTE)
-DEPTH_TASK = Task(classes=("depth",), kind="depth", span=(0.5, FARTHEST))
+DEPTH_TASK = Task(classes=("depth",), kind="depth", span=(0.5, MAX_DEPTH_METRES))
 DEFAULT_IMAGES = (("train", 400), ("val", 100))
 
 
@@ -63,7 +63,7 @@ class SyntheticSample:
 
 def _depth(scene: Scene) -> NDArray[np.float32]:
     """Return the depth of a scene, 0 for sky and what is too far."""
-    return np.where(scene.depth <= FARTHEST, scene.depth, np.float32(0))
+    return np.where(scene.depth <= MAX_DEPTH_METRES, scene.depth, np.float32(0))
 
 
 class SceneTask(NamedTuple):
@@ -101,16 +101,16 @@ class Synthetic:
                 raise DataProblem(
                     f"synthetic: {split}={shown(count)} is too few; a split needs at least 1 image."
                 )
-        if sum(self.images.values()) > MOST_IMAGES:
+        if sum(self.images.values()) > MAX_IMAGES:
             asked = ", ".join(f"{split}={shown(count)}" for split, count in self.images.items())
             raise DataProblem(
-                f"synthetic: {asked} is too many; at most {MOST_IMAGES:,} images are rendered. Give fewer."
+                f"synthetic: {asked} is too many; at most {MAX_IMAGES:,} images are rendered. Give fewer."
             )
-        if not all(SMALLEST <= side <= LARGEST for side in self.size):
+        if not all(MIN_SIDE_PIXELS <= side <= MAX_SIDE_PIXELS for side in self.size):
             height, width = self.size
             raise DataProblem(
                 f"synthetic: size={height}x{width} cannot be rendered; give height x width, "
-                f"each {SMALLEST} to {LARGEST}."
+                f"each {MIN_SIDE_PIXELS} to {MAX_SIDE_PIXELS}."
             )
         check_seed(self.seed, name="synthetic: seed", error=DataProblem)
 

@@ -9,9 +9,9 @@ from pathlib import Path, PurePath
 from typing import Literal, TypeAlias
 
 from segtailor.core.errors import DataProblem, UserError
-from segtailor.data.files import SUFFIXES, list_pictures
+from segtailor.data.files import PICTURE_SUFFIXES, list_pictures
 
-IMAGES = SUFFIXES | {".webp", ".gif", ".ppm", ".pgm", ".jfif"}
+IMAGES = PICTURE_SUFFIXES | {".webp", ".gif", ".ppm", ".pgm", ".jfif"}
 VIDEOS = frozenset(
     {".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".ts", ".mts", ".wmv", ".flv", ".ogv", ".3gp"}
 )  # fmt: skip

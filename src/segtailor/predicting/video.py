@@ -18,7 +18,7 @@ from PIL import Image
 from segtailor.core.atomic import new_file, new_folder
 from segtailor.core.errors import DataProblem, Unsupported
 from segtailor.core.ownership import MARK
-from segtailor.data.files import PIXEL_LIMIT, software_tag
+from segtailor.data.files import MAX_PIXELS, software_tag
 
 USUAL_RATE = Fraction(25)  # frames per second where a file does not say
 TICKS = 90_000  # per second: the clock of results, fine enough for any rate
@@ -199,10 +199,10 @@ def _opened(source: str, subject: str, *, name: str, **how: Any) -> Iterator[Foo
                 f"{subject} cannot be read: its pictures are coded in a way that is not known here. "
                 "Convert it, e.g. to H.264 in an MP4 file."
             )
-        if (stream.width or 0) * (stream.height or 0) > PIXEL_LIMIT:
+        if (stream.width or 0) * (stream.height or 0) > MAX_PIXELS:
             raise DataProblem(
                 f"{subject} cannot be read: frames of {stream.width}x{stream.height} are over the limit "
-                f"of {PIXEL_LIMIT} pixels. Make it smaller first."
+                f"of {MAX_PIXELS} pixels. Make it smaller first."
             )
         stream.thread_type = "AUTO"
         yield Footage(container, stream, name=name, live="format" in how)

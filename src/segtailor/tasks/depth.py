@@ -22,133 +22,32 @@ from segtailor.tasks.kind import TASK_KINDS, Forward, Head, Look, View, marked
 from segtailor.tasks.loss_settings import LossSettings, same_size
 from segtailor.tasks.targets import Geometry, nearest, turned
 
-SPAN = (0.1, 100.0)  # metres that count where a task does not say
-CLOSE = 0.01  # predictions that differ by at most this share are the same but for rounding
-FAR_OFF = 0.5  # share of the true depth at which an error is drawn in full
-MILLIMETRES = 1000
-
-
-class Depth:
-    """The distance of each pixel, in metres."""
-
-    dtype = torch.float32
-    scores_type = DepthScores
-
-    def targets(self, task: Task) -> DepthMaps:
-        """Metres, 0 for gaps."""
-        del task
-        return DepthMaps()
-
-    def criterion(
-        self, settings: LossSettings, *, task: Task, device: torch.device, align_corners: bool = False,
-        seen: Callable[[], NDArray[Any]] | None = None,
-    ) -> InverseHuber:  # fmt: skip
-        """Inverse Huber."""
-        del task, device, seen
-        return InverseHuber(settings, align_corners=align_corners)
-
-    def meter(self, task: Task, device: torch.device) -> DepthMeter:
-        """Averages over images, of the depths within the task's span."""
-        return DepthMeter(task.span or SPAN, device)
-
-    def decode(self, logits: Tensor, size: tuple[int, int], *, task: Task, align_corners: bool) -> Tensor:
-        """Return metres (n, height, width), within the task's span."""
-        near, far = task.span or SPAN
-        return enlarge(logits, size, align_corners=align_corners)[:, 0].clamp(near, far)
-
-    def predict(self, forward: Forward, images: Tensor, *, task: Task, align_corners: bool) -> Tensor:
-        """Predict whole images."""
-        size = (images.shape[2], images.shape[3])
-        return self.decode(forward(images), size, task=task, align_corners=align_corners)
-
-    def view(self, pixels: NDArray[np.uint8], task: Task) -> View:
-        """Whole pictures as they are."""
-        del task
-        return View(pixels, lambda found: found)
-
-    def head(self, task: Task, *, align_corners: bool) -> Metres:
-        """Metres at image size."""
-        return Metres(task.span or SPAN, align_corners=align_corners)
-
-    def finish(self, output: NDArray[Any], size: tuple[int, int], *, task: Task) -> NDArray[np.float32]:
-        """Return metres (height, width), resized smoothly where the file has another size."""
-        del task
-        if not np.isfinite(output).all():
-            raise UserError("gave depths that are no numbers.")
-        found = output.astype(np.float32)
-        return self.resized(found, (found.shape[0], found.shape[1]), size)
-
-    def resized(self, found: NDArray[Any], size: tuple[int, int], to: tuple[int, int]) -> NDArray[Any]:
-        """Resize smoothly: a prediction has no gaps."""
-        if size == to:
-            return found
-        return np.array(Image.fromarray(found).resize(to[::-1], Image.Resampling.BILINEAR), dtype=np.float32)
-
-    def corner(self, found: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-        """Leave out what lies beside."""
-        return found[: size[0], : size[1]]
-
-    def agree(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-        """Tell where depths differ by at most one percent."""
-        return np.asarray(np.abs(one - other) <= CLOSE * np.maximum(np.abs(one), np.abs(other)))
-
-    def paint(self, image: NDArray[np.uint8], found: NDArray[Any], task: Task, look: Look) -> Image.Image:
-        """Draw depth in colours with their scale, colours over the picture, or 16-bit millimetres (`ids`)."""
-        del task
-        if look.form == "ids":
-            return Image.fromarray(np.clip(np.rint(found * MILLIMETRES), 0, 65535).astype(np.uint16))
-        span = shown_span(found)
-        painted = colourise_depth(found, span)
-        if look.form == "overlay":
-            painted = (image * (1 - look.opacity) + painted * look.opacity + 0.5).astype(np.uint8)
-        return with_scale(painted, span)
-
-    def mark(
-        self, image: NDArray[np.uint8], target: NDArray[Any], found: NDArray[Any], task: Task
-    ) -> Image.Image:
-        """Mark depths the stronger, the larger their share of the true one is that they are off."""
-        del task
-        known = target > 0
-        off = np.abs(found - target) / np.where(known, target, 1.0)
-        return marked(image, np.where(known, off / FAR_OFF, 0.0))
-
-    def legend(self, targets: Sequence[NDArray[Any]], task: Task) -> list[tuple[Colour, str]]:
-        """Return the range of the depths, and how much was not measured."""
-        del task
-        known = np.concatenate([depth[depth > 0].ravel() for depth in targets])
-        near, far = (float(value) for value in np.percentile(known, (0, 100))) if known.size else (0.0, 0.0)
-        gaps = 1 - known.size / max(1, sum(depth.size for depth in targets))
-        light, dark = (tuple(int(part) for part in depth_colours()[level]) for level in (255, 0))
-        return [
-            ((light[0], light[1], light[2]), f"nearest {near:.2f} m"),
-            ((dark[0], dark[1], dark[2]), f"farthest {far:.2f} m"),
-            (GAP, f"not measured {gaps:.1%}"),
-        ]
-
-    def describe(self, found: NDArray[Any], task: Task) -> dict[str, float]:
-        """Return nearest, median and farthest depth in metres."""
-        del task
-        near, middle, far = (float(value) for value in np.percentile(found, (0, 50, 100)))
-        return {"nearest_m": near, "median_m": middle, "farthest_m": far}
-
-
-class Metres(Head):
-    """Enlarge the only channel and keep it within the span; depth is (N, height, width) in metres."""
-
-    def __init__(self, span: tuple[float, float], *, align_corners: bool) -> None:
-        super().__init__()
-        self.span, self.align_corners = span, align_corners
-
-    def forward(self, logits: Tensor, size: tuple[int, int]) -> Tensor:
-        """Return the depth at a size."""
-        return self.small(enlarge(logits, size, align_corners=self.align_corners))
-
-    def small(self, logits: Tensor) -> Tensor:
-        """Return the depth at the stride of the logits."""
-        return logits[:, 0].clamp(*self.span)
-
-
-TASK_KINDS.add("depth", Depth())
+DEFAULT_SPAN_METRES = (0.1, 100.0)  # metres that count where a task does not say
+SAME_DEPTH_SHARE = 0.01  # predictions that differ by at most this share are the same but for rounding
+FULL_ERROR_SHARE = 0.5  # share of the true depth at which an error is drawn in full
+MILLIMETRES_PER_METRE = 1000
+TINY = 1e-12  # keeps 0 / 0 at 0
+DELTA_FACTOR = 1.25  # predictions within this factor of the truth are good, within its square fair, ...
+MIN_DEPTH_METRES = (
+    1e-3  # metres: what a prediction that is not positive counts as where its logarithm is needed
+)
+FIGURE_NAMES = ("delta1", "delta2", "delta3", "rmse", "rmse_log", "abs_rel", "sqr_rel")
+GAP = (0, 0, 0)
+# Anchors from far to near, equally spaced: dark violet, red, orange, pale yellow. Lightness grows all the way, so that
+# the order can be read without colour vision.
+ANCHORS = (
+    (24, 15, 62),
+    (87, 16, 110),
+    (148, 38, 103),
+    (203, 65, 73),
+    (240, 112, 32),
+    (251, 173, 40),
+    (252, 242, 170),
+)
+BAR, EDGE, TICK = 12, 4, 4  # pixels: width of the bar, space around it, length of a tick
+TEXT = (235, 235, 235)
+BACK = (24, 24, 28)
+MIN_BAR_ROWS = 40  # rows that a bar with labels needs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +92,6 @@ class DepthMaps:
         return np.array(Image.fromarray(target).resize(to[::-1], Image.Resampling.NEAREST), dtype=np.float32)
 
 
-TINY = 1e-12  # keeps 0 / 0 at 0
-
-
 class InverseHuber:
     """The loss of a training batch of depth maps."""
 
@@ -231,11 +127,6 @@ def inverse_huber(predicted: Tensor, depths: Tensor, *, knee: float) -> Tensor:
     return torch.where(error <= limit, error, (error**2 + limit**2) / (2 * limit)).sum()
 
 
-STEP = 1.25  # predictions within this factor of the truth are good, within its square fair, ...
-SMALLEST = 1e-3  # metres: what a prediction that is not positive counts as where its logarithm is needed
-NAMES = ("delta1", "delta2", "delta3", "rmse", "rmse_log", "abs_rel", "sqr_rel")
-
-
 @dataclass(frozen=True, kw_only=True)
 class DepthScores:
     """Figures of one evaluation; `delta1` to `delta3` are shares of pixels within a factor 1.25, 1.25², 1.25³."""
@@ -261,7 +152,7 @@ class DepthScores:
 
     def figures(self) -> dict[str, float]:
         """Return all figures by name."""
-        return {name: getattr(self, name) for name in NAMES}
+        return {name: getattr(self, name) for name in FIGURE_NAMES}
 
     def document(self, classes: Sequence[str]) -> dict[str, Json]:
         """Return the JSON form."""
@@ -275,7 +166,9 @@ class DepthMeter:
     def __init__(self, span: tuple[float, float], device: torch.device | None = None) -> None:
         self.span = span
         self.images = 0
-        self.sums = torch.zeros(len(NAMES) + 1, dtype=torch.float64, device=device)  # the last counts images
+        self.sums = torch.zeros(
+            len(FIGURE_NAMES) + 1, dtype=torch.float64, device=device
+        )  # the last counts images
 
     def add(self, predicted: Tensor, depths: Tensor) -> None:
         """Count a batch of depth maps (images, height, width) in metres."""
@@ -297,38 +190,147 @@ class DepthMeter:
         del without
         *sums, count = self.sums.tolist()
         means = (value / max(count, 1) for value in sums)
-        return DepthScores(**dict(zip(NAMES, means, strict=True)), images=self.images)
+        return DepthScores(**dict(zip(FIGURE_NAMES, means, strict=True)), images=self.images)
 
 
 def _figures(found: Tensor, truth: Tensor) -> Tensor:
     """Return the figures of one image in the order of `NAMES`, and 1; an image without depths gives zeros."""
     if not truth.numel():
-        return truth.new_zeros(len(NAMES) + 1)
+        return truth.new_zeros(len(FIGURE_NAMES) + 1)
     error = found - truth
-    log = found.clamp(min=SMALLEST).log() - truth.log()
+    log = found.clamp(min=MIN_DEPTH_METRES).log() - truth.log()
     factor = log.abs()
-    rows = [(factor < power * torch.log(truth.new_tensor(STEP))).double().mean() for power in (1, 2, 3)]
+    rows = [
+        (factor < power * torch.log(truth.new_tensor(DELTA_FACTOR))).double().mean() for power in (1, 2, 3)
+    ]
     rows += [(error**2).mean().sqrt(), (log**2).mean().sqrt()]
     rows += [(error.abs() / truth).mean(), (error**2 / truth).mean(), truth.new_ones(())]
     return torch.stack(rows)
 
 
-GAP = (0, 0, 0)
-# Anchors from far to near, equally spaced: dark violet, red, orange, pale yellow. Lightness grows all the way, so that
-# the order can be read without colour vision.
-ANCHORS = (
-    (24, 15, 62),
-    (87, 16, 110),
-    (148, 38, 103),
-    (203, 65, 73),
-    (240, 112, 32),
-    (251, 173, 40),
-    (252, 242, 170),
-)
-BAR, EDGE, TICK = 12, 4, 4  # pixels: width of the bar, space around it, length of a tick
-TEXT = (235, 235, 235)
-BACK = (24, 24, 28)
-SMALLEST_BAR = 40  # rows that a bar with labels needs
+class Metres(Head):
+    """Enlarge the only channel and keep it within the span; depth is (N, height, width) in metres."""
+
+    def __init__(self, span: tuple[float, float], *, align_corners: bool) -> None:
+        super().__init__()
+        self.span, self.align_corners = span, align_corners
+
+    def forward(self, logits: Tensor, size: tuple[int, int]) -> Tensor:
+        """Return the depth at a size."""
+        return self.small(enlarge(logits, size, align_corners=self.align_corners))
+
+    def small(self, logits: Tensor) -> Tensor:
+        """Return the depth at the stride of the logits."""
+        return logits[:, 0].clamp(*self.span)
+
+
+class Depth:
+    """The distance of each pixel, in metres."""
+
+    dtype = torch.float32
+    scores_type = DepthScores
+
+    def targets(self, task: Task) -> DepthMaps:
+        """Metres, 0 for gaps."""
+        del task
+        return DepthMaps()
+
+    def criterion(
+        self, settings: LossSettings, *, task: Task, device: torch.device, align_corners: bool = False,
+        seen: Callable[[], NDArray[Any]] | None = None,
+    ) -> InverseHuber:  # fmt: skip
+        """Inverse Huber."""
+        del task, device, seen
+        return InverseHuber(settings, align_corners=align_corners)
+
+    def meter(self, task: Task, device: torch.device) -> DepthMeter:
+        """Averages over images, of the depths within the task's span."""
+        return DepthMeter(task.span or DEFAULT_SPAN_METRES, device)
+
+    def decode(self, logits: Tensor, size: tuple[int, int], *, task: Task, align_corners: bool) -> Tensor:
+        """Return metres (n, height, width), within the task's span."""
+        near, far = task.span or DEFAULT_SPAN_METRES
+        return enlarge(logits, size, align_corners=align_corners)[:, 0].clamp(near, far)
+
+    def predict(self, forward: Forward, images: Tensor, *, task: Task, align_corners: bool) -> Tensor:
+        """Predict whole images."""
+        size = (images.shape[2], images.shape[3])
+        return self.decode(forward(images), size, task=task, align_corners=align_corners)
+
+    def view(self, pixels: NDArray[np.uint8], task: Task) -> View:
+        """Whole pictures as they are."""
+        del task
+        return View(pixels, lambda found: found)
+
+    def head(self, task: Task, *, align_corners: bool) -> Metres:
+        """Metres at image size."""
+        return Metres(task.span or DEFAULT_SPAN_METRES, align_corners=align_corners)
+
+    def finish(self, output: NDArray[Any], size: tuple[int, int], *, task: Task) -> NDArray[np.float32]:
+        """Return metres (height, width), resized smoothly where the file has another size."""
+        del task
+        if not np.isfinite(output).all():
+            raise UserError("gave depths that are no numbers.")
+        found = output.astype(np.float32)
+        return self.resized(found, (found.shape[0], found.shape[1]), size)
+
+    def resized(self, found: NDArray[Any], size: tuple[int, int], to: tuple[int, int]) -> NDArray[Any]:
+        """Resize smoothly: a prediction has no gaps."""
+        if size == to:
+            return found
+        return np.array(Image.fromarray(found).resize(to[::-1], Image.Resampling.BILINEAR), dtype=np.float32)
+
+    def corner(self, found: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+        """Leave out what lies beside."""
+        return found[: size[0], : size[1]]
+
+    def agree(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+        """Tell where depths differ by at most one percent."""
+        return np.asarray(np.abs(one - other) <= SAME_DEPTH_SHARE * np.maximum(np.abs(one), np.abs(other)))
+
+    def paint(self, image: NDArray[np.uint8], found: NDArray[Any], task: Task, look: Look) -> Image.Image:
+        """Draw depth in colours with their scale, colours over the picture, or 16-bit millimetres (`ids`)."""
+        del task
+        if look.form == "ids":
+            return Image.fromarray(
+                np.clip(np.rint(found * MILLIMETRES_PER_METRE), 0, 65535).astype(np.uint16)
+            )
+        span = shown_span(found)
+        painted = colourise_depth(found, span)
+        if look.form == "overlay":
+            painted = (image * (1 - look.opacity) + painted * look.opacity + 0.5).astype(np.uint8)
+        return with_scale(painted, span)
+
+    def mark(
+        self, image: NDArray[np.uint8], target: NDArray[Any], found: NDArray[Any], task: Task
+    ) -> Image.Image:
+        """Mark depths the stronger, the larger their share of the true one is that they are off."""
+        del task
+        known = target > 0
+        off = np.abs(found - target) / np.where(known, target, 1.0)
+        return marked(image, np.where(known, off / FULL_ERROR_SHARE, 0.0))
+
+    def legend(self, targets: Sequence[NDArray[Any]], task: Task) -> list[tuple[Colour, str]]:
+        """Return the range of the depths, and how much was not measured."""
+        del task
+        known = np.concatenate([depth[depth > 0].ravel() for depth in targets])
+        near, far = (float(value) for value in np.percentile(known, (0, 100))) if known.size else (0.0, 0.0)
+        gaps = 1 - known.size / max(1, sum(depth.size for depth in targets))
+        light, dark = (tuple(int(part) for part in depth_colours()[level]) for level in (255, 0))
+        return [
+            ((light[0], light[1], light[2]), f"nearest {near:.2f} m"),
+            ((dark[0], dark[1], dark[2]), f"farthest {far:.2f} m"),
+            (GAP, f"not measured {gaps:.1%}"),
+        ]
+
+    def describe(self, found: NDArray[Any], task: Task) -> dict[str, float]:
+        """Return nearest, median and farthest depth in metres."""
+        del task
+        near, middle, far = (float(value) for value in np.percentile(found, (0, 50, 100)))
+        return {"nearest_m": near, "median_m": middle, "farthest_m": far}
+
+
+TASK_KINDS.add("depth", Depth())
 
 
 @cache
@@ -366,7 +368,7 @@ def with_scale(picture: NDArray[np.uint8], span: tuple[float, float]) -> Image.I
     draw = ImageDraw.Draw(whole)
     marks = [(value, f"{value:g} m") for value in scale_ticks(near, far)]
     room = 2 * EDGE + BAR + TICK + max(math.ceil(draw.textlength(text)) for _, text in marks)
-    if height < SMALLEST_BAR or width < 3 * room:
+    if height < MIN_BAR_ROWS or width < 3 * room:
         return whole
     left, top, bottom = width - room, 2 * EDGE, height - 2 * EDGE
     draw.rectangle([(left, 0), (width, height)], fill=BACK)

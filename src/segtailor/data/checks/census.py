@@ -20,11 +20,11 @@ from segtailor.data.dataset import Pair, Placed, Sample, resize_pair
 from segtailor.data.files import RawMask, read_image, read_mask
 from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileSample
-from segtailor.data.survey import strange_ids, surveyed
+from segtailor.data.survey import masks_to_survey, strange_ids
 from segtailor.tasks import Targets, kind_of
 
 T = TypeVar("T")
-THUMB = 16  # side of the grey thumbnail that near duplicates are compared by
+THUMBNAIL_SIDE_PIXELS = 16  # side of the grey thumbnail that near duplicates are compared by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ def take_census(
     """
     chosen = _spread(samples, limit)
     with ThreadPoolExecutor(workers, thread_name_prefix="census") as pool:
-        seen = list(pool.map(partial(look, task=task, count=count), chosen))
+        seen = list(pool.map(partial(inspect_sample, task=task, count=count), chosen))
         seen += pool.map(_look_at_image, _spread(alone, limit))
     pictures = tuple(one.picture for one in seen if one.picture is not None)
     records = tuple(picture for picture in pictures if isinstance(picture, SampleFacts))
@@ -139,7 +139,9 @@ def take_census(
     )
 
 
-def look(sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Inspection:
+def inspect_sample(
+    sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[np.int64]]
+) -> Inspection:
     """Read one sample, keep what the checks need, and say all that is wrong with it."""
     if isinstance(sample, FileSample):
         return _look_at_files(sample, count)
@@ -161,7 +163,7 @@ def look(sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[
 def explain_masks(masks: Sequence[Path], problem: DataProblem) -> list[Fault]:
     """Say which masks keep a dataset from telling its classes, as `problem` says; damaged ones are not named."""
     ids: dict[str, frozenset[int]] = {}  # by file, 255 apart
-    for mask in surveyed(masks):
+    for mask in masks_to_survey(masks):
         try:
             raw = read_mask(mask)
         except DataProblem:
@@ -220,7 +222,11 @@ def _look_at_image(path: Path) -> Inspection:
 
 def _picture(name: str, file: str, image: NDArray[np.uint8], *, source: Path | None = None) -> ImageFacts:
     """Return the facts of an image; one that was cut out of the file `source` is known by that file's bytes."""
-    small = Image.fromarray(image).convert("L").resize((THUMB, THUMB), Image.Resampling.BOX)
+    small = (
+        Image.fromarray(image)
+        .convert("L")
+        .resize((THUMBNAIL_SIDE_PIXELS, THUMBNAIL_SIDE_PIXELS), Image.Resampling.BOX)
+    )
     content = repr(image.shape).encode() + image.tobytes() if source is None else source.read_bytes()
     return ImageFacts(
         name=name,

@@ -15,14 +15,14 @@ from segtailor.core.task import Task
 from segtailor.data.checks.census import Census, ImageFacts
 from segtailor.data.dataset import Finding
 
-ALIKE = (
+DUPLICATE_CORRELATION = (
     0.996  # correlation of grey thumbnails; neighbouring video frames stay below, recompressed copies above
 )
-FLAT = 3.0  # grey levels: pictures with less contrast all look alike as thumbnails
-BLOCK = 1024  # thumbnails compared at once
-COMPARED = 20_000  # thumbnails per split
-FRAMES = 3  # a prefix shared by fewer files on average is a running number, not a drive
-GENERIC = frozenset(
+MIN_CONTRAST_GREY_LEVELS = 3.0  # grey levels: pictures with less contrast all look alike as thumbnails
+THUMBNAILS_PER_BLOCK = 1024  # thumbnails compared at once
+MAX_THUMBNAILS_PER_SPLIT = 20_000  # thumbnails per split
+MIN_FRAMES_PER_DRIVE = 3  # a prefix shared by fewer files on average is a running number, not a drive
+GENERIC_PREFIXES = frozenset(
     ("img", "image", "frame", "pic", "picture", "photo", "sample", "scene", "train", "val", "valid", "test")
 )
 
@@ -58,11 +58,11 @@ def near_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
         if not ours or not theirs:
             continue
         table = _normalised(ours)
-        for start in range(0, len(theirs), BLOCK):
-            part = theirs[start : start + BLOCK]
+        for start in range(0, len(theirs), THUMBNAILS_PER_BLOCK):
+            part = theirs[start : start + THUMBNAILS_PER_BLOCK]
             likeness = _normalised(part) @ table.T
             best = likeness.argmax(1)
-            for row in np.flatnonzero(likeness[np.arange(len(part)), best] > ALIKE):
+            for row in np.flatnonzero(likeness[np.arange(len(part)), best] > DUPLICATE_CORRELATION):
                 twin = ours[best[row]]
                 if twin.digest == part[row].digest:
                     continue  # reported as exact
@@ -81,7 +81,7 @@ def shared_drives(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     del task
     groups = {split.split: Counter(filter(None, map(_drive, split.pictures))) for split in census}
     total = sum(groups.values(), Counter[str]())
-    if not total or total.total() < FRAMES * len(total):
+    if not total or total.total() < MIN_FRAMES_PER_DRIVE * len(total):
         return
     for first, second in combinations(groups, 2):
         shared = sorted(name for name in groups[first].keys() & groups[second].keys() if _tells(name, total))
@@ -114,7 +114,9 @@ def mixed_sizes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def _comparable(records: Sequence[ImageFacts]) -> list[ImageFacts]:
-    return [record for record in records if record.thumb.std() >= FLAT][:COMPARED]
+    return [record for record in records if record.thumb.std() >= MIN_CONTRAST_GREY_LEVELS][
+        :MAX_THUMBNAILS_PER_SPLIT
+    ]
 
 
 def _normalised(records: Sequence[ImageFacts]) -> NDArray[np.float32]:
@@ -131,6 +133,6 @@ def _drive(record: ImageFacts) -> str:
 
 def _tells(name: str, total: Counter[str]) -> bool:
     """Tell whether a prefix names a recording: no word like `img`, no year, not the only plain word."""
-    if name.lower() in GENERIC or re.fullmatch(r"(19|20)\d\d", name):
+    if name.lower() in GENERIC_PREFIXES or re.fullmatch(r"(19|20)\d\d", name):
         return False
     return len(total) > 1 or any(character.isdigit() for character in name)

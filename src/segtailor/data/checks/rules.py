@@ -17,78 +17,12 @@ from segtailor.data.dataset import Finding
 
 Rule: TypeAlias = Callable[[Sequence[Census], Task], Iterator[Finding]]
 Counts: TypeAlias = NDArray[np.int64]  # of 256 levels, the last for what does not count
-
-SHARED: tuple[Rule, ...] = (
+SHARED_RULES: tuple[Rule, ...] = (
     leaks.exact_duplicates,
     leaks.near_duplicates,
     leaks.shared_drives,
     leaks.mixed_sizes,
 )
-CLASSLESS: tuple[Rule, ...] = (faulty_files, small_splits, *SHARED)  # need to know no classes
-
-
-@dataclass(frozen=True, kw_only=True)
-class KindChecks:
-    """How targets are counted, the rules about them, and what shares are told of a split."""
-
-    count: Callable[[NDArray[Any]], Counts]
-    rules: tuple[Rule, ...]
-    shares: Callable[[Counts, Task], dict[str, float]]
-
-
-def label_counts(labels: NDArray[np.uint8]) -> Counts:
-    """Count labels."""
-    return np.bincount(labels.ravel(), minlength=256).astype(np.int64)
-
-
-def class_shares(counts: Counts, task: Task) -> dict[str, float]:
-    """Return the share of each class among the pixels that count."""
-    counted = counts[: task.outputs]
-    shares = counted / max(int(counted.sum()), 1)
-    return {name: float(share) for name, share in zip(task.classes, shares, strict=True)}
-
-
-CHECKS: Mapping[Kind, KindChecks] = {
-    "segmentation": KindChecks(
-        count=label_counts,
-        rules=(
-            faulty_files,
-            label_range,
-            binary_masks,
-            shifted_classes,
-            ignored_masks,
-            small_splits,
-            missing_classes,
-            imbalance,
-            *SHARED,
-        ),
-        shares=class_shares,
-    ),
-    "depth": KindChecks(
-        count=depth_counts,
-        rules=(
-            faulty_files,
-            depth_gaps,
-            depth_units,
-            depth_ranges,
-            small_splits,
-            *SHARED,
-        ),
-        shares=measured_share,
-    ),
-    "pose": KindChecks(
-        count=joint_counts,
-        rules=(
-            faulty_files,
-            people_without_joints,
-            rare_joints,
-            small_splits,
-            *SHARED,
-        ),
-        shares=class_shares,
-    ),
-}
-
 FIXES = {
     "unreadable": "Restore the file from its source, convert it to PNG or JPEG, or remove the pair.",
     "size-mismatch": "Export the mask at the size of its image, or remove the pair.",
@@ -98,11 +32,15 @@ FIXES = {
     "unusable": "Correct the dataset's files or options.",
     "id-out-of-range": "Correct the mask, declare more classes, or name the id as ignored.",
 }
-VALUES = ("id-out-of-range", "colour-mask", "unknown-colour")  # kinds that blame what a mask holds
-SMALL_TRAIN, SMALL_OTHER = 20, 10  # images
-TINY_CLASS = 1e-3  # share of pixels
-DOMINANT = 0.95  # share of pixels
-RATIO = 1000.0  # most to least frequent class
+MASK_VALUE_FAULTS = ("id-out-of-range", "colour-mask", "unknown-colour")  # kinds that blame what a mask holds
+MIN_TRAIN_IMAGES, MIN_OTHER_IMAGES = 20, 10  # images
+TINY_CLASS_SHARE = 1e-3  # share of pixels
+DOMINANT_CLASS_SHARE = 0.95  # share of pixels
+MAX_CLASS_RATIO = 1000.0  # most to least frequent class
+MIN_DEPTH_METRES, MAX_DEPTH_METRES = 1e-4, 1e6  # metres: what lies outside counts as the first or last level
+LOG_DEPTH_STEP = np.log(MAX_DEPTH_METRES / MIN_DEPTH_METRES) / (IGNORE - 1)
+USUAL_MEDIAN_METRES = (0.3, 150.0)  # metres within which the median of any picture of a scene lies
+SPARSE_DEPTH_SHARE = 0.5  # share of pixels without a depth that deserves a word
 
 
 def faulty_files(census: Sequence[Census], task: Task) -> Iterator[Finding]:
@@ -127,9 +65,38 @@ def faulty_files(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 def fault_finding(fault: Fault) -> Finding:
     """Turn a fault into an error."""
-    lossy = fault.kind in VALUES and PurePath(fault.file).suffix.lower() in (".jpg", ".jpeg")
+    lossy = fault.kind in MASK_VALUE_FAULTS and PurePath(fault.file).suffix.lower() in (".jpg", ".jpeg")
     fix = "JPEG invents values at every edge: export the masks again, as PNG." if lossy else FIXES[fault.kind]
     return Finding(severity="error", kind=fault.kind, file=fault.file, message=fault.message, fix=fix)
+
+
+def small_splits(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Empty and tiny splits, and no validation at all."""
+    del task
+    for split in census:
+        enough = MIN_TRAIN_IMAGES if split.split.startswith("train") else MIN_OTHER_IMAGES
+        if split.total == 0:
+            yield Finding(
+                severity="error",
+                kind="empty-split",
+                message=f"split '{split.split}' holds no images with masks",
+                fix="Add pairs to it or remove the split.",
+            )
+        elif split.total < enough:
+            yield Finding(
+                severity="warning",
+                kind="tiny-split",
+                message=f"split '{split.split}' has only {split.total} images; with under {enough}, "
+                "scores are luck",
+                fix="Add labelled images, or move some here from a larger split.",
+            )
+    if len(census) == 1:
+        yield Finding(
+            severity="warning",
+            kind="no-validation",
+            message=f"there is only split '{census[0].split}', so nothing is held out to measure on",
+            fix="Add a 'val' folder, or divide by ratio (val=0.2).",
+        )
 
 
 def label_range(census: Sequence[Census], task: Task) -> Iterator[Finding]:
@@ -149,7 +116,7 @@ def label_range(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 def binary_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """Masks of 0 and 255 only, in all splits or in one: the object would be ignored instead of learned."""
-    if any(fault.kind in VALUES for split in census for fault in split.faults):
+    if any(fault.kind in MASK_VALUE_FAULTS for split in census for fault in split.faults):
         return  # some masks do hold other values
     read = [split for split in census if split.records]
     binary = [split for split in read if np.flatnonzero(split.counts).tolist() == [0, IGNORE]]
@@ -227,35 +194,6 @@ def ignored_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
             )
 
 
-def small_splits(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Empty and tiny splits, and no validation at all."""
-    del task
-    for split in census:
-        enough = SMALL_TRAIN if split.split.startswith("train") else SMALL_OTHER
-        if split.total == 0:
-            yield Finding(
-                severity="error",
-                kind="empty-split",
-                message=f"split '{split.split}' holds no images with masks",
-                fix="Add pairs to it or remove the split.",
-            )
-        elif split.total < enough:
-            yield Finding(
-                severity="warning",
-                kind="tiny-split",
-                message=f"split '{split.split}' has only {split.total} images; with under {enough}, "
-                "scores are luck",
-                fix="Add labelled images, or move some here from a larger split.",
-            )
-    if len(census) == 1:
-        yield Finding(
-            severity="warning",
-            kind="no-validation",
-            message=f"there is only split '{census[0].split}', so nothing is held out to measure on",
-            fix="Add a 'val' folder, or divide by ratio (val=0.2).",
-        )
-
-
 def imbalance(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """One class everywhere, or classes of almost no pixels, in what is trained on."""
     split = next((part for part in census if part.split == "train"), census[0] if census else None)
@@ -263,7 +201,9 @@ def imbalance(census: Sequence[Census], task: Task) -> Iterator[Finding]:
         return
     shares = split.shares(task.outputs)
     most, present = int(shares.argmax()), shares > 0
-    if present.sum() > 1 and (shares[most] > DOMINANT or shares[most] > RATIO * shares[present].min()):
+    if present.sum() > 1 and (
+        shares[most] > DOMINANT_CLASS_SHARE or shares[most] > MAX_CLASS_RATIO * shares[present].min()
+    ):
         least = int(np.where(present, shares, np.inf).argmin())
         yield Finding(
             severity="warning",
@@ -272,46 +212,13 @@ def imbalance(census: Sequence[Census], task: Task) -> Iterator[Finding]:
             f", '{task.classes[least]}' {shares[least]:.3%}",
             fix="Train with class weights or OHEM, and judge by mIoU, not by pixel accuracy.",
         )
-    for label in np.flatnonzero(present & (shares < TINY_CLASS)):
+    for label in np.flatnonzero(present & (shares < TINY_CLASS_SHARE)):
         yield Finding(
             severity="warning",
             kind="tiny-class",
             message=f"class '{task.classes[label]}' covers only {shares[label]:.4%} of '{split.split}'",
             fix="Add images that show it, merge it with a similar class, or train with class weights.",
         )
-
-
-def _total(census: Sequence[Census]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.sum([split.counts for split in census], axis=0) if census else np.zeros(256, np.int64)
-
-
-LEAST, MOST = 1e-4, 1e6  # metres: what lies outside counts as the first or last level
-STEP = np.log(MOST / LEAST) / (IGNORE - 1)
-USUAL = (0.3, 150.0)  # metres within which the median of any picture of a scene lies
-SPARSE = 0.5  # share of pixels without a depth that deserves a word
-
-
-def depth_counts(depth: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Count the depths of a map by level."""
-    known = np.isfinite(depth) & (depth > 0)
-    levels = np.rint(np.log(np.clip(depth[known], LEAST, MOST) / LEAST) / STEP).astype(np.int64)
-    counts = np.bincount(levels, minlength=IGNORE + 1)
-    counts[IGNORE] = depth.size - levels.size
-    return counts
-
-
-def depth_quantile(counts: NDArray[np.int64], share: float) -> float:
-    """Return the depth in metres below which a share of the measured pixels lies; 0 where none is."""
-    known = np.cumsum(counts[:IGNORE])
-    if not known[-1]:
-        return 0.0
-    level = int(np.searchsorted(known, share * known[-1]))
-    return float(LEAST * np.exp(STEP * min(level, IGNORE - 1)))
-
-
-def measured_share(counts: NDArray[np.int64], task: Task) -> dict[str, float]:
-    """Return the share of pixels with a depth."""
-    return {task.classes[0]: float(counts[:IGNORE].sum() / max(int(counts.sum()), 1))}
 
 
 def depth_gaps(census: Sequence[Census], task: Task) -> Iterator[Finding]:
@@ -329,7 +236,7 @@ def depth_gaps(census: Sequence[Census], task: Task) -> Iterator[Finding]:
                 fix="Check how depth was exported: 0 and not-a-number mean 'not measured'. Restore or remove the pair.",
             )
         share = split.counts[IGNORE] / max(int(split.counts.sum()), 1)
-        if not whole and share > SPARSE:
+        if not whole and share > SPARSE_DEPTH_SHARE:
             yield Finding(
                 severity="warning",
                 kind="sparse-depth",
@@ -343,8 +250,8 @@ def depth_units(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     del task
     for split in census:
         middle = depth_quantile(split.counts, 0.5)
-        if middle and not USUAL[0] <= middle <= USUAL[1]:
-            side = "far too large" if middle > USUAL[1] else "far too small"
+        if middle and not USUAL_MEDIAN_METRES[0] <= middle <= USUAL_MEDIAN_METRES[1]:
+            side = "far too large" if middle > USUAL_MEDIAN_METRES[1] else "far too small"
             yield Finding(
                 severity="warning",
                 kind="depth-unit",
@@ -374,7 +281,10 @@ def depth_ranges(census: Sequence[Census], task: Task) -> Iterator[Finding]:
         return
     for split in census:
         known = int(split.counts[:IGNORE].sum())
-        low, high = (np.log(np.clip(bound, LEAST, MOST) / LEAST) / STEP for bound in task.span)
+        low, high = (
+            np.log(np.clip(bound, MIN_DEPTH_METRES, MAX_DEPTH_METRES) / MIN_DEPTH_METRES) / LOG_DEPTH_STEP
+            for bound in task.span
+        )
         inside = int(split.counts[int(np.floor(low)) : int(np.ceil(high)) + 1].sum())
         if known and inside < 0.99 * known:
             yield Finding(
@@ -385,15 +295,6 @@ def depth_ranges(census: Sequence[Census], task: Task) -> Iterator[Finding]:
                 f"{depth_quantile(split.counts, 0.99):.3g} m) and are not scored",
                 fix="Give other bounds (nearest=..., farthest=...), or check the unit.",
             )
-
-
-def joint_counts(target: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Count the labelled joints of a person, each by its number."""
-    labelled = target[:-1, 2] > 0
-    counts = np.zeros(IGNORE + 1, np.int64)
-    counts[: len(labelled)] = labelled
-    counts[IGNORE] = int((~labelled).sum())
-    return counts
 
 
 def people_without_joints(census: Sequence[Census], task: Task) -> Iterator[Finding]:
@@ -422,3 +323,107 @@ def rare_joints(census: Sequence[Census], task: Task) -> Iterator[Finding]:
                 message=f"joint '{task.classes[joint]}' is never labelled in split '{split.split}'",
                 fix="Label it, or expect no figure for it.",
             )
+
+
+def label_counts(labels: NDArray[np.uint8]) -> Counts:
+    """Count labels."""
+    return np.bincount(labels.ravel(), minlength=256).astype(np.int64)
+
+
+def class_shares(counts: Counts, task: Task) -> dict[str, float]:
+    """Return the share of each class among the pixels that count."""
+    counted = counts[: task.outputs]
+    shares = counted / max(int(counted.sum()), 1)
+    return {name: float(share) for name, share in zip(task.classes, shares, strict=True)}
+
+
+def depth_counts(depth: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Count the depths of a map by level."""
+    known = np.isfinite(depth) & (depth > 0)
+    levels = np.rint(
+        np.log(np.clip(depth[known], MIN_DEPTH_METRES, MAX_DEPTH_METRES) / MIN_DEPTH_METRES) / LOG_DEPTH_STEP
+    ).astype(np.int64)
+    counts = np.bincount(levels, minlength=IGNORE + 1)
+    counts[IGNORE] = depth.size - levels.size
+    return counts
+
+
+def depth_quantile(counts: NDArray[np.int64], share: float) -> float:
+    """Return the depth in metres below which a share of the measured pixels lies; 0 where none is."""
+    known = np.cumsum(counts[:IGNORE])
+    if not known[-1]:
+        return 0.0
+    level = int(np.searchsorted(known, share * known[-1]))
+    return float(MIN_DEPTH_METRES * np.exp(LOG_DEPTH_STEP * min(level, IGNORE - 1)))
+
+
+def measured_share(counts: NDArray[np.int64], task: Task) -> dict[str, float]:
+    """Return the share of pixels with a depth."""
+    return {task.classes[0]: float(counts[:IGNORE].sum() / max(int(counts.sum()), 1))}
+
+
+def joint_counts(target: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Count the labelled joints of a person, each by its number."""
+    labelled = target[:-1, 2] > 0
+    counts = np.zeros(IGNORE + 1, np.int64)
+    counts[: len(labelled)] = labelled
+    counts[IGNORE] = int((~labelled).sum())
+    return counts
+
+
+def _total(census: Sequence[Census]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.sum([split.counts for split in census], axis=0) if census else np.zeros(256, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindChecks:
+    """How targets are counted, the rules about them, and what shares are told of a split."""
+
+    count: Callable[[NDArray[Any]], Counts]
+    rules: tuple[Rule, ...]
+    shares: Callable[[Counts, Task], dict[str, float]]
+
+
+CLASSLESS_RULES: tuple[Rule, ...] = (faulty_files, small_splits, *SHARED_RULES)  # need to know no classes
+
+
+CHECKS: Mapping[Kind, KindChecks] = {
+    "segmentation": KindChecks(
+        count=label_counts,
+        rules=(
+            faulty_files,
+            label_range,
+            binary_masks,
+            shifted_classes,
+            ignored_masks,
+            small_splits,
+            missing_classes,
+            imbalance,
+            *SHARED_RULES,
+        ),
+        shares=class_shares,
+    ),
+    "depth": KindChecks(
+        count=depth_counts,
+        rules=(
+            faulty_files,
+            depth_gaps,
+            depth_units,
+            depth_ranges,
+            small_splits,
+            *SHARED_RULES,
+        ),
+        shares=measured_share,
+    ),
+    "pose": KindChecks(
+        count=joint_counts,
+        rules=(
+            faulty_files,
+            people_without_joints,
+            rare_joints,
+            small_splits,
+            *SHARED_RULES,
+        ),
+        shares=class_shares,
+    ),
+}

@@ -20,16 +20,15 @@ from segtailor.core.task import Colour
 
 Floats: TypeAlias = NDArray[np.floating[Any]]  # float32 everywhere; NumPy's own types are less sure
 Mask: TypeAlias = NDArray[np.bool_]
-
 CLASSES = ("sky", "building", "tree", "road", "sidewalk", "pole", "sign", "car", "person", "bicycle")
 PALETTE: tuple[Colour, ...] = (
     (112, 168, 220), (120, 104, 96), (84, 142, 60), (98, 72, 128), (224, 120, 200),
     (190, 190, 170), (240, 210, 40), (30, 60, 190), (220, 40, 60), (255, 140, 40),
 )  # fmt: skip
 SKY, BUILDING, TREE, ROAD, SIDEWALK, POLE, SIGN, CAR, PERSON, BICYCLE = range(len(CLASSES))
-
-TILE = 256  # side of the noise tile, a power of two so that wrapping is a bit mask
-NEAREST = 0.4  # metres: what is closer is behind the lens
+TILE_SIDE_PIXELS = 256  # side of the noise tile, a power of two so that wrapping is a bit mask
+NEAREST_METRES = 0.4  # metres: what is closer is behind the lens
+STREET_END_METRES = 220.0  # metres: the street ends here
 
 
 class Patch(NamedTuple):
@@ -73,11 +72,11 @@ class Camera:
     def sees(self, x: float, z: float, reach: float) -> bool:
         """Tell whether anything within `reach` metres of X at distance Z may be in view."""
         left, right = float(self.column[0, 0]), float(self.column[0, -1])
-        return z > NEAREST and (x - reach) / z < right and (x + reach) / z > left
+        return z > NEAREST_METRES and (x - reach) / z < right and (x + reach) / z > left
 
     def facing(self, x: tuple[float, float], v: tuple[float, float], z: float) -> Patch | None:
         """Return the pixels of an upright rectangle that faces the camera, or None when out of view."""
-        if z < NEAREST:
+        if z < NEAREST_METRES:
             return None
         columns = self.span(x[0] / z, x[1] / z)
         along = self.column[:, columns] * np.float32(z)
@@ -85,7 +84,7 @@ class Camera:
 
     def beside(self, x: float, v: tuple[float, float], z: tuple[float, float]) -> Patch | None:
         """Return the pixels of an upright rectangle along the street at lateral position `x`."""
-        near = max(z[0], NEAREST)
+        near = max(z[0], NEAREST_METRES)
         if near >= z[1] or abs(x) < 0.05:  # edge on: no area
             return None
         tangents = sorted((x / near, x / z[1]))
@@ -147,48 +146,6 @@ class Canvas:
         np.copyto(self.depth[window], np.asarray(patch.distance, np.float32), where=visible)
 
 
-@cache
-def noise_tile() -> Floats:
-    """Return one tile of fractal noise (mean 0, deviation 1) that repeats without a seam."""
-    rng = np.random.default_rng(20240229)
-    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(TILE), np.fft.rfftfreq(TILE), indexing="ij"))
-    spectrum = np.fft.rfft2(rng.standard_normal((TILE, TILE))) / np.maximum(frequency, 1 / TILE) ** 0.8
-    spectrum[0, 0] = 0
-    field = np.fft.irfft2(spectrum, s=(TILE, TILE))
-    tile = np.asarray(field / field.std(), np.float32)
-    tile.setflags(write=False)
-    return tile
-
-
-@cache
-def grain_tile() -> Floats:
-    """Return one tile of white noise (deviation 1) for sensor noise and fine grit."""
-    tile = np.random.default_rng(19991231).standard_normal((TILE, TILE)).astype(np.float32)
-    tile.setflags(write=False)
-    return tile
-
-
-def texture(across: Floats, down: Floats, *, scale: float, shift: int = 0) -> Floats:
-    """Read fractal noise at world coordinates; `scale` is cells per metre, `shift` picks another part."""
-    i = (down * np.float32(scale)).astype(np.int32) + shift
-    j = (across * np.float32(scale)).astype(np.int32) + 7 * shift
-    return noise_at(i, j)
-
-
-def fraction(value: Floats) -> Floats:
-    """Return the part after the point, from 0 to 1 (several times faster than the remainder operator)."""
-    return np.asarray(value - np.floor(value))
-
-
-def noise_at(row: NDArray[np.int32], column: NDArray[np.int32]) -> Floats:
-    """Read fractal noise at any integer cells."""
-    flat: Floats = noise_tile().reshape(-1)
-    return flat.take(((row & (TILE - 1)) * TILE) | (column & (TILE - 1)))  # 4x faster than two index arrays
-
-
-FAR = 220.0  # metres: the street ends here
-
-
 @dataclass(frozen=True, kw_only=True)
 class Street:
     """Lateral layout in metres, camera at 0: kerbs and walls (left, right); side streets as spans of Z."""
@@ -216,22 +173,24 @@ class Light:
         return 1.0 + (0.18 if side != self.side else -0.32) * self.sun
 
 
-def grey(rng: Generator, low: float, high: float, chroma: float = 0.06) -> Floats:
-    """Draw a muted colour: the one distribution that road, pavement, walls, poles and many cars share."""
-    level, spread = rng.uniform(low, high), rng.random(3, dtype=np.float32)
-    colour = np.float32(level - chroma) + spread * np.float32(2 * chroma)
-    return np.asarray(np.maximum(colour, np.float32(0.02)))
-
-
-def vivid(rng: Generator, saturation: tuple[float, float] = (0.3, 0.9)) -> Floats:
-    """Draw a colour of any hue."""
-    colour = colorsys.hsv_to_rgb(rng.random(), rng.uniform(*saturation), rng.uniform(0.25, 0.9))
-    return np.array(colour, np.float32)
-
-
-def paint_colour(rng: Generator, share_vivid: float = 0.5) -> Floats:
-    """Draw a colour of lacquer or cloth: vivid or muted."""
-    return vivid(rng) if rng.random() < share_vivid else grey(rng, 0.05, 0.9)
+def draw_street(rng: Generator) -> Street:
+    """Draw the layout: two to four lanes, pavements of 1.5 to 5 m, up to three side streets."""
+    lanes = int(rng.choice((2, 3, 4), p=(0.55, 0.25, 0.2)))
+    width = lanes * rng.uniform(2.9, 3.6)
+    camera = rng.uniform(0.35, 0.72) * width  # from the left kerb: on the right half more often than not
+    kerbs = (-camera, width - camera)
+    pavements = rng.uniform(1.5, 5.0, 2)
+    gaps: list[tuple[float, float]] = []
+    at = rng.uniform(8, 45)
+    while at < 120 and len(gaps) < 3:
+        gaps.append((float(at), float(at + rng.uniform(7, 13))))
+        at += rng.uniform(28, 70)
+    return Street(
+        kerbs=(float(kerbs[0]), float(kerbs[1])),
+        walls=(float(kerbs[0] - pavements[0]), float(kerbs[1] + pavements[1])),
+        gaps=tuple(gaps),
+        lanes=lanes,
+    )
 
 
 def draw_light(rng: Generator) -> Light:
@@ -255,21 +214,69 @@ def draw_light(rng: Generator) -> Light:
     )
 
 
-def draw_street(rng: Generator) -> Street:
-    """Draw the layout: two to four lanes, pavements of 1.5 to 5 m, up to three side streets."""
-    lanes = int(rng.choice((2, 3, 4), p=(0.55, 0.25, 0.2)))
-    width = lanes * rng.uniform(2.9, 3.6)
-    camera = rng.uniform(0.35, 0.72) * width  # from the left kerb: on the right half more often than not
-    kerbs = (-camera, width - camera)
-    pavements = rng.uniform(1.5, 5.0, 2)
-    gaps: list[tuple[float, float]] = []
-    at = rng.uniform(8, 45)
-    while at < 120 and len(gaps) < 3:
-        gaps.append((float(at), float(at + rng.uniform(7, 13))))
-        at += rng.uniform(28, 70)
-    return Street(
-        kerbs=(float(kerbs[0]), float(kerbs[1])),
-        walls=(float(kerbs[0] - pavements[0]), float(kerbs[1] + pavements[1])),
-        gaps=tuple(gaps),
-        lanes=lanes,
+def grey(rng: Generator, low: float, high: float, chroma: float = 0.06) -> Floats:
+    """Draw a muted colour: the one distribution that road, pavement, walls, poles and many cars share."""
+    level, spread = rng.uniform(low, high), rng.random(3, dtype=np.float32)
+    colour = np.float32(level - chroma) + spread * np.float32(2 * chroma)
+    return np.asarray(np.maximum(colour, np.float32(0.02)))
+
+
+def vivid(rng: Generator, saturation: tuple[float, float] = (0.3, 0.9)) -> Floats:
+    """Draw a colour of any hue."""
+    colour = colorsys.hsv_to_rgb(rng.random(), rng.uniform(*saturation), rng.uniform(0.25, 0.9))
+    return np.array(colour, np.float32)
+
+
+def paint_colour(rng: Generator, share_vivid: float = 0.5) -> Floats:
+    """Draw a colour of lacquer or cloth: vivid or muted."""
+    return vivid(rng) if rng.random() < share_vivid else grey(rng, 0.05, 0.9)
+
+
+def texture(across: Floats, down: Floats, *, scale: float, shift: int = 0) -> Floats:
+    """Read fractal noise at world coordinates; `scale` is cells per metre, `shift` picks another part."""
+    i = (down * np.float32(scale)).astype(np.int32) + shift
+    j = (across * np.float32(scale)).astype(np.int32) + 7 * shift
+    return noise_at(i, j)
+
+
+def fraction(value: Floats) -> Floats:
+    """Return the part after the point, from 0 to 1 (several times faster than the remainder operator)."""
+    return np.asarray(value - np.floor(value))
+
+
+def noise_at(row: NDArray[np.int32], column: NDArray[np.int32]) -> Floats:
+    """Read fractal noise at any integer cells."""
+    flat: Floats = noise_tile().reshape(-1)
+    return flat.take(
+        ((row & (TILE_SIDE_PIXELS - 1)) * TILE_SIDE_PIXELS) | (column & (TILE_SIDE_PIXELS - 1))
+    )  # 4x faster than two index arrays
+
+
+@cache
+def noise_tile() -> Floats:
+    """Return one tile of fractal noise (mean 0, deviation 1) that repeats without a seam."""
+    rng = np.random.default_rng(20240229)
+    frequency = np.hypot(
+        *np.meshgrid(np.fft.fftfreq(TILE_SIDE_PIXELS), np.fft.rfftfreq(TILE_SIDE_PIXELS), indexing="ij")
     )
+    spectrum = (
+        np.fft.rfft2(rng.standard_normal((TILE_SIDE_PIXELS, TILE_SIDE_PIXELS)))
+        / np.maximum(frequency, 1 / TILE_SIDE_PIXELS) ** 0.8
+    )
+    spectrum[0, 0] = 0
+    field = np.fft.irfft2(spectrum, s=(TILE_SIDE_PIXELS, TILE_SIDE_PIXELS))
+    tile = np.asarray(field / field.std(), np.float32)
+    tile.setflags(write=False)
+    return tile
+
+
+@cache
+def grain_tile() -> Floats:
+    """Return one tile of white noise (deviation 1) for sensor noise and fine grit."""
+    tile = (
+        np.random.default_rng(19991231)
+        .standard_normal((TILE_SIDE_PIXELS, TILE_SIDE_PIXELS))
+        .astype(np.float32)
+    )
+    tile.setflags(write=False)
+    return tile

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segtailor.data.scene import things
 from segtailor.data.scene.canvas import (
     SKY,
-    TILE,
+    TILE_SIDE_PIXELS,
     Camera,
     Canvas,
     Floats,
@@ -169,6 +169,6 @@ def _soften(image: Floats, weight: float) -> Floats:
 
 def _grain(size: tuple[int, int], rng: Generator) -> Floats:
     """Sensor noise: one tile, shuffled by row and column so that it does not repeat visibly."""
-    rows, columns = rng.integers(TILE, size=size[0]), rng.integers(TILE, size=size[1])
+    rows, columns = rng.integers(TILE_SIDE_PIXELS, size=size[0]), rng.integers(TILE_SIDE_PIXELS, size=size[1])
     flat: Floats = grain_tile().reshape(-1)
-    return flat.take((rows * TILE)[:, None] + columns)
+    return flat.take((rows * TILE_SIDE_PIXELS)[:, None] + columns)

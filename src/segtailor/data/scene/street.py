@@ -10,11 +10,11 @@ from PIL import Image
 
 from segtailor.data.scene.canvas import (
     BUILDING,
-    FAR,
     ROAD,
     SIDEWALK,
     SKY,
-    TILE,
+    STREET_END_METRES,
+    TILE_SIDE_PIXELS,
     TREE,
     Canvas,
     Floats,
@@ -52,12 +52,24 @@ class House:
     rough: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plane:
+    """Ground coordinates of every row from `top` down: X, Z and whether the pixel shows ground at all."""
+
+    top: int
+    x: Floats
+    z: Floats
+    seen: Mask
+
+
 def paint_sky(canvas: Canvas, light: Light, rng: Generator) -> None:
     """Paint a gradient with clouds over the whole canvas; everything else covers it."""
     height, width = canvas.camera.size
     rows = min(height, max(1, int(canvas.camera.horizon.max()) + 1 + height // 32))  # below is only ground
-    left, top = rng.integers(TILE // 2, size=2)
-    part = Image.fromarray(noise_tile()[top : top + rng.integers(20, 90), left : left + TILE // 2])
+    left, top = rng.integers(TILE_SIDE_PIXELS // 2, size=2)
+    part = Image.fromarray(
+        noise_tile()[top : top + rng.integers(20, 90), left : left + TILE_SIDE_PIXELS // 2]
+    )
     cloud = np.asarray(part.resize((width, rows), Image.Resampling.BICUBIC))
     cover = np.clip((cloud + 2 * light.clouds - 1) * 0.6, 0, 1)[..., None]
     low = (np.linspace(0, 1, rows, dtype=np.float32) ** 1.5)[:, None, None]
@@ -68,6 +80,24 @@ def paint_sky(canvas: Canvas, light: Light, rng: Generator) -> None:
     canvas.labels[:] = SKY
 
 
+def paint_skyline(canvas: Canvas, light: Light, rng: Generator) -> None:
+    """Close the view: far blocks and far woods, mostly haze."""
+    at = -300.0
+    while at < 300:
+        width = rng.uniform(8, 45)
+        woods = rng.random() < 0.35
+        top = rng.uniform(4, 12) if woods else rng.uniform(6, 34)
+        distance, shift = STREET_END_METRES + rng.uniform(1, 40), int(rng.integers(256))
+        colour = (WOODS if woods else grey(rng, 0.3, 0.65)) * light.tint
+        patch = canvas.camera.facing((at, at + width), (-6, top), distance)
+        if patch is not None:  # all is drawn before: what is out of view changes nothing in view
+            rough = texture(patch.along, patch.height, scale=1.5, shift=shift)
+            shaded = colour * (1 + (0.2 if woods else 0.07) * rough)[..., None]
+            edge = top + (1.5 * rough if woods else 0)
+            canvas.paint(patch, patch.height <= edge, shaded, TREE if woods else BUILDING)
+        at += width * rng.uniform(0.7, 1.5)
+
+
 def draw_houses(street: Street, rng: Generator) -> list[House]:
     """Draw the houses of both sides, leaving the side streets (and sometimes a plot) empty."""
     houses = []
@@ -75,7 +105,7 @@ def draw_houses(street: Street, rng: Generator) -> list[House]:
         sparse = rng.random() < 0.25
         base = rng.uniform(5, 20)
         at = rng.uniform(-8, 2)
-        while at < FAR:
+        while at < STREET_END_METRES:
             end = at + rng.uniform(8, 26) * (1 + max(at, 0) / 50)  # far houses are a few pixels: draw fewer
             for start, stop in street.gaps:
                 if at < start < end:
@@ -91,7 +121,7 @@ def draw_houses(street: Street, rng: Generator) -> list[House]:
 
 def shade_heights(houses: list[House]) -> Floats:
     """Height of the row left and right for every metre of Z: what casts the long shadows."""
-    heights = np.zeros((2, int(FAR) + 1), np.float32)
+    heights = np.zeros((2, int(STREET_END_METRES) + 1), np.float32)
     for house in houses:
         heights[int(house.side > 0), max(0, int(house.start)) : max(0, int(house.end))] = house.height
     return heights
@@ -111,86 +141,6 @@ def paint_houses(canvas: Canvas, houses: list[House], street: Street, light: Lig
             mask = canvas.unhidden(patch) & (patch.height >= 0) & (patch.height <= house.height)
             if mask.any():
                 canvas.paint(patch, mask, _facade(patch, house, brightness), BUILDING)
-
-
-def paint_skyline(canvas: Canvas, light: Light, rng: Generator) -> None:
-    """Close the view: far blocks and far woods, mostly haze."""
-    at = -300.0
-    while at < 300:
-        width = rng.uniform(8, 45)
-        woods = rng.random() < 0.35
-        top = rng.uniform(4, 12) if woods else rng.uniform(6, 34)
-        distance, shift = FAR + rng.uniform(1, 40), int(rng.integers(256))
-        colour = (WOODS if woods else grey(rng, 0.3, 0.65)) * light.tint
-        patch = canvas.camera.facing((at, at + width), (-6, top), distance)
-        if patch is not None:  # all is drawn before: what is out of view changes nothing in view
-            rough = texture(patch.along, patch.height, scale=1.5, shift=shift)
-            shaded = colour * (1 + (0.2 if woods else 0.07) * rough)[..., None]
-            edge = top + (1.5 * rough if woods else 0)
-            canvas.paint(patch, patch.height <= edge, shaded, TREE if woods else BUILDING)
-        at += width * rng.uniform(0.7, 1.5)
-
-
-def _house(side: int, start: float, end: float, height: float, rng: Generator) -> House:
-    brick = rng.random() < 0.3
-    colour = np.array((0.5, 0.31, 0.25)) * rng.uniform(0.7, 1.2) if brick else grey(rng, 0.2, 0.8, 0.09)
-    return House(
-        side=side,
-        start=start,
-        end=end,
-        height=height,
-        colour=np.asarray(colour, np.float32),
-        glass=grey(rng, 0.06, 0.45),
-        shop=vivid(rng, (0.1, 0.5)) if rng.random() < 0.5 else grey(rng, 0.1, 0.6),
-        bay=rng.uniform(1.6, 4.2),
-        floor=rng.uniform(2.7, 3.8),
-        window=(rng.uniform(0.3, 0.75), rng.uniform(0.35, 0.7)) if rng.random() < 0.9 else (0.0, 0.0),
-        lit=rng.uniform(0, 0.25),
-        shift=int(rng.integers(256)),
-        rough=rng.uniform(0.02, 0.12),
-    )
-
-
-def _facade(patch: Patch, house: House, brightness: float) -> Floats:
-    """Colour a facade: wall with grain, windows by bay and floor, a shop below, a cornice above."""
-    along, height = patch.along - np.float32(house.start), patch.height
-    bay, floor = along / np.float32(house.bay), height / np.float32(house.floor)
-    window = (np.abs(fraction(bay) - 0.5) < house.window[0] / 2) & (height < house.height - 0.5)
-    window = window & (np.abs(fraction(floor) - 0.55) < house.window[1] / 2) & (height > house.floor)
-    shop = (np.abs(fraction(bay * 0.5) - 0.5) < 0.38) & (height < house.floor * 0.8) & (height > 0.4)
-    pane = noise_at(floor.astype(np.int32) * 37 + house.shift, bay.astype(np.int32) * 61)
-    bright = window & (pane > 2.2 - 5 * house.lit)
-    part = window.view(np.uint8) + bright.view(np.uint8) + np.uint8(3) * shop.view(np.uint8)
-    grain = texture(along, height, scale=12.0, shift=house.shift) * np.float32(house.rough)
-    tone = np.where(window, np.float32(0.3) * pane, grain) + np.float32(1)
-    tone -= np.float32(0.25) * (height > house.height - 0.5)
-    # beyond a few pixels per bay windows would alias: fade them towards the wall
-    clear = np.clip(1.8 - 3 * patch.step / house.bay, 0.15, 1)
-    materials = np.stack([house.colour, house.glass, (0.9, 0.8, 0.55), house.shop]).astype(np.float32)
-    colour: Floats = (materials - materials[0]).take(part, axis=0)
-    colour *= np.asarray(clear, np.float32)[..., None]
-    colour += materials[0]
-    colour *= (tone * np.float32(brightness))[..., None]
-    return colour
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plane:
-    """Ground coordinates of every row from `top` down: X, Z and whether the pixel shows ground at all."""
-
-    top: int
-    x: Floats
-    z: Floats
-    seen: Mask
-
-
-def plane_of(canvas: Canvas) -> Plane:
-    """Intersect all rays below the horizon with the ground."""
-    camera = canvas.camera
-    top = int(np.clip(np.floor(camera.horizon.min()), 0, camera.size[0] - 1))
-    drop = camera.row[top:]
-    z = np.float32(camera.focal * camera.height) / np.maximum(drop, np.float32(1e-3))
-    return Plane(top=top, x=camera.column * z, z=z, seen=(drop > 0) & (z < FAR))
 
 
 def paint_ground(canvas: Canvas, street: Street, light: Light, *, shade: Floats, rng: Generator) -> None:
@@ -238,6 +188,58 @@ def shadow_blob(canvas: Canvas, at: tuple[float, float], radii: tuple[float, flo
     )  # only where ground is seen
     dark = np.where(flat, np.float32(strength) * np.minimum(np.maximum(1.6 - 1.6 * r, 0), 1), np.float32(0))
     canvas.image[rows, columns] *= (1 - dark)[..., None]
+
+
+def _house(side: int, start: float, end: float, height: float, rng: Generator) -> House:
+    brick = rng.random() < 0.3
+    colour = np.array((0.5, 0.31, 0.25)) * rng.uniform(0.7, 1.2) if brick else grey(rng, 0.2, 0.8, 0.09)
+    return House(
+        side=side,
+        start=start,
+        end=end,
+        height=height,
+        colour=np.asarray(colour, np.float32),
+        glass=grey(rng, 0.06, 0.45),
+        shop=vivid(rng, (0.1, 0.5)) if rng.random() < 0.5 else grey(rng, 0.1, 0.6),
+        bay=rng.uniform(1.6, 4.2),
+        floor=rng.uniform(2.7, 3.8),
+        window=(rng.uniform(0.3, 0.75), rng.uniform(0.35, 0.7)) if rng.random() < 0.9 else (0.0, 0.0),
+        lit=rng.uniform(0, 0.25),
+        shift=int(rng.integers(256)),
+        rough=rng.uniform(0.02, 0.12),
+    )
+
+
+def _facade(patch: Patch, house: House, brightness: float) -> Floats:
+    """Colour a facade: wall with grain, windows by bay and floor, a shop below, a cornice above."""
+    along, height = patch.along - np.float32(house.start), patch.height
+    bay, floor = along / np.float32(house.bay), height / np.float32(house.floor)
+    window = (np.abs(fraction(bay) - 0.5) < house.window[0] / 2) & (height < house.height - 0.5)
+    window = window & (np.abs(fraction(floor) - 0.55) < house.window[1] / 2) & (height > house.floor)
+    shop = (np.abs(fraction(bay * 0.5) - 0.5) < 0.38) & (height < house.floor * 0.8) & (height > 0.4)
+    pane = noise_at(floor.astype(np.int32) * 37 + house.shift, bay.astype(np.int32) * 61)
+    bright = window & (pane > 2.2 - 5 * house.lit)
+    part = window.view(np.uint8) + bright.view(np.uint8) + np.uint8(3) * shop.view(np.uint8)
+    grain = texture(along, height, scale=12.0, shift=house.shift) * np.float32(house.rough)
+    tone = np.where(window, np.float32(0.3) * pane, grain) + np.float32(1)
+    tone -= np.float32(0.25) * (height > house.height - 0.5)
+    # beyond a few pixels per bay windows would alias: fade them towards the wall
+    clear = np.clip(1.8 - 3 * patch.step / house.bay, 0.15, 1)
+    materials = np.stack([house.colour, house.glass, (0.9, 0.8, 0.55), house.shop]).astype(np.float32)
+    colour: Floats = (materials - materials[0]).take(part, axis=0)
+    colour *= np.asarray(clear, np.float32)[..., None]
+    colour += materials[0]
+    colour *= (tone * np.float32(brightness))[..., None]
+    return colour
+
+
+def plane_of(canvas: Canvas) -> Plane:
+    """Intersect all rays below the horizon with the ground."""
+    camera = canvas.camera
+    top = int(np.clip(np.floor(camera.horizon.min()), 0, camera.size[0] - 1))
+    drop = camera.row[top:]
+    z = np.float32(camera.focal * camera.height) / np.maximum(drop, np.float32(1e-3))
+    return Plane(top=top, x=camera.column * z, z=z, seen=(drop > 0) & (z < STREET_END_METRES))
 
 
 def _materials(rng: Generator) -> Floats:
@@ -298,7 +300,7 @@ def _marked(plane: Plane, street: Street, in_gap: Mask, rng: Generator) -> Mask:
 def _shadow(plane: Plane, street: Street, light: Light, shade: Floats) -> Floats:
     """Shadow of the houses on the sun side: as long as they are high."""
     left = light.side < 0
-    index = np.minimum(plane.z, FAR - 1).astype(np.int32)
+    index = np.minimum(plane.z, STREET_END_METRES - 1).astype(np.int32)
     reach = shade[0 if left else 1][index] * np.float32(0.55)
     wall = np.float32(street.walls[0 if left else 1])
     covered = plane.x < wall + reach if left else plane.x > wall - reach

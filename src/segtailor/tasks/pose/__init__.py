@@ -8,7 +8,7 @@ from segtailor.tasks.pose.heatmaps import (
     heatmap_loss,
     mirror_joints,
     mirror_maps,
-    resized,
+    resize_maps,
 )
 from segtailor.tasks.pose.oks import Found, KeypointScores, keypoint_scores, oks
 from segtailor.tasks.pose.persons import Person, PersonView
@@ -25,10 +25,10 @@ __all__ = [
     "KeypointScores",
     "Pckh",
     "Person",
+    "PersonView",
     "Skeleton",
     "Variation",
     "Variety",
-    "View",
     "crop_of",
     "cut_person",
     "draw_skeleton",
@@ -39,6 +39,6 @@ __all__ = [
     "mirror_maps",
     "oks",
     "pckh",
-    "resized",
+    "resize_maps",
     "skeleton_called",
 ]

@@ -18,7 +18,7 @@ from segtailor.core.errors import DataProblem
 from segtailor.tasks.pose.persons import Joints
 from segtailor.tasks.pose.skeletons import Skeleton
 
-QUARTER = 0.25  # of a map pixel: the decoded place moves so far towards the higher neighbour
+PEAK_SHIFT_MAP_PIXELS = 0.25  # of a map pixel: the decoded place moves so far towards the higher neighbour
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +89,26 @@ class HeatMaps:
         return torch.exp(-(distance**2) / (2 * self.sigma**2))
 
 
-def _shift(flat: Tensor, place: Tensor, index: Tensor, length: int, step: int) -> Tensor:
-    """Return -1/4, 0 or 1/4 along one axis; nothing at the border, where one neighbour is missing."""
-    inner = (index > 0) & (index < length - 1)
-    last = flat.shape[-1] - 1
-    after = flat.gather(-1, (place + step).clamp(max=last)[..., None])[..., 0]
-    before = flat.gather(-1, (place - step).clamp(min=0)[..., None])[..., 0]
-    return torch.where(inner, QUARTER * torch.sign(after - before), 0.0)
+def resize_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return maps at another resolution, pixel centres kept in place; the same ones where nothing changes."""
+    if tuple(maps.shape[-2:]) == size:
+        return maps
+    return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+
+
+def heatmap_loss(maps: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean over joints of each map's mean squared error.
+
+    `maps` and `target` are (batch, joints, height, width), `weights` (batch, joints). Maps of another size, e.g. at
+    stride 8, are first resized. A batch without any counted joint costs 0 and moves nothing.
+    """
+    if maps.ndim != 4 or target.shape[:2] != maps.shape[:2] or weights.shape != maps.shape[:2]:
+        raise DataProblem(
+            f"{tuple(maps.shape)} maps do not fit {tuple(target.shape)} targets with {tuple(weights.shape)} weights; "
+            "the network needs one output per joint of the skeleton."
+        )
+    errors = (resize_maps(maps, (target.shape[2], target.shape[3])) - target).square().mean((2, 3))
+    return (errors * weights).sum() / weights.sum().clamp(min=1)
 
 
 def mirror_maps(maps: Tensor, skeleton: Skeleton) -> Tensor:
@@ -116,23 +129,10 @@ def flip_test(network: Callable[[Tensor], Tensor], images: Tensor, skeleton: Ske
     return (network(images) + mirror_maps(network(images.flip(-1)), skeleton)) / 2
 
 
-def heatmap_loss(maps: Tensor, target: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean over joints of each map's mean squared error.
-
-    `maps` and `target` are (batch, joints, height, width), `weights` (batch, joints). Maps of another size, e.g. at
-    stride 8, are first resized. A batch without any counted joint costs 0 and moves nothing.
-    """
-    if maps.ndim != 4 or target.shape[:2] != maps.shape[:2] or weights.shape != maps.shape[:2]:
-        raise DataProblem(
-            f"{tuple(maps.shape)} maps do not fit {tuple(target.shape)} targets with {tuple(weights.shape)} weights; "
-            "the network needs one output per joint of the skeleton."
-        )
-    errors = (resized(maps, (target.shape[2], target.shape[3])) - target).square().mean((2, 3))
-    return (errors * weights).sum() / weights.sum().clamp(min=1)
-
-
-def resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return maps at another resolution, pixel centres kept in place; the same ones where nothing changes."""
-    if tuple(maps.shape[-2:]) == size:
-        return maps
-    return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+def _shift(flat: Tensor, place: Tensor, index: Tensor, length: int, step: int) -> Tensor:
+    """Return -1/4, 0 or 1/4 along one axis; nothing at the border, where one neighbour is missing."""
+    inner = (index > 0) & (index < length - 1)
+    last = flat.shape[-1] - 1
+    after = flat.gather(-1, (place + step).clamp(max=last)[..., None])[..., 0]
+    before = flat.gather(-1, (place - step).clamp(min=0)[..., None])[..., 0]
+    return torch.where(inner, PEAK_SHIFT_MAP_PIXELS * torch.sign(after - before), 0.0)

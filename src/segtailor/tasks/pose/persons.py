@@ -19,7 +19,7 @@ from segtailor.core.errors import DataProblem
 
 Box: TypeAlias = tuple[float, float, float, float]
 Joints: TypeAlias = NDArray[np.float32]  # (joints, 3): x, y, visibility (0 unknown, 1 hidden, 2 visible)
-FARTHEST = 1e6  # pixels: beyond the largest picture that is read
+MAX_COORDINATE_PIXELS = 1e6  # pixels: beyond the largest picture that is read
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,7 +79,7 @@ def check_joints(joints: Any, count: int, *, who: str) -> Joints:
     if values.shape != (count, 3):
         raise DataProblem(f"{who} has joints of shape {values.shape}; {wanted}")
     labelled = ~(values[:, 2] <= 0)  # a visibility that is no number is not let through
-    bad = ~(np.abs(values) < FARTHEST).all(1) & labelled
+    bad = ~(np.abs(values) < MAX_COORDINATE_PIXELS).all(1) & labelled
     if bad.any():
         where = int(np.flatnonzero(bad)[0])
         raise DataProblem(
@@ -92,7 +92,7 @@ def check_joints(joints: Any, count: int, *, who: str) -> Joints:
 def check_box(box: Any, *, who: str) -> Box:
     """Return (x, y, width, height), or raise `DataProblem` where it is no box or has no area."""
     numbers = tuple(number(value) for value in box) if isinstance(box, list | tuple | np.ndarray) else ()
-    if len(numbers) != 4 or any(value is None or abs(value) >= FARTHEST for value in numbers):
+    if len(numbers) != 4 or any(value is None or abs(value) >= MAX_COORDINATE_PIXELS for value in numbers):
         raise DataProblem(
             f"{who} has box {short(box)}, which is none. Give four numbers: x, y, width, height."
         )

@@ -19,7 +19,7 @@ from segtailor.tasks.pose.oks import Found, KeypointScores, keypoint_scores
 from segtailor.tasks.pose.persons import Person
 from segtailor.tasks.pose.skeletons import Skeleton
 
-COARSE, FINE = 0.5, 0.1  # head sizes
+COARSE_HEAD_SIZES, FINE_HEAD_SIZES = 0.5, 0.1  # head sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class PoseMeter:
         heads = np.where(truth[:, -1, 0] > 0, truth[:, -1, 0], np.nan)
         coarse, fine = (
             pckh(found, truth[:, :-1], heads, skeleton=self.skeleton, threshold=threshold)
-            for threshold in (COARSE, FINE)
+            for threshold in (COARSE_HEAD_SIZES, FINE_HEAD_SIZES)
         )
         precise = self._precision(found, truth) if self.skeleton.sigmas else None
         return PoseScores(
@@ -117,15 +117,6 @@ class PoseMeter:
             for index, joints in enumerate(found)
         ]
         return keypoint_scores(guesses, people, self.skeleton)
-
-
-def _box(joints: NDArray[np.float32]) -> tuple[float, float, float, float]:
-    """Return the box around the labelled joints: its area stands in where the person's own is not known."""
-    known = joints[joints[:, 2] > 0, :2]
-    if not len(known):
-        return 0.0, 0.0, 1.0, 1.0
-    (left, top), (right, bottom) = known.min(0), known.max(0)
-    return float(left), float(top), float(max(right - left, 1)), float(max(bottom - top, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +164,15 @@ def pckh(
         },
         counted=int(counted[:, scored].sum()),
     )
+
+
+def _box(joints: NDArray[np.float32]) -> tuple[float, float, float, float]:
+    """Return the box around the labelled joints: its area stands in where the person's own is not known."""
+    known = joints[joints[:, 2] > 0, :2]
+    if not len(known):
+        return 0.0, 0.0, 1.0, 1.0
+    (left, top), (right, bottom) = known.min(0), known.max(0)
+    return float(left), float(top), float(max(right - left, 1)), float(max(bottom - top, 1))
 
 
 def _distances(

@@ -22,6 +22,102 @@ from segtailor.tasks.segmentation.metrics import Confusion, SegmentationScores
 from segtailor.tasks.targets import Geometry, nearest, turned
 
 PAPER: Colour = (250, 250, 248)  # how what is not labelled looks in a legend
+VALUES_PER_BAND = 2**19  # values of a band: 2 MiB, about what stays in a core's cache
+UNLABELLED: Colour = (0, 0, 0)  # how ignored pixels look
+ROWS_PER_STRIP = 128  # rows mixed at a time: single precision of a whole large picture would take gigabytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """Labels of `classes` classes; without a number nothing is checked."""
+
+    classes: int | None = None
+    missing: ClassVar[float] = IGNORE
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint8)
+
+    def shape(self, size: tuple[int, int]) -> tuple[int, ...]:
+        """One label per pixel."""
+        return size
+
+    def check(self, target: NDArray[Any], *, name: str) -> None:
+        """Refuse labels of no class."""
+        if self.classes is None:
+            return
+        strange = target[(target >= self.classes) & (target != IGNORE)]
+        if strange.size:
+            raise DataProblem(
+                f"sample '{name}' has label {int(strange[0])}, but the task has {self.classes} classes "
+                f"(0..{self.classes - 1}, {IGNORE} ignored). Correct the mask or the class list."
+            )
+
+    def crop(self, targets: Tensor, geometry: Geometry) -> Tensor:
+        """Take the nearest label; outside of the source it is 255."""
+        found = nearest(targets, geometry)
+        rows, columns = (
+            ((1 - inside) * IGNORE).byte() for inside in (geometry.rows_inside, geometry.columns_inside)
+        )
+        return found.bitwise_or_(rows[:, :, None]).bitwise_or_(columns[:, None])  # 255 has all bits set
+
+    def turn(self, targets: Tensor, angles: Tensor, size: tuple[int, int]) -> Tensor:
+        """Take the nearest label; what comes from outside is 255."""
+        del size
+        known = (IGNORE - targets.float())[:, None]  # so that 0, what lies outside, is the ignored label
+        return (IGNORE - turned(known, angles, mode="nearest")[:, 0]).byte()
+
+    def resized(self, target: NDArray[Any], size: tuple[int, int], to: tuple[int, int]) -> NDArray[Any]:
+        """Take the nearest label: between two class numbers there is none."""
+        return target if size == to else resized_labels(target, to)
+
+
+def resized_labels(labels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Resize labels (height, width) by the nearest one."""
+    return np.array(Image.fromarray(labels).resize(size[::-1], Image.Resampling.NEAREST), dtype=np.uint8)
+
+
+class LabelHead(Head):
+    """Enlarge logits (N, classes, h, w) and take the arg max; labels are (N, height, width)."""
+
+    def __init__(self, *, align_corners: bool, label_type: torch.dtype) -> None:
+        super().__init__()
+        self.align_corners = align_corners
+        self.label_type = label_type
+        self.spans: list[tuple[int, int]] = []
+        self.across: Tensor
+
+    def prepare(self, logits: torch.Size, size: tuple[int, int]) -> None:
+        """Keep the matrices for one size, to be used wherever a graph is exported."""
+        (_, classes, height, width) = logits
+        rows = max(1, VALUES_PER_BAND // (classes * size[1]))
+        if (height, width) == size:
+            return
+        self.register_buffer("across", self._weights(width, size[1]), persistent=False)
+        down = self._weights(height, size[0]).T
+        for index, band in enumerate(torch.split(down, min(rows, size[0]))):
+            used = band.abs().sum(0).nonzero().flatten()
+            start, stop = int(used[0]), int(used[-1]) + 1
+            self.spans.append((start, stop))
+            self.register_buffer(f"down{index}", band[:, start:stop].contiguous(), persistent=False)
+
+    def forward(self, logits: Tensor, size: tuple[int, int]) -> Tensor:
+        """Return the labels. Outside of exported graphs torch's own kernels do the work."""
+        if not self.spans or not torch.compiler.is_exporting():
+            full = enlarge(logits, size, align_corners=self.align_corners)
+            return full.argmax(1).to(self.label_type)
+        wide = logits.to(self.across.dtype) @ self.across
+        bands = []
+        for index, (start, stop) in enumerate(self.spans):
+            rows = getattr(self, f"down{index}") @ wide[:, :, start:stop]
+            bands.append(rows.argmax(1).to(self.label_type))
+        return torch.cat(bands, dim=1)
+
+    def small(self, logits: Tensor) -> Tensor:
+        """Return the labels at the stride of the logits."""
+        return logits.argmax(1).to(self.label_type)
+
+    def _weights(self, side: int, wanted: int) -> Tensor:
+        """Return the weights (side, wanted) of a resize along one side: what it makes of each unit vector."""
+        units = torch.eye(side)[None, :, :, None]
+        return enlarge(units, (wanted, 1), align_corners=self.align_corners)[0, :, :, 0].contiguous()
 
 
 class Segmentation:
@@ -128,106 +224,6 @@ class Segmentation:
 TASK_KINDS.add("segmentation", Segmentation())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Labels:
-    """Labels of `classes` classes; without a number nothing is checked."""
-
-    classes: int | None = None
-    missing: ClassVar[float] = IGNORE
-    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint8)
-
-    def shape(self, size: tuple[int, int]) -> tuple[int, ...]:
-        """One label per pixel."""
-        return size
-
-    def check(self, target: NDArray[Any], *, name: str) -> None:
-        """Refuse labels of no class."""
-        if self.classes is None:
-            return
-        strange = target[(target >= self.classes) & (target != IGNORE)]
-        if strange.size:
-            raise DataProblem(
-                f"sample '{name}' has label {int(strange[0])}, but the task has {self.classes} classes "
-                f"(0..{self.classes - 1}, {IGNORE} ignored). Correct the mask or the class list."
-            )
-
-    def crop(self, targets: Tensor, geometry: Geometry) -> Tensor:
-        """Take the nearest label; outside of the source it is 255."""
-        found = nearest(targets, geometry)
-        rows, columns = (
-            ((1 - inside) * IGNORE).byte() for inside in (geometry.rows_inside, geometry.columns_inside)
-        )
-        return found.bitwise_or_(rows[:, :, None]).bitwise_or_(columns[:, None])  # 255 has all bits set
-
-    def turn(self, targets: Tensor, angles: Tensor, size: tuple[int, int]) -> Tensor:
-        """Take the nearest label; what comes from outside is 255."""
-        del size
-        known = (IGNORE - targets.float())[:, None]  # so that 0, what lies outside, is the ignored label
-        return (IGNORE - turned(known, angles, mode="nearest")[:, 0]).byte()
-
-    def resized(self, target: NDArray[Any], size: tuple[int, int], to: tuple[int, int]) -> NDArray[Any]:
-        """Take the nearest label: between two class numbers there is none."""
-        return target if size == to else resized_labels(target, to)
-
-
-def resized_labels(labels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Resize labels (height, width) by the nearest one."""
-    return np.array(Image.fromarray(labels).resize(size[::-1], Image.Resampling.NEAREST), dtype=np.uint8)
-
-
-BAND = 2**19  # values of a band: 2 MiB, about what stays in a core's cache
-
-
-class LabelHead(Head):
-    """Enlarge logits (N, classes, h, w) and take the arg max; labels are (N, height, width)."""
-
-    def __init__(self, *, align_corners: bool, label_type: torch.dtype) -> None:
-        super().__init__()
-        self.align_corners = align_corners
-        self.label_type = label_type
-        self.spans: list[tuple[int, int]] = []
-        self.across: Tensor
-
-    def prepare(self, logits: torch.Size, size: tuple[int, int]) -> None:
-        """Keep the matrices for one size, to be used wherever a graph is exported."""
-        (_, classes, height, width) = logits
-        rows = max(1, BAND // (classes * size[1]))
-        if (height, width) == size:
-            return
-        self.register_buffer("across", self._weights(width, size[1]), persistent=False)
-        down = self._weights(height, size[0]).T
-        for index, band in enumerate(torch.split(down, min(rows, size[0]))):
-            used = band.abs().sum(0).nonzero().flatten()
-            start, stop = int(used[0]), int(used[-1]) + 1
-            self.spans.append((start, stop))
-            self.register_buffer(f"down{index}", band[:, start:stop].contiguous(), persistent=False)
-
-    def forward(self, logits: Tensor, size: tuple[int, int]) -> Tensor:
-        """Return the labels. Outside of exported graphs torch's own kernels do the work."""
-        if not self.spans or not torch.compiler.is_exporting():
-            full = enlarge(logits, size, align_corners=self.align_corners)
-            return full.argmax(1).to(self.label_type)
-        wide = logits.to(self.across.dtype) @ self.across
-        bands = []
-        for index, (start, stop) in enumerate(self.spans):
-            rows = getattr(self, f"down{index}") @ wide[:, :, start:stop]
-            bands.append(rows.argmax(1).to(self.label_type))
-        return torch.cat(bands, dim=1)
-
-    def small(self, logits: Tensor) -> Tensor:
-        """Return the labels at the stride of the logits."""
-        return logits.argmax(1).to(self.label_type)
-
-    def _weights(self, side: int, wanted: int) -> Tensor:
-        """Return the weights (side, wanted) of a resize along one side: what it makes of each unit vector."""
-        units = torch.eye(side)[None, :, :, None]
-        return enlarge(units, (wanted, 1), align_corners=self.align_corners)[0, :, :, 0].contiguous()
-
-
-UNLABELLED: Colour = (0, 0, 0)  # how ignored pixels look
-STRIP = 128  # rows mixed at a time: single precision of a whole large picture would take gigabytes
-
-
 def colourise(labels: NDArray[np.uint8], palette: Sequence[Colour]) -> NDArray[np.uint8]:
     """Return the labels (height, width) as RGB (height, width, 3); ids beyond the palette are black."""
     painted: NDArray[np.uint8] = _table(palette)[labels]
@@ -241,8 +237,8 @@ def overlay(
     weight = np.zeros(256, np.float32)
     weight[: len(palette)] = opacity
     mixed = np.empty_like(image)
-    for top in range(0, len(image), STRIP):
-        rows = slice(top, top + STRIP)
+    for top in range(0, len(image), ROWS_PER_STRIP):
+        rows = slice(top, top + ROWS_PER_STRIP)
         share = weight[labels[rows]][..., None]
         mixed[rows] = image[rows] * (1 - share) + colourise(labels[rows], palette) * share + 0.5
     return mixed

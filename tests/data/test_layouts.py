@@ -201,7 +201,7 @@ def test_voc_names_missing_masks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [CamVid, Cityscapes, Bdd100k, Voc])
 def test_foreign_folders_are_refused(tmp_path: Path, kind: type[CamVid]) -> None:
-    with pytest.raises(DataProblem, match=r"is no .* folder: expected|holds no gtFine"):
+    with pytest.raises(DataProblem, match=r"is not a .* folder: expected|holds no gtFine"):
         _ = kind(path=tmp_path).splits
 
 

@@ -175,7 +175,8 @@ def test_options_give_splits_size_and_seed() -> None:
     [
         ({"size": "64"}, "HEIGHTxWIDTH"),
         ({"size": "8x128"}, "16 to"),
-        ({"size": "0x0"}, "16 to"),
+        ({"size": "0x0"}, "HEIGHTxWIDTH"),
+        ({"size": "8x8"}, "16 to"),
         ({"train": "many"}, "whole number"),
         ({"train": "0"}, "at least 1 image"),
         ({"seed": "-1"}, "seed: -1 is too small"),

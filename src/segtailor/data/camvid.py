@@ -86,11 +86,11 @@ class CamVid(FileDataset):
         return LABELS
 
     def find(self) -> Mapping[str, Pairing]:
-        """Look for each known layout in turn."""
+        """Try each known layout in turn."""
         found = self._by_folder() or self._by_frame()
         if not found:
             raise DataProblem(
-                f"{self.path} is no CamVid folder: expected images/train + masks/train, train + trainannot, "
+                f"{self.path} is not a CamVid folder: expected images/train + masks/train, train + trainannot, "
                 "train + train_labels, or 701_StillsRaw_full + LabeledApproved_full. Check the path."
             )
         return found if self.fold is None else _leave_out(found, self.fold)
@@ -109,7 +109,7 @@ class CamVid(FileDataset):
         return {}
 
     def _by_frame(self) -> dict[str, Pairing]:
-        """Divide the 701 stills by `train.txt` and its like, or by the usual frame numbers."""
+        """Divide the 701 stills by `train.txt`, `val.txt` and `test.txt`, or by the usual frame numbers."""
         forms = (("701_StillsRaw_full", "LabeledApproved_full"), ("images", "labels"), ("images", "masks"))
         both = next(
             (

@@ -1,4 +1,7 @@
-"""Cityscapes (Cordts et al., 2016): leftImg8bit images, gtFine masks, the 19 classes of its benchmark."""
+"""Cityscapes (Cordts et al., 2016) and BDD100K semantic segmentation (Yu et al., 2020), which share 19 classes.
+
+Cityscapes has leftImg8bit images and gtFine masks; BDD100K has 10,000 images and masks of train ids.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ LABEL_IDS = LabelMap(
     }
 )
 TRAIN_IDS = LabelMap(ids={**{label: label for label in range(len(CLASSES))}, IGNORE: IGNORE})
-LAYOUTS = (  # images, masks, ending of mask names; the second is the release of 2018
+BDD100K_LAYOUTS = (  # images, masks, ending of mask names; the second is the release of 2018
     ("images/10k/{}", "labels/sem_seg/masks/{}", ""),
     ("seg/images/{}", "seg/labels/{}", "_train_id"),
 )
@@ -73,7 +76,7 @@ class Cityscapes(FileDataset):
         }
         if not found:
             raise DataProblem(
-                f"{self.path} is no Cityscapes folder: expected leftImg8bit/train beside gtFine/train."
+                f"{self.path} is not a Cityscapes folder: expected leftImg8bit/train beside gtFine/train."
             )
         return found
 
@@ -105,7 +108,7 @@ class Bdd100k(FileDataset):
     def find(self) -> Mapping[str, Pairing]:
         """Look for the current layout, then for the older one, here or in a `bdd100k` folder."""
         for root in (self.path, self.path / "bdd100k"):
-            for images, masks, ending in LAYOUTS:
+            for images, masks, ending in BDD100K_LAYOUTS:
                 found = {
                     split: pair_folders(left, right, endings=(ending,))
                     for split in ("train", "val")
@@ -115,6 +118,6 @@ class Bdd100k(FileDataset):
                 if found:
                     return found
         raise DataProblem(
-            f"{self.path} is no BDD100K folder: expected images/10k/train beside labels/sem_seg/masks/train, "
+            f"{self.path} is not a BDD100K folder: expected images/10k/train beside labels/sem_seg/masks/train, "
             "or seg/images/train beside seg/labels/train. Check the path."
         )

@@ -15,7 +15,7 @@ from segtailor.data.person_crops import AnnotationFile, Annotations, PersonCrops
 from segtailor.tasks.pose.persons import Person, check_box, check_joints, number, picture_below
 from segtailor.tasks.pose.skeletons import COCO, Skeleton
 
-MAX_FILE_BYTES = 512 * 2**20  # bytes; the published training file has 240 million
+MAX_FILE_BYTES = 512 * 2**20  # the published training file has 240 million
 PREFIX = "person_keypoints_"
 FIELDS = ("image_id", "keypoints", "bbox")
 EXPECTED = "Expected is the JSON of COCO person keypoints: an object with the lists images and annotations."
@@ -32,7 +32,7 @@ class CocoKeypoints(PersonFiles):
         return COCO
 
     def find(self) -> Mapping[str, AnnotationFile]:
-        """Look for the files; a split is called what follows the prefix, without the year."""
+        """Find the annotation files; the name of a split is what follows the prefix, without the year."""
         if self.path.is_file():
             above = self.path.parent
             root = above.parent if above.name == "annotations" else above
@@ -80,7 +80,7 @@ def _pictures(root: Path, name: str) -> Path:
 
 
 def _person(row: Any, index: int, images: Rows, pictures: Path) -> tuple[Person, tuple[float, float] | None]:
-    """Return the person and, where the file tells it, the height and width of the picture."""
+    """Return the person and, where the file has them, the height and width of the picture."""
     if not isinstance(row, dict):
         raise DataProblem(f"annotation number {index} is {short(row)}. {EXPECTED}")
     name = str(row["id"]) if _is_id(row.get("id")) else f"number {index}"

@@ -1,4 +1,4 @@
-"""What a dataset is: named splits of samples that read one image and its labels."""
+"""What a dataset is: named splits of samples, each with one image and its target; and what a check of it can report."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Severity: TypeAlias = Literal["error", "warning", "info"]
 
 
 class Pair(NamedTuple):
-    """One decoded sample: an image (height, width, 3) in uint8, and what a network is to predict of it.
+    """One decoded sample: an image (height, width, 3) in uint8, and its target.
 
-    What `labels` holds is the matter of the kind of task: for a segmentation labels (height, width) in uint8 with 255
-    ignored, for depth metres (height, width) in float32 with 0 missing, for a pose the joints of a person.
+    `labels` depends on the task: for segmentation labels (height, width) in uint8 with 255 ignored, for depth metres
+    (height, width) in float32 with 0 for missing, for pose the joints of a person (`tasks.pose.kind.JointRows`).
     """
 
     image: NDArray[np.uint8]
@@ -47,15 +47,15 @@ class Sample(Protocol):
 
 @runtime_checkable
 class Placed(Protocol):
-    """A sample that can say where it lies, for messages of the doctor."""
+    """A sample that knows its file, for messages of the dataset doctor."""
 
     @property
     def place(self) -> str:
-        """The file, and what of it."""
+        """The file, and the part of it where it holds several samples."""
 
     @property
     def source(self) -> Path | None:
-        """The picture that this sample is cut out of, if it is: two of the same are one picture in two splits."""
+        """The picture that this sample is cut out of, if any: samples in two splits may share one picture."""
 
 
 class Dataset(Protocol):
@@ -112,23 +112,22 @@ def check_pair(pair: Pair, task: Task, name: str) -> None:
     targets.check(labels, name=name)
 
 
-DATASETS: Registry[Callable[..., Dataset]] = Registry(
-    "dataset"
-)  # frozen dataclasses; their fields are the options
+# Frozen dataclasses, whose fields are the options, or functions of a table of options.
+DATASETS: Registry[Callable[..., Dataset]] = Registry("dataset")
 
 
 def size_fingerprint(size: tuple[int, int] | None) -> str:
-    """Return what tells samples of one size from those of another; nothing where each keeps its own."""
+    """Return the part of a sample's fingerprint that stands for its size; empty where images keep their own size."""
     return "" if size is None else f"|{size[0]}x{size[1]}"
 
 
 def resize_pair(pair: Pair, size: tuple[int, int] | None) -> Pair:
-    """Bring an image smoothly, and its labels by the nearest pixel, to a size; none leaves them as they are."""
+    """Resize an image bilinearly and its labels by the nearest pixel; without a size both stay as they are."""
     image, labels = pair
     if size is None or image.shape[:2] == size:
         return pair
     height, width = size
-    # Unlike torch's, this resize filters before it shrinks.
+    # Pillow filters before it shrinks, torch does not.
     smooth = Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR)
     rows, columns = (_nearest(old, new) for old, new in zip(image.shape[:2], size, strict=True))
     return Pair(np.array(smooth), np.ascontiguousarray(labels[rows[:, None], columns]))

@@ -1,4 +1,4 @@
-"""Anyone's images and 16-bit depth maps: parallel folders or list files, as for masks."""
+"""A user's own images and 16-bit depth maps, in the same layouts as images and masks (`data.folder`)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from segtailor.core.errors import DataProblem
 from segtailor.core.task import Task
 from segtailor.data.dataset import DATASETS
 from segtailor.data.files import RawMask
-from segtailor.data.folder import IMAGE_FOLDERS, MASK_FOLDERS, UNDIVIDED, FolderLayout
+from segtailor.data.folder import DEFAULT_VAL_SHARE, IMAGE_FOLDERS, MASK_FOLDERS, UNDIVIDED, FolderLayout
 from segtailor.data.pairs import FileDataset, Pairing, divide_pairing
 
 DEPTH_FOLDERS = ("depth", "depths", "depth_mm", "depth_maps", *MASK_FOLDERS)
 COLOUR_FOLDERS = (*IMAGE_FOLDERS, "rgb", "colour", "color")
-DEFAULT_VAL_SHARE = 0.2
 Unit: TypeAlias = Literal["mm", "cm", "m"]
 PER_METRE = {"mm": 1000.0, "cm": 100.0, "m": 1.0}
 
@@ -29,7 +28,7 @@ PER_METRE = {"mm": 1000.0, "cm": 100.0, "m": 1.0}
 @DATASETS.register("folder-depth")
 @dataclass(frozen=True, kw_only=True)
 class DepthFolder(FileDataset):
-    """Images and 16-bit depth maps below one folder, or in one list file; 0 is no measurement.
+    """Images and 16-bit depth maps below one folder, or in one list file; 0 means not measured.
 
     `unit` is what the numbers count (mm, cm, m), `nearest` and `farthest` bound the depths in metres that are scored.
     Where files are not divided, `val` and `test` are drawn by `seed`.
@@ -55,7 +54,7 @@ class DepthFolder(FileDataset):
         return DepthUnit(per_metre=PER_METRE[self.unit])
 
     def find(self) -> Mapping[str, Pairing]:
-        """Look the files up and divide them where they are not divided yet."""
+        """Find the files, and divide them into splits where they are not divided yet."""
         layout = FolderLayout(
             path=self.path,
             images=self.images,
@@ -68,13 +67,13 @@ class DepthFolder(FileDataset):
 
 @dataclass(frozen=True, kw_only=True)
 class DepthUnit:
-    """What one step of the files' numbers is."""
+    """The unit of the whole numbers in depth files; 0 means not measured."""
 
     per_metre: float = PER_METRE["mm"]
 
     def __post_init__(self) -> None:
         if not 0 < self.per_metre < float("inf"):
-            raise DataProblem(f"{self.per_metre} steps per metre are no unit; give unit=mm, cm or m.")
+            raise DataProblem(f"{self.per_metre} steps per metre are not a unit; give unit=mm, cm or m.")
 
     @cached_property
     def fingerprint(self) -> str:
@@ -82,7 +81,7 @@ class DepthUnit:
         return fingerprint(["depth", self.per_metre])
 
     def apply(self, raw: RawMask, path: Path) -> NDArray[np.float32]:
-        """Return metres (height, width); what cannot be a depth map raises `DataProblem`."""
+        """Return metres (height, width); a file that cannot be a depth map raises `DataProblem`."""
         values = raw.values
         if values.ndim != 2 or raw.palette is not None:
             raise DataProblem(
@@ -106,7 +105,7 @@ def depth_task(nearest: float, farthest: float) -> Task:
 def divide_if_needed(
     found: Mapping[str, Pairing], *, where: Path, val: float | None, test: float | None, seed: int
 ) -> dict[str, Pairing]:
-    """Divide a set that is not divided yet."""
+    """Divide the files by ratio unless they have splits."""
     if UNDIVIDED not in found:
         return dict(found)
     share = DEFAULT_VAL_SHARE if val is None else val

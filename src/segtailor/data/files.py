@@ -1,4 +1,7 @@
-"""Images and masks from disk, through PIL only. Files are untrusted: sizes bounded, damage explained."""
+"""Files of users: images and masks (through PIL only), text and YAML, and lists of folders.
+
+Files are untrusted: sizes are limited, damaged files raise `DataProblem`, YAML is reduced to plain JSON data.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ from segtailor.core.ownership import MARK
 
 PICTURE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
 MAX_PIXELS = 2**27  # 16k x 8k; a larger picture is a mistake or a decompression bomb
-# Tried in this order. Others are left out on purpose: some of PIL's readers start outside programs.
+# Tried in this order. Others are left out on purpose: some of PIL's readers start external programs.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "PPM")
 MAX_FOLDERS = 1_000_000  # folders walked below one root
-# What PIL's decoders raise on damaged input, found by feeding them cut and scrambled files.
+# What PIL's decoders raise on damaged input (found by tests with truncated and scrambled files).
 _DAMAGE = (
     OSError,
     SyntaxError,
@@ -41,9 +44,9 @@ _DAMAGE = (
     struct.error,
     zlib.error,
 )
-MAX_TEXT_BYTES = 64 * 2**20  # bytes: a list of a million files
-MAX_YAML_BYTES = 2**20  # bytes
-TIFF_SOFTWARE_TAG = 305  # the TIFF tag for the program that wrote a file
+MAX_TEXT_BYTES = 64 * 2**20  # enough for a list of a million files
+MAX_YAML_BYTES = 2**20
+TIFF_SOFTWARE_TAG = 305  # holds the name of the program that wrote the file
 
 
 class RawMask(NamedTuple):
@@ -124,8 +127,8 @@ def read_text(path: Path, *, what: str, limit: int = MAX_TEXT_BYTES) -> str:
     try:
         status = path.stat()
         size = status.st_size
-        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for without end
-            raise DataProblem(f"{what} {path} is no regular file; check the path.")
+        if not stat.S_ISREG(status.st_mode):  # reading from a pipe might never end
+            raise DataProblem(f"{what} {path} is not a regular file; check the path.")
         if size > limit:
             raise DataProblem(
                 f"{what} {path} is {size} bytes; at most {limit} are read. Is it the right file?"
@@ -148,23 +151,23 @@ def read_yaml(path: Path, *, what: str) -> Any:
 
 
 def list_pictures(folder: Path, suffixes: Collection[str] = PICTURE_SUFFIXES) -> tuple[Path, ...]:
-    """Return every file below `folder` with one of the suffixes, sorted; linked folders too, each real one once."""
-    found: list[Path] = []
-    seen: set[tuple[int, int]] = set()
+    """Return every file below `folder` with one of the suffixes, sorted. Links to folders are followed once."""
+    pictures: list[Path] = []
+    visited: set[tuple[int, int]] = set()  # device and inode of folders
     waiting = [folder]
     while waiting:
-        here = waiting.pop()
+        current = waiting.pop()
         try:
-            status = here.stat()
-            if (status.st_dev, status.st_ino) in seen:
-                continue  # a link back to a folder above: following it would never end
-            seen.add((status.st_dev, status.st_ino))
-            entries = sorted(os.scandir(here), key=lambda entry: entry.name)
+            status = current.stat()
+            if (status.st_dev, status.st_ino) in visited:
+                continue  # a link back to a parent folder: following it would never end
+            visited.add((status.st_dev, status.st_ino))
+            entries = sorted(os.scandir(current), key=lambda entry: entry.name)
         except OSError as problem:
             raise DataProblem(
-                f"folder {here} cannot be listed: {problem.strerror}. Check the path."
+                f"folder {current} cannot be listed: {problem.strerror}. Check the path."
             ) from None
-        if len(seen) > MAX_FOLDERS:
+        if len(visited) > MAX_FOLDERS:
             raise DataProblem(
                 f"{folder} holds more than {MAX_FOLDERS} folders; name the dataset's own folder."
             )
@@ -174,12 +177,12 @@ def list_pictures(folder: Path, suffixes: Collection[str] = PICTURE_SUFFIXES) ->
             if _is_folder(entry):
                 waiting.append(Path(entry.path))
             elif Path(entry.name).suffix.lower() in suffixes:
-                found.append(Path(entry.path))  # broken links too: reading one then names it
-    return tuple(sorted(found))
+                pictures.append(Path(entry.path))  # broken links too: the reader reports them
+    return tuple(sorted(pictures))
 
 
 def list_folders(folder: Path) -> tuple[Path, ...]:
-    """Return the folders directly inside `folder`, sorted, without hidden ones; none where it is no folder."""
+    """Return the visible folders directly inside `folder`, sorted; none where `folder` cannot be listed."""
     try:
         entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
         return tuple(sorted(Path(entry.path) for entry in entries if _is_folder(entry)))
@@ -188,7 +191,7 @@ def list_folders(folder: Path) -> tuple[Path, ...]:
 
 
 def file_fingerprint(path: Path) -> str:
-    """Return path, size and time of a file: changes when its content does."""
+    """Return path, size and modification time of a file as text: it changes when the content does."""
     try:
         status = path.stat()
     except OSError as problem:
@@ -197,7 +200,7 @@ def file_fingerprint(path: Path) -> str:
 
 
 def software_tag(kind: str) -> dict[str, Any]:
-    """Return what PIL needs to be told to put the mark into a picture; a BMP file has no place for one."""
+    """Return the options with which PIL stores the ownership mark in a picture; BMP files cannot hold one."""
     if kind == "PNG":
         info = PngInfo()
         info.add_text("Software", MARK)
@@ -240,7 +243,7 @@ def _decoded(source: Path | BytesIO, subject: str, limit: int, *, load: bool = T
     except Image.DecompressionBombError:
         raise _unusable(subject, f"it is over the limit of {limit} pixels", smaller) from None
     except UnidentifiedImageError:
-        raise _unusable(subject, "its content is no picture of a known format") from None
+        raise _unusable(subject, "its content is not a picture of a known format") from None
     except _DAMAGE as problem:
         raise _unusable(subject, _reason(problem)) from None
 

@@ -1,7 +1,8 @@
-"""Anyone's images and masks: parallel folders or list files, masks of ids, palettes or colours.
+"""A user's own images and masks: how they are found in folders or list files, and which classes they show.
 
 Layouts: `images/` beside `masks/` (each with or without `train`, `val`, `test` inside); `train/images` beside
-`train/masks`; `train.txt`, `val.txt` with an image and a mask per line; or one such list file.
+`train/masks`; `train.txt`, `val.txt` with an image and a mask per line; or one such list file. Masks hold ids, palette
+indices or colours.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Folder(FileDataset):
 
     @property
     def task(self) -> Task:
-        """Classes as given or found."""
+        """Classes as given, or as found in the masks."""
         return self._meaning[0].task
 
     @cached_property
@@ -85,7 +86,7 @@ class Folder(FileDataset):
         return legend.label_map(ignore_others=self.others == "ignore", by_colour=by_colour)
 
     def find(self) -> Mapping[str, Pairing]:
-        """Look the files up and divide them where they are not divided yet."""
+        """Find the files, and divide them into splits where they are not divided yet."""
         found = self._layout.find()
         for split, share in (("val", self.val), ("test", self.test)):
             if split in found and share is not None:
@@ -97,7 +98,7 @@ class Folder(FileDataset):
         return found
 
     def problems(self) -> tuple[tuple[Severity, str, str, str, str], ...]:
-        """Name what lies beside the folders of the splits."""
+        """Report files and folders beside the folders of the splits."""
         message = "this lies beside the folders of the splits and is not used"
         fix = "Move it into one of them, or away."
         return tuple(("warning", "unused", str(path), message, fix) for path in self._layout.unused())
@@ -111,7 +112,7 @@ class Folder(FileDataset):
 
     @cached_property
     def _meaning(self) -> tuple[Legend, bool]:
-        """The legend, and whether palette files are read by colour."""
+        """The legend, and whether files with a palette are read by colour."""
         by_colour = self.encoding == "colour"
         given = self._given()
         if given is not None:
@@ -136,7 +137,7 @@ class Folder(FileDataset):
 
     def _from_options(self) -> Legend:
         if self.count is not None and not 1 <= self.count <= IGNORE:
-            raise DataProblem(f"count={self.count} is no number of classes; give 1 to {IGNORE}.")
+            raise DataProblem(f"count={self.count} is not a number of classes; give 1 to {IGNORE}.")
         colours = tuple(parse_colour(colour) for colour in self.palette)
         default = ("background", "foreground") if self.binary else numbered_names(self.count or len(colours))
         names = self.classes or default
@@ -155,9 +156,9 @@ class Folder(FileDataset):
 
 @dataclass(frozen=True, kw_only=True)
 class FolderLayout:
-    """A folder, or one list file, and the names of its image and mask folders where they are unusual.
+    """Where images and masks lie below `path`, a folder or one list file.
 
-    `image_folders` and `mask_folders` are the usual names, tried in this order.
+    `images` and `masks` name the two folders; without them `image_folders` and `mask_folders` are tried in order.
     """
 
     path: Path
@@ -172,7 +173,7 @@ class FolderLayout:
         return self.path if self.path.is_dir() else self.path.parent
 
     def find(self) -> dict[str, Pairing]:
-        """Return the files of each split, or of the undivided set under `WHOLE`."""
+        """Return the files of each split; those of a set without splits under the key `UNDIVIDED`."""
         if self.path.is_file():
             return {UNDIVIDED: self._listed(self.path)}
         lists = {
@@ -217,7 +218,7 @@ class FolderLayout:
         return found
 
     def unused(self) -> tuple[Path, ...]:
-        """Return what lies beside the folders of the splits, where nothing reads it."""
+        """Return files and folders beside the folders of the splits: nothing reads them."""
         both = None if self.path.is_file() else self._image_and_mask(self.path)
         if both is None or not _divides(both[0], _split_folders(both[0])):
             return ()
@@ -245,7 +246,7 @@ class FolderLayout:
         return Pairing(pairs=pairs, wrong=tuple(wrong))
 
     def _inside(self, row: Sequence[str], path: Path) -> tuple[Path, Path]:
-        """Return the two files of a line; a list comes with the data, so it may name nothing outside their folder."""
+        """Return the two files of a line. The list may be downloaded, so files outside of `root` are refused."""
         root = self.root.absolute()
         for name in row:
             if not Path(os.path.normpath(root / name)).is_relative_to(os.path.normpath(root)):
@@ -262,7 +263,7 @@ class FolderLayout:
         return pair_folders(*both).pairs
 
     def _image_and_mask(self, place: Path) -> tuple[Path, Path] | None:
-        """Find the two folders; images without masks raise."""
+        """Find the two folders; an image folder without a mask folder raises `DataProblem`."""
         images = _named(place, self.images, self.image_folders)
         if images is None:
             return None
@@ -301,7 +302,7 @@ def _split_folders(place: Path) -> dict[str, Path]:
 
 
 def _divides(images: Path, places: Mapping[str, Path]) -> bool:
-    """Tell whether folders divide the images: one is for training, or all are named like splits."""
+    """Tell whether these folders are splits: one is called train, or all folders are named like splits."""
     return "train" in places or (bool(places) and len(places) == len(list_folders(images)))
 
 

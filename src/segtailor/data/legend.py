@@ -1,4 +1,7 @@
-"""What mask values mean, class by class; read from classes.yaml, classes.txt or palette.json.
+"""What the values in masks mean. A `Legend` lists the classes, a `LabelMap` turns ids or colours into labels.
+
+Labels are 0 to classes - 1, and 255 for pixels that do not count. A legend is read from classes.yaml, classes.txt or
+palette.json:
 
 classes:                            # classes.yaml
   - road                            # short form: the id is the position in this list
@@ -24,14 +27,14 @@ from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.data.files import RawMask, colours_of, read_text, read_yaml
 
 CLASS_LIST_FILES = ("classes.yaml", "classes.yml", "classes.txt", "palette.json")
-MAX_CLASS_LIST_BYTES = 2**20  # bytes of a class list
+MAX_CLASS_LIST_BYTES = 2**20
 MaskValue: TypeAlias = int | str | Colour  # an id, or a colour as three numbers or '#rrggbb'
-_REFUSED = -1
+_REFUSED = -1  # marks ids without a label
 
 
 @dataclass(frozen=True, kw_only=True)
 class LegendClass:
-    """One class: its name, its ids in index masks (none: its position) and its colour in colour masks."""
+    """One class: its name, its ids in index masks (by default its position) and its colour in colour masks."""
 
     name: str
     ids: tuple[int, ...] = ()
@@ -40,7 +43,7 @@ class LegendClass:
 
 @dataclass(frozen=True, kw_only=True)
 class Legend:
-    """All classes in label order, and what does not count: given ids and colours, and 255 unless claimed."""
+    """All classes in label order, and what is ignored: the given ids and colours, and 255 unless a class uses it."""
 
     classes: tuple[LegendClass, ...]
     ignore_ids: tuple[int, ...] = ()
@@ -64,7 +67,7 @@ class Legend:
         return replace(self, ignore_ids=tuple(ids), ignore_colours=tuple(colours))
 
     def label_map(self, *, ignore_others: bool = False, by_colour: bool = False) -> LabelMap:
-        """Return the tables that read masks; an id or colour with two meanings raises."""
+        """Return the tables that read masks; an id or colour of two classes raises `DataProblem`."""
         ids: dict[int, int] = {}
         colours: dict[Colour, int] = {}
         for label, row in enumerate(self.classes):
@@ -73,7 +76,7 @@ class Legend:
             if row.colour is not None:
                 _claim(colours, row.colour, label)
         for value in self.ignore_ids:
-            ids[value] = IGNORE  # what the user ignores wins over a default position
+            ids[value] = IGNORE  # also where it is the position of a class
         for colour in self.ignore_colours:
             _claim(colours, colour, IGNORE)
         ids.setdefault(IGNORE, IGNORE)
@@ -88,9 +91,9 @@ class Legend:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelMap:
-    """Which label each id and each colour of the files means; what is in neither table is refused or ignored.
+    """Tables from ids and from colours to labels; values in neither table are refused or ignored.
 
-    With `by_colour`, palette files are read as the colours they show instead of as indices.
+    With `by_colour`, files with a palette are read as colours instead of indices.
     """
 
     ids: Mapping[int, int] = field(default_factory=dict)
@@ -154,9 +157,9 @@ class LabelMap:
     def _from_colours(self, colours: NDArray[np.uint8], path: Path) -> NDArray[np.uint8]:
         keys, values = self._colour_table
         packed = pack_colours(colours)
-        place = np.minimum(np.searchsorted(keys, packed), len(keys) - 1)
-        known = keys[place] == packed
-        labels = np.where(known, values[place], np.uint8(IGNORE))
+        rows = np.minimum(np.searchsorted(keys, packed), len(keys) - 1)
+        known = keys[rows] == packed
+        labels = np.where(known, values[rows], np.uint8(IGNORE))
         if not self.ignore_other_colours and not known.all():
             strange = [unpack_colour(int(key)) for key in np.unique(packed[~known])[:3]]
             raise DataProblem(
@@ -173,7 +176,7 @@ class LabelMap:
 
 
 def read_legend(path: Path) -> Legend:
-    """Read a class list in any of the three forms, chosen by the file's suffix; what is wrong names the file."""
+    """Read a class list; the suffix of the file tells which of the three forms it has. Errors name the file."""
     if path.suffix == ".json":
         legend = _from_palette(
             read_json(path, what="palette", error=DataProblem, limit=MAX_CLASS_LIST_BYTES), path
@@ -185,7 +188,7 @@ def read_legend(path: Path) -> Legend:
         lines = [line.strip() for line in text.splitlines()]
         legend = _from_lines([line for line in lines if line and not line.startswith("#")], path)
     try:
-        legend.task  # noqa: B018 - doubled, missing and unprintable names
+        legend.task  # noqa: B018 - raises on duplicate, missing and unprintable names
         legend.label_map()
     except DataProblem as problem:
         raise DataProblem(f"class list {path}: {problem}") from None
@@ -200,11 +203,11 @@ def parse_colour(value: MaskValue) -> Colour:
     if isinstance(value, tuple | list) and len(value) == 3 and all(map(_is_channel, value)):
         red, green, blue = (int(channel) for channel in value)
         return red, green, blue
-    raise DataProblem(f"{short(value)} is no colour; write three numbers from 0 to 255 or '#rrggbb'.")
+    raise DataProblem(f"{short(value)} is not a colour; write three numbers from 0 to 255 or '#rrggbb'.")
 
 
 def numbered_names(count: int) -> tuple[str, ...]:
-    """Return the names of classes that nobody named."""
+    """Return names for classes without one: class0, class1, ..."""
     return tuple(f"class{index}" for index in range(count))
 
 
@@ -272,7 +275,7 @@ def _colour_of(name: str, value: Any, path: Path) -> Colour:
 
 
 def _british(row: Any) -> Any:
-    """Accept the other spelling of colour."""
+    """Accept the American spelling of colour."""
     if isinstance(row, dict) and "color" in row and "colour" not in row:
         return {("colour" if key == "color" else key): value for key, value in row.items()}
     return row

@@ -1,6 +1,6 @@
 """MPII Human Pose (Andriluka et al., 2014) in its widely used JSON form: one list entry per person.
 
-The official release is a MATLAB file; the JSON form holds the same joints, one file per split.
+The official release is a MATLAB file; the JSON form has the same joints in one file per split.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ from segtailor.data.person_crops import AnnotationFile, Annotations, PersonCrops
 from segtailor.tasks.pose.persons import Box, Joints, Person, check_box, check_joints, number, picture_below
 from segtailor.tasks.pose.skeletons import MPII, Skeleton
 
-MAX_FILE_BYTES = 64 * 2**20  # bytes; the published training list has 9 million
-REFERENCE_HEIGHT_PIXELS = 200.0  # pixels: `scale` is the person's height in units of this
-HEAD_SHARE_OF_DIAGONAL = 0.6  # of the head box's diagonal: the head size of the published PCKh program
-CENTRE_SHIFT_PIXELS = (
-    15.0  # pixels per scale: centres are moved down so that feet stay inside (Xiao et al., 2018)
-)
+MAX_FILE_BYTES = 64 * 2**20  # the published training list has 9 million
+REFERENCE_HEIGHT_PIXELS = 200.0  # `scale` is the height of the person in units of this
+HEAD_SHARE_OF_DIAGONAL = 0.6  # head size by the diagonal of the head box, as in the published PCKh program
+CENTRE_SHIFT_PIXELS = 15.0  # by `scale`: centres move down to keep feet inside (Xiao et al., 2018)
 SPLITS = {"train": "train", "valid": "val", "val": "val", "test": "test"}  # file stem -> split
 FIELDS = ("image", "joints", "joints_vis", "center", "scale")
 EXPECTED = (
@@ -44,7 +42,7 @@ class Mpii(PersonFiles):
         return MPII
 
     def find(self) -> Mapping[str, AnnotationFile]:
-        """Look for the files that the splits are usually called by."""
+        """Find the annotation files by their usual names."""
         if self.path.is_file():
             above = self.path.parent
             root = above.parent if above.name == "annot" else above
@@ -133,7 +131,7 @@ def _box(centre: Any, scale: Any, who: str) -> Box:
 
 
 def _head_size(box: Any, joints: Joints, who: str) -> float | None:
-    """Return the head's size: from its box (x1, y1, x2, y2) where given, else the distance of the head's two ends."""
+    """Return the head size: from the head box (x1, y1, x2, y2) where given, else the distance of its two end joints."""
     if box is None:
         lower, upper = joints[list(MPII.head or ())]
         known = lower[2] > 0 and upper[2] > 0

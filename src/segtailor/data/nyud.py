@@ -20,16 +20,9 @@ import numpy as np
 from segtailor.core.errors import DataProblem, Unsupported, unknown
 from segtailor.core.task import Task
 from segtailor.data.dataset import DATASETS, Pair, Sample, resize_pair, size_fingerprint
-from segtailor.data.depth_folder import (
-    COLOUR_FOLDERS,
-    DEFAULT_VAL_SHARE,
-    DEPTH_FOLDERS,
-    DepthUnit,
-    depth_task,
-    divide_if_needed,
-)
+from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, DepthUnit, depth_task, divide_if_needed
 from segtailor.data.files import MAX_PIXELS, file_fingerprint, list_folders, list_pictures
-from segtailor.data.folder import UNDIVIDED, FolderLayout
+from segtailor.data.folder import DEFAULT_VAL_SHARE, UNDIVIDED, FolderLayout
 from segtailor.data.pairs import FileDataset, Pairing
 from segtailor.data.splits import COMMON_NAMES, by_ratio, parts_of
 
@@ -62,7 +55,7 @@ class Nyudv2(FileDataset):
         return DepthUnit()
 
     def find(self) -> Mapping[str, Pairing]:
-        """Pair the pictures by the endings of their names, or by folders `rgb` and `depth`; a .mat file has none."""
+        """Match pictures by the endings of their names, or by folders `rgb` and `depth`; a .mat file has no pairs."""
         if self._is_mat:
             return {}
         named = {COMMON_NAMES.get(place.name.lower()): place for place in list_folders(self.path)}
@@ -78,7 +71,7 @@ class Nyudv2(FileDataset):
 
     @property
     def pairings(self) -> Mapping[str, Pairing]:
-        """The files of every split; the .mat file is none of pairs."""
+        """The files of every split; none for a .mat file."""
         return {} if self._is_mat else super().pairings
 
     @property
@@ -124,7 +117,7 @@ class MatSample:
 
     @property
     def fingerprint(self) -> str:
-        """The file, the number, and the size that was asked for."""
+        """The file, the number of the picture, and the requested size."""
         return f"{file_fingerprint(self.file)}|{self.index}|depth{size_fingerprint(self.size)}"
 
     @property
@@ -134,10 +127,10 @@ class MatSample:
 
     @property
     def source(self) -> None:
-        """Nothing: it is a picture of its own."""
+        """None: the sample is a whole picture."""
 
     def read(self) -> Pair:
-        """Read picture and depth; the file stores both with their sides exchanged."""
+        """Read picture and depth; the file stores both transposed."""
         with _opened(self.file) as content:
             images, depths = _arrays(content, self.file)
             if self.index >= images.shape[0]:
@@ -150,7 +143,7 @@ class MatSample:
 
 
 def _frames_in(file: Path) -> int:
-    """Return how many pictures a .mat file holds, if they are what they should be."""
+    """Check the arrays of a .mat file and return the number of its pictures."""
     with _opened(file) as content:
         images, _ = _arrays(content, file)
         return int(images.shape[0])
@@ -178,10 +171,10 @@ def _arrays(content: Any, file: Path) -> tuple[Any, Any]:
 
 
 def _dataset(content: Any, name: str, file: Path) -> Any:
-    """Return an array that lies in the file itself, or nothing.
+    """Return an array stored in the file itself, or None where there is none of this name.
 
-    HDF5 can point into other files: by links, by storage outside, and by arrays put together from others. A file from
-    elsewhere could so read any file of this machine into the training data.
+    HDF5 arrays can refer to other files (links, external storage, virtual arrays). A downloaded file could use that to
+    read any file of this machine into the training data, so such arrays are refused.
     """
     import h5py
 
@@ -223,7 +216,7 @@ def _opened(file: Path) -> Iterator[Any]:
 
 
 def _by_ending(folder: Path) -> Pairing:
-    """Pair pictures below a folder by what their names start with."""
+    """Match pictures below a folder whose names differ only in their ending."""
     images: dict[str, Path] = {}
     depths: dict[str, Path] = {}
     for path in list_pictures(folder):

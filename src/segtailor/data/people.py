@@ -1,4 +1,7 @@
-"""The pose dataset that needs no files: one stick person per picture, the same ones for the same seed."""
+"""The synthetic pose dataset: pictures of one stick person each, drawn on demand, the same for the same seed.
+
+Right limbs are warm, left limbs blue, so that the sides differ in any pose, also seen from behind.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ from segtailor.data.person_crops import PersonCrops
 from segtailor.tasks.pose.persons import Person, PersonView, outside
 from segtailor.tasks.pose.skeletons import MPII, Skeleton
 
-VERSION = 1  # raise whenever something else is drawn, so that caches notice
-MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 32, 2048  # pixels per side
+VERSION = 1  # raise it whenever the drawing changes: it is part of the fingerprint of cached samples
+MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 32, 2048
 DEFAULT_IMAGES = (("train", 400), ("val", 100))
-SUPERSAMPLING = 2  # drawn so many times larger, then reduced
-# Lengths in parts of the height of a person standing upright.
+SUPERSAMPLING = 2  # people are drawn this many times larger, then reduced
+# Lengths as shares of the height of a person standing upright.
 HEAD, NECK, TORSO, THIGH, SHIN, UPPER_ARM, FOREARM = 0.135, 0.05, 0.29, 0.24, 0.24, 0.17, 0.155
 SHOULDER, HIP, LIMB = 0.11, 0.07, 0.065  # half widths, and the thickness of limbs
 Points: TypeAlias = NDArray[np.float64]
@@ -51,7 +54,7 @@ class RenderedPerson:
 
     @property
     def fingerprint(self) -> str:
-        """Everything that decides the pixels."""
+        """Everything that the pixels depend on."""
         height, width = self.size
         return f"people/{VERSION}/{self.seed}/{self.split}/{self.index}/{height}x{width}"
 
@@ -60,15 +63,15 @@ class RenderedPerson:
         """No file."""
 
     def read(self) -> PersonView:
-        """Draw the picture; joints beyond its border are unlabelled, the box ends at the border."""
+        """Draw the picture; joints outside of it are unlabelled, the box ends at its border."""
         rng = np.random.default_rng((self.seed, zlib.crc32(self.split.encode()), self.index))
         figure = draw_figure(self.size, rng)
         joints = np.column_stack((figure.joints, np.full(len(figure.joints), 2))).astype(np.float32)
         joints[outside(joints, self.size)] = 0
         height, width = self.size
-        around = LIMB * figure.height / 2
-        left, top = np.clip(figure.joints.min(0) - around, 0, (width - 8, height - 8))
-        right, bottom = np.clip(figure.joints.max(0) + around, (left + 8, top + 8), (width, height))
+        margin = LIMB * figure.height / 2
+        left, top = np.clip(figure.joints.min(0) - margin, 0, (width - 8, height - 8))
+        right, bottom = np.clip(figure.joints.max(0) + margin, (left + 8, top + 8), (width, height))
         person = Person(
             id=self.name,
             picture=self.name,
@@ -82,7 +85,7 @@ class RenderedPerson:
 
 @dataclass(frozen=True, kw_only=True)
 class People:
-    """Rendered stick people: how many per split, how large the pictures (height, width), from which seed."""
+    """Stick people: the number of pictures per split, their size (height, width), and the seed."""
 
     images: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_IMAGES))
     size: tuple[int, int] = (128, 128)
@@ -119,13 +122,13 @@ class People:
         )
 
     def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
-        """Return nothing: drawn people are as they should be."""
+        """Return nothing: drawn people have correct annotations."""
         return ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedCrops(PersonCrops):
-    """Rendered stick people."""
+    """Crops of stick people."""
 
     height: int = 128
     width: int = 96
@@ -133,7 +136,7 @@ class RenderedCrops(PersonCrops):
 
     @property
     def source(self) -> People:
-        """Who is drawn."""
+        """The drawn people."""
         return self.people
 
 
@@ -152,7 +155,8 @@ def people_from_options(options: Mapping[str, str]) -> RenderedCrops:
 def _whole(name: str, text: str) -> int:
     if name not in ("train", "val", "test", "seed") or not re.fullmatch(r"\d{1,9}", text):
         raise DataProblem(
-            f"synthetic-pose: {name}={text} is no option; known: size=HxW, crop=HxW, seed=N, train=N, val=N, test=N."
+            f"synthetic-pose: {name}={text} is not an option; known: size=HxW, crop=HxW, seed=N, train=N, val=N, "
+            "test=N."
         )
     return int(text)
 
@@ -161,13 +165,13 @@ DATASETS.add("synthetic-pose", people_from_options)
 
 
 class StickFigure(NamedTuple):
-    """A drawn person: picture (height, width, 3), joints (16, 2), head size, square pixels that are covered."""
+    """A drawn person: picture (height, width, 3), joints (16, 2), head size (pixels), covered area (square pixels)."""
 
     image: NDArray[np.uint8]
     joints: Points
     head_size: float
     area: float
-    height: float  # pixels, if they stood upright
+    height: float  # pixels, of the person standing upright
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,16 +206,14 @@ def draw_figure(size: tuple[int, int], rng: Generator) -> StickFigure:
 
 
 def _pose(rng: Generator) -> Points:
-    """Draw a pose: joints (16, 2) in parts of the height, y downwards, pelvis at the origin."""
+    """Draw a pose at random: joints (16, 2) as shares of the height, y downwards, pelvis at the origin."""
     joints = np.zeros((16, 2))
     up = -_along(rng.normal(0, math.radians(8)))
     joints[7] = TORSO * up
     joints[8] = joints[7] + NECK * up
     nod = rng.normal(0, math.radians(12))
     joints[9] = joints[8] - HEAD * _along(math.atan2(-up[0], -up[1]) + nod)
-    facing = (
-        1 if rng.random() < 0.75 else -1
-    )  # seen from the front, their left is to the right of the picture
+    facing = 1 if rng.random() < 0.75 else -1  # 1: seen from the front, the left side is on the right
     breadth = rng.uniform(0.55, 1)  # narrower when turned to the side
     across = np.array([-up[1], up[0]]) * facing * breadth
     for side, hip, shoulder in ((-1, (2, 1, 0), (12, 11, 10)), (1, (3, 4, 5), (13, 14, 15))):
@@ -233,7 +235,7 @@ def _limb(
     degrees: tuple[float, float],
     out: int,
 ) -> None:
-    """Hang two bones on the first joint of a chain; 0 degrees is straight down, more is further outwards."""
+    """Place the two bones of a limb from the first joint of a chain; 0 degrees is down, larger angles are outwards."""
     for index, (length, angle) in enumerate(zip(lengths, degrees, strict=True)):
         joints[chain[index + 1]] = joints[chain[index]] + length * _along(out * math.radians(angle))
 
@@ -247,7 +249,7 @@ def _turn(angle: float) -> Points:
 
 
 def _placed(pose: Points, size: tuple[int, int], rng: Generator) -> Points:
-    """Scale and move a pose into the picture; one in seven reaches beyond the border."""
+    """Scale and move a pose into the picture; one in seven is partly outside."""
     height, width = size
     low, high = pose.min(0) - LIMB, pose.max(0) + LIMB
     room = np.array([width, height], np.float64)
@@ -277,7 +279,7 @@ def _clothes(rng: Generator) -> Clothes:
 def _paint(
     layer: Image.Image, joints: Points, thick: float, clothes: Clothes, *, behind: NDArray[np.bool_]
 ) -> None:
-    """Paint legs, trunk, head and arms; right or left arm may be `behind` the trunk."""
+    """Paint legs, trunk, head and arms; `behind` says whether the right and the left arm are behind the trunk."""
     draw = ImageDraw.Draw(layer)
     places = [((float(x) + 0.5) * SUPERSAMPLING, (float(y) + 0.5) * SUPERSAMPLING) for x, y in joints]
     sides = ((clothes.right, (2, 1, 0), (12, 11, 10)), (clothes.left, (3, 4, 5), (13, 14, 15)))
@@ -297,7 +299,7 @@ def _paint(
 
 
 def _two_bones(draw: ImageDraw.ImageDraw, chain: list[Place], colour: Colour, thick: float) -> None:
-    """Paint a limb; the outer bone is darker and thinner, so that the joint between shows also when straight."""
+    """Paint a limb; the outer bone is darker and thinner, so that the joint is visible also in a straight limb."""
     _bone(draw, chain[1], chain[2], _darker(colour, 0.75), 0.75 * thick)
     _bone(draw, chain[0], chain[1], colour, thick)
 
@@ -332,7 +334,7 @@ def _muted(colours: Points, share: float) -> NDArray[np.uint8]:
 
 
 def _clutter(size: tuple[int, int], rng: Generator) -> Image.Image:
-    """Paint soft colours, then ovals, bars and beams of any colour: also some that look like limbs."""
+    """Paint a background of soft colours with ovals, bars and lines of any colour; some look like limbs."""
     full = (size[1] * SUPERSAMPLING, size[0] * SUPERSAMPLING)
     soft = _muted(rng.uniform(40, 220, (*rng.integers(2, 6, 2), 3)), 0.4)
     picture = Image.fromarray(soft).resize(full, Image.Resampling.BICUBIC)

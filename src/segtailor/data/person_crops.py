@@ -1,4 +1,7 @@
-"""People cut out of their pictures: what a pose network is trained and scored on."""
+"""Pose datasets: people from annotation files or drawn ones, cut out of their pictures at the size of the network.
+
+Annotations that cannot be used are left out and reported to the dataset doctor.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ class PersonSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PersonCrop:
-    """One person at the network's size, not yet cut."""
+    """One person at the size of the network, not yet cut out."""
 
     sample: PersonSample
     skeleton: Skeleton
@@ -73,12 +76,12 @@ class PersonCrop:
 
     @property
     def fingerprint(self) -> str:
-        """What the person depends on, and the size."""
+        """Fingerprint of the person, and the size of the crop."""
         return f"{self.sample.fingerprint}|pose {self.size[0]}x{self.size[1]}"
 
     @property
     def place(self) -> str:
-        """The picture's file, or the name of one that is drawn."""
+        """The file of the picture, or the name of a drawn picture."""
         return self.name if self.source is None else str(self.source)
 
     @property
@@ -166,13 +169,13 @@ class PersonFiles(ABC):
         return tuple(self._sources)
 
     def samples(self, split: str) -> Sequence[FilePerson]:
-        """Return everyone with a labelled joint, in the file's order; groups are left out."""
+        """Return the people with a labelled joint, in the order of the file; groups are left out."""
         return tuple(
             FilePerson(person=one) for one in self.people(split) if one.labelled.any() and not one.crowd
         )
 
     def people(self, split: str) -> Sequence[Person]:
-        """Return everyone, also groups and people without joints: OKS has to know whom not to count."""
+        """Return all people, also groups and people without joints, which OKS must know but does not count."""
         return self._annotations(split).people
 
     def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
@@ -181,11 +184,11 @@ class PersonFiles(ABC):
         return tuple((f.severity, f.kind, f.file, f.message, f.fix) for f in findings)
 
     def _findings(self, split: str) -> Sequence[Finding]:
-        """Return what is wrong with a split's file; one that cannot be used hides nothing about the others."""
+        """Return the problems of a split's file; nothing where the file cannot be used at all."""
         try:
             return self._annotations(split).findings
         except DataProblem:
-            return ()  # told by whoever asks for the samples
+            return ()  # `samples` raises this error
 
     def _annotations(self, split: str) -> Annotations:
         if split not in self._sources:
@@ -227,13 +230,13 @@ class FilePerson:
         return Path(self.person.picture)
 
     def read(self) -> PersonView:
-        """Decode the picture; a joint beyond its border is no longer counted as labelled."""
+        """Decode the picture; joints outside of it become unlabelled."""
         image = read_image(Path(self.person.picture))
         return PersonView(image, without_outside(self.person, (image.shape[0], image.shape[1])))
 
 
 class Annotations(NamedTuple):
-    """What an annotation file says: the people that can be used, and what is wrong with it."""
+    """Content of an annotation file: the usable people, and the problems found."""
 
     people: tuple[Person, ...]
     findings: tuple[Finding, ...]
@@ -253,7 +256,7 @@ def collect(
     file: Path,
     skeleton: Skeleton,
 ) -> Annotations:
-    """Turn every row into a person with `person(row, index)`, which also tells the picture's size where known."""
+    """Turn every row into a person with `person(row, index)`, which also returns the size of the picture if known."""
     people: dict[str, Person] = {}
     findings: list[Finding] = []
     for index, row in enumerate(rows):

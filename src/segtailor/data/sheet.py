@@ -21,11 +21,11 @@ from segtailor.data.dataset import Dataset, Pair, Sample
 from segtailor.data.files import PICTURE_SUFFIXES, software_tag
 from segtailor.tasks import Look, kind_of
 
-PICTURE_WIDTH_PIXELS = 320  # width of one picture in pixels
-MAX_HEIGHT_PIXELS = 2 * PICTURE_WIDTH_PIXELS  # a picture higher than this is narrowed instead
+PICTURE_WIDTH_PIXELS = 320
+MAX_HEIGHT_PIXELS = 2 * PICTURE_WIDTH_PIXELS  # taller pictures are made narrower
 GAP_PIXELS = 8
-MAX_PICTURES = 300  # pictures of a sheet: more could not be looked at, nor kept in memory
-TEXT_HEIGHT_PIXELS = 14  # height of letters in pixels
+MAX_PICTURES = 300  # per sheet: limits its memory
+TEXT_HEIGHT_PIXELS = 14
 LINE_HEIGHT_PIXELS = 24
 PAPER: Colour = (250, 250, 248)
 INK: Colour = (30, 30, 34)
@@ -33,7 +33,7 @@ INK: Colour = (30, 30, 34)
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """The picture, and why samples that should be on it are not."""
+    """The picture, and the errors of samples that could not be read."""
 
     picture: Image.Image
     problems: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Sheet:
 def contact_sheet(dataset: Dataset, split: str, *, columns: int = 2, count: int = 8, seed: int = 0) -> Sheet:
     """Draw `count` random samples of a split as image | overlay, `columns` per row, a legend below.
 
-    A sample that cannot be read is left out and told; that none can be read raises.
+    Samples that cannot be read are left out and reported; where no sample can be read, `DataProblem` is raised.
     """
     check_whole("columns", columns, least=1, error=DataProblem)
     check_whole("count", count, least=1, error=DataProblem)
@@ -60,14 +60,14 @@ def contact_sheet(dataset: Dataset, split: str, *, columns: int = 2, count: int 
 
 
 def check_picture(path: Path, *, force: bool = False) -> None:
-    """Refuse a name that says no format of pictures, or that some other program's file has."""
+    """Refuse a name without a picture suffix, and a file that another program wrote."""
     if path.suffix.lower() not in PICTURE_SUFFIXES:
         raise UserError(f"{path} does not say which kind of picture it is; let the name end in .png or .jpg.")
     spare([(path, is_picture)], force=force)
 
 
 def write_picture(path: Path, picture: Image.Image, *, force: bool = False) -> None:
-    """Write a picture and the folders above it, completely or not at all; its name says the format."""
+    """Write a picture atomically in the format that its suffix names; missing parent folders are made."""
     check_picture(path, force=force)
     kind = Image.registered_extensions()[path.suffix.lower()]
     content = BytesIO()  # PIL's own writing of JPEG files does not notice a full disk
@@ -83,7 +83,7 @@ def _choose(samples: Sequence[Sample], count: int, seed: int) -> list[Sample]:
 
 
 def _read(samples: Sequence[Sample]) -> tuple[list[tuple[Sample, Pair]], list[str]]:
-    """Return the samples that can be read, and what is wrong with the others."""
+    """Return the samples that can be read, and the errors of the others."""
     found, problems = [], []
     for sample in samples:
         try:
@@ -116,7 +116,7 @@ def _cell(name: str, pair: Pair, task: Task) -> Image.Image:
 
 
 def _legend(task: Task, pairs: Sequence[Pair], width: int) -> Image.Image:
-    """Draw a swatch and a text for everything that colours on this sheet mean, such as every class and its share."""
+    """Draw a colour sample and a text for each entry of the legend, e.g. every class and its share."""
     named = kind_of(task).legend([pair.labels for pair in pairs], task)
     lines = [(colour, visible(text)) for colour, text in named]
     entry = max(int(_font().getlength(text)) for _, text in lines) + LINE_HEIGHT_PIXELS + 3 * GAP_PIXELS
@@ -153,7 +153,7 @@ def _assemble(cells: Sequence[Image.Image], legend: Image.Image, *, columns: int
 
 
 def _fitted(text: str, width: int) -> str:
-    """Shorten a text from the left, where paths are least telling."""
+    """Shorten a text from the left: the end of a path says most."""
     if _font().getlength(text) <= width:
         return text
     keep = len(text)

@@ -11,7 +11,7 @@ from segtailor.core.errors import DataProblem, UnknownName, unknown
 from segtailor.data.dataset import Dataset, Sample
 from segtailor.data.files import read_text
 
-MAX_NAME_BYTES = 240  # bytes: file systems take 255, and the ending of a file comes on top
+MAX_NAME_BYTES = 240  # file systems allow 255, including the suffix
 COMMON_NAMES = {
     "train": "train",
     "training": "train",
@@ -42,7 +42,7 @@ def parts_of(split: str, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def split_parts(split: str) -> tuple[str, ...]:
-    """Return the splits that a name joins, known or not."""
+    """Return the splits that a name stands for, whether they exist or not."""
     return ("train", "val") if split == "trainval" else tuple(split.split("+"))
 
 
@@ -51,9 +51,9 @@ class TooFewImages(DataProblem):
 
 
 def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int = 0) -> dict[str, list[str]]:
-    """Divide names into train, val and test; the same names and seed always give the same answer.
+    """Divide names into train, val and test; the same names and seed always give the same splits.
 
-    Order is by a hash of seed and name, so adding a file moves few of the others.
+    Names are ordered by a hash of seed and name, so that adding a file moves few others to another split.
     """
     if not (val >= 0 and test >= 0 and val + test < 1):  # not-a-number is refused too
         raise DataProblem(
@@ -79,7 +79,7 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
 
 
 def _rank(text: str) -> bytes:
-    """Hash a name; those of odd file systems may hold what is no text."""
+    """Hash a name; names from some file systems are not valid text."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
 
 

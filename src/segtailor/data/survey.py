@@ -1,4 +1,4 @@
-"""What the masks of an undescribed folder hold: ids or colours, and from them a legend."""
+"""Finds the classes of a folder without a class list: reads ids and colours of its masks and makes a legend of them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from segtailor.core.task import IGNORE
 from segtailor.data.files import colours_of, read_mask
 from segtailor.data.legend import Legend, LegendClass, numbered_names, pack_colours, unpack_colour
 
-MAX_MASKS = 1000  # masks looked at, evenly spread: enough to meet every class, bounded on large sets
+MAX_MASKS = 1000  # masks read, evenly spread: enough to see every class, limited on large datasets
 MAX_COLOURS = 255
-MAX_ID_GAP = 16  # unused ids in a row; more means the values are no class numbers
+MAX_ID_GAP = 16  # unused ids in a row; more means that the values are not class numbers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """The ids and packed colours found in masks; `coloured` when the ids alone do not tell classes apart.
+    """The ids and packed colours found in masks; `coloured` where ids alone do not identify the classes.
 
-    `palette` holds the colour that palette files show for each id used.
+    `palette` holds the colour that files with a palette use for each id.
     """
 
     ids: frozenset[int] = frozenset()
@@ -32,7 +32,7 @@ class Survey:
     palette: Mapping[int, int] = field(default_factory=dict)
 
     def joined(self, other: Survey) -> Survey:
-        """Return what both found. An id with two colours means palettes made per file: only colours tell."""
+        """Return the union of two surveys. An id with two colours means one palette per file: only colours identify."""
         clash = any(other.palette.get(value, colour) != colour for value, colour in self.palette.items())
         return Survey(
             ids=self.ids | other.ids,
@@ -43,16 +43,16 @@ class Survey:
 
 
 class MaskProblem(DataProblem):
-    """What the masks hold does not tell the classes."""
+    """The classes cannot be derived from the values of the masks."""
 
 
 def masks_to_survey(masks: Sequence[Path]) -> Sequence[Path]:
-    """Return the masks that are looked at, up to `MASK_LIMIT`."""
+    """Return the masks that are read: at most `MAX_MASKS`, evenly spread."""
     return masks[:: -(-len(masks) // MAX_MASKS) or 1]
 
 
 def survey(masks: Sequence[Path]) -> Survey:
-    """Look at up to `MASK_LIMIT` masks. Unreadable ones are left to whoever reads them, unless all are."""
+    """Read up to `MAX_MASKS` masks. Unreadable ones are skipped (the doctor reports them) unless all are unreadable."""
     result = Survey()
     problems: list[DataProblem] = []
     readable = 0
@@ -69,11 +69,11 @@ def survey(masks: Sequence[Path]) -> Survey:
 
 
 def legend_of(found: Survey, *, by_colour: bool, ignored: Legend) -> Legend:
-    """Return a legend of numbered classes for what was found, less what `ignored` ignores."""
+    """Return a legend of numbered classes for the ids or colours found, without those that `ignored` ignores."""
     if by_colour:
         if len(found.colours) > MAX_COLOURS:
             raise MaskProblem(
-                f"the masks hold more than {MAX_COLOURS} colours. Are they masks? JPEG invents colours: "
+                f"the masks hold more than {MAX_COLOURS} colours. Are they masks? JPEG adds colours: "
                 "save them as PNG, or give a palette and others=ignore."
             )
         colours = [unpack_colour(key) for key in sorted(found.colours)]
@@ -93,7 +93,7 @@ def legend_of(found: Survey, *, by_colour: bool, ignored: Legend) -> Legend:
 
 
 def strange_ids(ids: Sequence[int]) -> frozenset[int]:
-    """Return those of some sorted ids that can be no class numbers: out of range, or after a long gap."""
+    """Return those of some sorted ids that cannot be class numbers: out of range, or after a long gap."""
     strange = {value for value in ids if not 0 <= value < IGNORE}
     usual = [value for value in ids if value not in strange]
     for before, after in zip([-1, *usual], usual, strict=False):

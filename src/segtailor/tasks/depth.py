@@ -69,7 +69,7 @@ class DepthMaps:
         """Refuse depths that no camera measures; gaps are 0."""
         if not np.isfinite(target).all() or (target < 0).any():
             raise DataProblem(
-                f"sample '{name}' has depths that are negative or no numbers; write 0 where nothing was measured."
+                f"sample '{name}' has depths that are negative or not numbers; write 0 where nothing was measured."
             )
 
     def crop(self, targets: Tensor, geometry: Geometry) -> Tensor:
@@ -166,9 +166,8 @@ class DepthMeter:
     def __init__(self, span: tuple[float, float], device: torch.device | None = None) -> None:
         self.span = span
         self.images = 0
-        self.sums = torch.zeros(
-            len(FIGURE_NAMES) + 1, dtype=torch.float64, device=device
-        )  # the last counts images
+        # One sum per figure, and the number of images that have a depth.
+        self.sums = torch.zeros(len(FIGURE_NAMES) + 1, dtype=torch.float64, device=device)
 
     def add(self, predicted: Tensor, depths: Tensor) -> None:
         """Count a batch of depth maps (images, height, width) in metres."""
@@ -270,7 +269,7 @@ class Depth:
         """Return metres (height, width), resized smoothly where the file has another size."""
         del task
         if not np.isfinite(output).all():
-            raise UserError("gave depths that are no numbers.")
+            raise UserError("gave depths that are not numbers.")
         found = output.astype(np.float32)
         return self.resized(found, (found.shape[0], found.shape[1]), size)
 

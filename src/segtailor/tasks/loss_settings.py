@@ -43,11 +43,11 @@ class LossSettings:
     def __post_init__(self) -> None:
         if self.ohem is not None and not 0 < self.ohem <= 1:
             raise UserError(
-                f"loss.ohem: {self.ohem} is no probability; give a threshold such as 0.7, or none."
+                f"loss.ohem: {self.ohem} is not a probability; give a threshold such as 0.7, or none."
             )
         if not 0 <= self.ohem_keep <= 1:
             raise UserError(
-                f"loss.ohem_keep: {self.ohem_keep} is no share of pixels; give a value from 0 to 1."
+                f"loss.ohem_keep: {self.ohem_keep} is not a share of pixels; give a value from 0 to 1."
             )
         if not 0 <= self.label_smoothing < 1:
             raise UserError(
@@ -58,7 +58,7 @@ class LossSettings:
         if self.balance and self.class_weights is not None:
             raise UserError("loss.balance and loss.class_weights exclude each other; give only one of them.")
         if not 0 < self.knee <= 1:
-            raise UserError(f"loss.knee: {self.knee} is no share of the largest error; give e.g. 0.2.")
+            raise UserError(f"loss.knee: {self.knee} is not a share of the largest error; give e.g. 0.2.")
         if self.class_weights is not None and min(self.class_weights, default=0) < 0:
             raise UserError("loss.class_weights: a weight is negative; give values of 0 or more.")
 

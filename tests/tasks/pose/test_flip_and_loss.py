@@ -16,7 +16,7 @@ from segtailor.tasks.pose import (
     heatmap_loss,
     mirror_joints,
     mirror_maps,
-    resized,
+    resize_maps,
 )
 
 
@@ -81,10 +81,10 @@ def test_a_batch_without_labelled_joints_costs_nothing_and_moves_nothing() -> No
 
 def test_coarser_maps_are_resized_to_the_target() -> None:
     coarse, target = torch.rand(1, 16, 8, 6), torch.rand(1, 16, 16, 12)
-    expected = ((resized(coarse, (16, 12)) - target) ** 2).mean()
+    expected = ((resize_maps(coarse, (16, 12)) - target) ** 2).mean()
     torch.testing.assert_close(heatmap_loss(coarse, target, torch.ones(1, 16)), expected)
     ramp = torch.arange(8.0)[None, None, None, :].expand(1, 1, 8, 8)  # pixel centres stay in place
-    assert resized(ramp, (16, 16))[0, 0, 5, 4].item() == pytest.approx((4 + 0.5) / 2 - 0.5)
+    assert resize_maps(ramp, (16, 16))[0, 0, 5, 4].item() == pytest.approx((4 + 0.5) / 2 - 0.5)
 
 
 def test_another_number_of_outputs_than_joints_is_refused() -> None:

@@ -1,4 +1,8 @@
-"""What the doctor looks at, by kind of task."""
+"""Rules of the dataset doctor by kind of task: each turns the facts of all splits into findings.
+
+Targets are counted in 256 levels, the last for what is ignored: classes for segmentation, logarithms of depth for
+depth, joints for pose.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from segtailor.data.checks.census import Census, Fault
 from segtailor.data.dataset import Finding
 
 Rule: TypeAlias = Callable[[Sequence[Census], Task], Iterator[Finding]]
-Counts: TypeAlias = NDArray[np.int64]  # of 256 levels, the last for what does not count
+Counts: TypeAlias = NDArray[np.int64]  # (256,)
 SHARED_RULES: tuple[Rule, ...] = (
     leaks.exact_duplicates,
     leaks.near_duplicates,
@@ -32,19 +36,19 @@ FIXES = {
     "unusable": "Correct the dataset's files or options.",
     "id-out-of-range": "Correct the mask, declare more classes, or name the id as ignored.",
 }
-MASK_VALUE_FAULTS = ("id-out-of-range", "colour-mask", "unknown-colour")  # kinds that blame what a mask holds
-MIN_TRAIN_IMAGES, MIN_OTHER_IMAGES = 20, 10  # images
-TINY_CLASS_SHARE = 1e-3  # share of pixels
-DOMINANT_CLASS_SHARE = 0.95  # share of pixels
-MAX_CLASS_RATIO = 1000.0  # most to least frequent class
-MIN_DEPTH_METRES, MAX_DEPTH_METRES = 1e-4, 1e6  # metres: what lies outside counts as the first or last level
-LOG_DEPTH_STEP = np.log(MAX_DEPTH_METRES / MIN_DEPTH_METRES) / (IGNORE - 1)
-USUAL_MEDIAN_METRES = (0.3, 150.0)  # metres within which the median of any picture of a scene lies
-SPARSE_DEPTH_SHARE = 0.5  # share of pixels without a depth that deserves a word
+MASK_VALUE_FAULTS = ("id-out-of-range", "colour-mask", "unknown-colour")  # faults of the values in a mask
+MIN_TRAIN_IMAGES, MIN_OTHER_IMAGES = 20, 10  # smaller splits are reported
+TINY_CLASS_SHARE = 1e-3  # of the pixels
+DOMINANT_CLASS_SHARE = 0.95  # of the pixels
+MAX_CLASS_RATIO = 1000.0  # pixels of the most frequent class to those of the least frequent
+MIN_DEPTH_METRES, MAX_DEPTH_METRES = 1e-4, 1e6  # depths outside count as the first or last level
+LOG_DEPTH_STEP = np.log(MAX_DEPTH_METRES / MIN_DEPTH_METRES) / (IGNORE - 1)  # between two levels
+USUAL_MEDIAN_METRES = (0.3, 150.0)  # the median depth of any scene lies within
+SPARSE_DEPTH_SHARE = 0.5  # of pixels without a depth; more is reported
 
 
 def faulty_files(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Report samples that cannot be used; off-by-one labels once instead of for every file."""
+    """Report samples that cannot be used; labels shifted by one are reported once, not for every file."""
     faults = [fault for split in census for fault in split.faults]
     refused = frozenset().union(*(fault.refused for fault in faults))
     stored = frozenset().union(*(fault.ids for fault in faults))
@@ -66,12 +70,12 @@ def faulty_files(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 def fault_finding(fault: Fault) -> Finding:
     """Turn a fault into an error."""
     lossy = fault.kind in MASK_VALUE_FAULTS and PurePath(fault.file).suffix.lower() in (".jpg", ".jpeg")
-    fix = "JPEG invents values at every edge: export the masks again, as PNG." if lossy else FIXES[fault.kind]
+    fix = "JPEG changes the values at edges: export the masks again, as PNG." if lossy else FIXES[fault.kind]
     return Finding(severity="error", kind=fault.kind, file=fault.file, message=fault.message, fix=fix)
 
 
 def small_splits(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Empty and tiny splits, and no validation at all."""
+    """Report empty and very small splits, and datasets without a validation split."""
     del task
     for split in census:
         enough = MIN_TRAIN_IMAGES if split.split.startswith("train") else MIN_OTHER_IMAGES
@@ -87,7 +91,7 @@ def small_splits(census: Sequence[Census], task: Task) -> Iterator[Finding]:
                 severity="warning",
                 kind="tiny-split",
                 message=f"split '{split.split}' has only {split.total} images; with under {enough}, "
-                "scores are luck",
+                "scores are unreliable",
                 fix="Add labelled images, or move some here from a larger split.",
             )
     if len(census) == 1:
@@ -100,7 +104,7 @@ def small_splits(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def label_range(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Labels beyond the classes; our own files never get here, other people's datasets may."""
+    """Report labels of no class. File datasets refuse them earlier; registered outside datasets may have them."""
     for split in census:
         for record in split.records:
             beyond = [int(i) for i in np.flatnonzero(record.counts[task.outputs : IGNORE]) + task.outputs]
@@ -115,7 +119,7 @@ def label_range(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def binary_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Masks of 0 and 255 only, in all splits or in one: the object would be ignored instead of learned."""
+    """Report masks that hold only 0 and 255: the object would be ignored instead of learned."""
     if any(fault.kind in MASK_VALUE_FAULTS for split in census for fault in split.faults):
         return  # some masks do hold other values
     read = [split for split in census if split.records]
@@ -134,7 +138,7 @@ def binary_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def shifted_classes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Class 0 never occurs while all others do: probably ids that start at 1."""
+    """Report that class 0 never occurs while all others do: the ids probably start at 1."""
     counts = _total(census)[: task.outputs]
     if task.outputs > 1 and counts[0] == 0 and (counts[1:] > 0).all():
         yield Finding(
@@ -143,12 +147,12 @@ def shifted_classes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
             file=next(record.mask for split in census for record in split.records),
             message=f"'{task.classes[0]}' (id 0) never occurs while ids 1 to {task.outputs - 1} all do: "
             "the ids seem to start at 1",
-            fix="If 0 is no class, give the classes their ids in the class list, or subtract 1 from all ids.",
+            fix="If 0 is not a class, give the classes their ids in the class list, or subtract 1 from all ids.",
         )
 
 
 def missing_classes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Classes that a split never shows."""
+    """Report classes that do not occur in a split."""
     total = _total(census)
     for split in census:
         if not split.records:
@@ -171,7 +175,7 @@ def missing_classes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def ignored_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Masks without a single labelled pixel, and splits made of such masks."""
+    """Report masks without any labelled pixel, and splits that have only such masks."""
     del task
     for split in census:
         if split.all_blank:
@@ -195,7 +199,7 @@ def ignored_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def imbalance(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """One class everywhere, or classes of almost no pixels, in what is trained on."""
+    """Report a dominant class and classes with very few pixels in the training split."""
     split = next((part for part in census if part.split == "train"), census[0] if census else None)
     if split is None or not split.records:
         return
@@ -222,7 +226,7 @@ def imbalance(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def depth_gaps(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Maps without a single depth, splits made of such maps, and splits with few depths."""
+    """Report depth maps without any depth, splits that have only such maps, and splits with few depths."""
     del task
     for split in census:
         whole = split.all_blank
@@ -246,7 +250,7 @@ def depth_gaps(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def depth_units(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Depths that no picture has: the numbers count something else than was said."""
+    """Report implausible depths: the files probably have another unit."""
     del task
     for split in census:
         middle = depth_quantile(split.counts, 0.5)
@@ -276,7 +280,7 @@ def depth_units(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def depth_ranges(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Depths outside of the bounds, which are not scored."""
+    """Report depths outside of the task's span, which are not scored."""
     if task.span is None:
         return
     for split in census:
@@ -298,7 +302,7 @@ def depth_ranges(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def people_without_joints(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """People of whom no joint is labelled inside their crop."""
+    """Report people without a labelled joint inside their crop."""
     del task
     for split in census:
         whole = split.all_blank
@@ -314,7 +318,7 @@ def people_without_joints(census: Sequence[Census], task: Task) -> Iterator[Find
 
 
 def rare_joints(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Joints that a split never shows."""
+    """Report joints that are never labelled in a split."""
     for split in census:
         for joint in np.flatnonzero(split.counts[: task.outputs] == 0) if split.records else ():
             yield Finding(
@@ -349,7 +353,7 @@ def depth_counts(depth: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def depth_quantile(counts: NDArray[np.int64], share: float) -> float:
-    """Return the depth in metres below which a share of the measured pixels lies; 0 where none is."""
+    """Return the depth in metres below which a share of the measured pixels lies; 0 where nothing was measured."""
     known = np.cumsum(counts[:IGNORE])
     if not known[-1]:
         return 0.0
@@ -363,7 +367,7 @@ def measured_share(counts: NDArray[np.int64], task: Task) -> dict[str, float]:
 
 
 def joint_counts(target: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Count the labelled joints of a person, each by its number."""
+    """Count the labelled joints of a person, level by level in the order of the skeleton."""
     labelled = target[:-1, 2] > 0
     counts = np.zeros(IGNORE + 1, np.int64)
     counts[: len(labelled)] = labelled
@@ -377,16 +381,14 @@ def _total(census: Sequence[Census]) -> np.ndarray[tuple[int], np.dtype[np.int64
 
 @dataclass(frozen=True, kw_only=True)
 class KindChecks:
-    """How targets are counted, the rules about them, and what shares are told of a split."""
+    """For one kind of task: how targets are counted, the rules to check, and the shares reported for a split."""
 
     count: Callable[[NDArray[Any]], Counts]
     rules: tuple[Rule, ...]
     shares: Callable[[Counts, Task], dict[str, float]]
 
 
-CLASSLESS_RULES: tuple[Rule, ...] = (faulty_files, small_splits, *SHARED_RULES)  # need to know no classes
-
-
+CLASSLESS_RULES: tuple[Rule, ...] = (faulty_files, small_splits, *SHARED_RULES)  # for unknown classes
 CHECKS: Mapping[Kind, KindChecks] = {
     "segmentation": KindChecks(
         count=label_counts,

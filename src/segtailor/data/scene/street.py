@@ -1,4 +1,4 @@
-"""What stands still behind everything: sky, rows of houses with windows, a far skyline."""
+"""The background of a scene: sky, far skyline, rows of houses, and the ground with markings, kerbs and cast shadows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WOODS = np.array((0.25, 0.33, 0.2), np.float32)
 
 @dataclass(frozen=True, kw_only=True)
 class House:
-    """One house of a row: extent in Z, height, and the rhythm of its facade (metres and shares)."""
+    """One house of a row: extent in Z, height, and the pattern of its facade (metres and shares)."""
 
     side: int
     start: float
@@ -63,7 +63,7 @@ class Plane:
 
 
 def paint_sky(canvas: Canvas, light: Light, rng: Generator) -> None:
-    """Paint a gradient with clouds over the whole canvas; everything else covers it."""
+    """Paint a gradient with clouds over the whole canvas; everything else is painted over it."""
     height, width = canvas.camera.size
     rows = min(height, max(1, int(canvas.camera.horizon.max()) + 1 + height // 32))  # below is only ground
     left, top = rng.integers(TILE_SIDE_PIXELS // 2, size=2)
@@ -81,7 +81,7 @@ def paint_sky(canvas: Canvas, light: Light, rng: Generator) -> None:
 
 
 def paint_skyline(canvas: Canvas, light: Light, rng: Generator) -> None:
-    """Close the view: far blocks and far woods, mostly haze."""
+    """Paint far buildings and woods at the horizon, mostly haze."""
     at = -300.0
     while at < 300:
         width = rng.uniform(8, 45)
@@ -120,7 +120,7 @@ def draw_houses(street: Street, rng: Generator) -> list[House]:
 
 
 def shade_heights(houses: list[House]) -> Floats:
-    """Height of the row left and right for every metre of Z: what casts the long shadows."""
+    """Return the height of the houses left and right for every metre of Z: they cast the long shadows."""
     heights = np.zeros((2, int(STREET_END_METRES) + 1), np.float32)
     for house in houses:
         heights[int(house.side > 0), max(0, int(house.start)) : max(0, int(house.end))] = house.height
@@ -183,10 +183,10 @@ def shadow_blob(canvas: Canvas, at: tuple[float, float], radii: tuple[float, flo
     ground_z = np.float32(base) / np.maximum(camera.row[rows, columns], np.float32(1e-3))
     ground_x = camera.column[:, columns] * ground_z
     r = ((ground_x - x) / across) ** 2 + ((ground_z - z) / ahead) ** 2
-    flat = (
-        np.abs(canvas.depth[rows, columns] - ground_z) < 0.05 * ground_z + 0.05
-    )  # only where ground is seen
-    dark = np.where(flat, np.float32(strength) * np.minimum(np.maximum(1.6 - 1.6 * r, 0), 1), np.float32(0))
+    is_ground = np.abs(canvas.depth[rows, columns] - ground_z) < 0.05 * ground_z + 0.05
+    dark = np.where(
+        is_ground, np.float32(strength) * np.minimum(np.maximum(1.6 - 1.6 * r, 0), 1), np.float32(0)
+    )
     canvas.image[rows, columns] *= (1 - dark)[..., None]
 
 
@@ -243,7 +243,7 @@ def plane_of(canvas: Canvas) -> Plane:
 
 
 def _materials(rng: Generator) -> Floats:
-    """Colours of road, pavement and markings: the first two alike, and either may be the brighter one."""
+    """Draw the colours of road, pavement and markings; the first two are similar, and either can be brighter."""
     road = grey(rng, 0.22, 0.5, 0.03)
     step = rng.uniform(0.03, 0.16) * rng.choice((-1, 1), p=(0.3, 0.7))
     pavement = np.clip(road + step + rng.uniform(-0.03, 0.03, 3), 0.12, 0.8)

@@ -1,4 +1,7 @@
-"""Street furniture and traffic: trees, poles, signs, cars, people, bicycles; one function each."""
+"""Street furniture and traffic: trees, poles, signs, cars, people, bicycles; one function each.
+
+Objects are made of plane shapes, masks over a patch that are never thinner than a pixel, so that far poles stay whole.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ DARK = np.array((0.05, 0.05, 0.06), np.float32)
 
 
 def paint_tree(canvas: Canvas, at: tuple[float, float], light: Light, rng: Generator) -> None:
-    """Paint a tree or a shrub: a ragged crown one can look through, on a trunk."""
+    """Paint a tree or a shrub: a ragged crown with holes, on a trunk."""
     x, z = at
     shrub = rng.random() < 0.2
     top = rng.uniform(0.8, 2.0) if shrub else rng.uniform(4, 10)
@@ -97,7 +100,7 @@ def paint_sign(canvas: Canvas, at: tuple[float, float], rng: Generator) -> None:
 
 
 def paint_person(canvas: Canvas, at: tuple[float, float], rng: Generator, *, seat: float = 0.0) -> None:
-    """Paint someone standing or walking, or sitting at height `seat`."""
+    """Paint a person standing or walking, or sitting at height `seat`."""
     x, z = at
     tall = rng.uniform(0.85, 1.1) if rng.random() < 0.9 else rng.uniform(0.6, 0.8)
     if not seat:
@@ -145,9 +148,7 @@ def paint_bicycle(canvas: Canvas, at: tuple[float, float], rng: Generator, *, ri
     for hub in (-0.5, 0.5):
         dark |= ring(u - hub, v - 0.34, 0.32, tyre)
     wheels = disc(u - 0.5, v - 0.34, 0.32) | disc(u + 0.5, v - 0.34, 0.32)
-    spokes = (
-        canvas.image[patch.rows, patch.columns] * 0.75
-    )  # one looks through them, yet they are the bicycle
+    spokes = canvas.image[patch.rows, patch.columns] * 0.75  # transparent, but labelled as bicycle
     canvas.paint(patch, wheels, spokes, BICYCLE)
     canvas.paint(patch, dark, DARK * rng.uniform(1, 4), BICYCLE)
     canvas.paint(patch, frame, paint_colour(rng, 0.6), BICYCLE)

@@ -58,7 +58,7 @@ class HeatMaps:
         labelled = joints[..., 2] > 0
         places = joints[..., :2].float()
         if not bool(torch.isfinite(places[labelled]).all()):
-            raise DataProblem("a labelled joint has a place that is no number; set its visibility to 0.")
+            raise DataProblem("a labelled joint has a place that is not a number; set its visibility to 0.")
         places = torch.where(labelled[..., None], (places + 0.5) / self.stride - 0.5, -1.0)
         height, width = self.shape
         limit = places.new_tensor((width, height)) - 0.5

@@ -25,10 +25,9 @@ from segtailor.tasks.targets import Geometry
 
 STRIDE = 4
 CROP = (256, 192)
-SAME_PLACE_PIXELS = (
-    2.0 * STRIDE
-)  # pixels: two neighbours of an enlarged map can be equally high, rounding then chooses
-SAME_PEAK = 1e-3  # peaks of one map that differ by less are equally high, and rounding chooses between them
+# Predictions that differ by rounding alone: neighbouring values of a map, or two peaks, can be equally high.
+SAME_PLACE_PIXELS = 2.0 * STRIDE
+SAME_PEAK = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ class JointRows:
     def check(self, target: NDArray[Any], *, name: str) -> None:
         """Refuse places that are no numbers."""
         if not np.isfinite(target).all():
-            raise DataProblem(f"sample '{name}' has joints that are no numbers; set their visibility to 0.")
+            raise DataProblem(f"sample '{name}' has joints that are not numbers; set their visibility to 0.")
 
     def crop(self, targets: Tensor, geometry: Geometry) -> Tensor:
         """Move the joints into the crops; left and right change places where a crop is mirrored."""
@@ -193,7 +192,7 @@ class Pose:
     def finish(self, output: NDArray[Any], size: tuple[int, int], *, task: Task) -> NDArray[np.float32]:
         """Return joints (joints, 3) in pixels of the picture."""
         if not np.isfinite(output).all():
-            raise UserError("gave heat maps that are no numbers.")
+            raise UserError("gave heat maps that are not numbers.")
         maps = torch.from_numpy(output.astype(np.float32))[None]
         return self.decode(maps, size, task=task, align_corners=False)[0].numpy()
 

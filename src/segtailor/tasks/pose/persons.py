@@ -83,7 +83,7 @@ def check_joints(joints: Any, count: int, *, who: str) -> Joints:
     if bad.any():
         where = int(np.flatnonzero(bad)[0])
         raise DataProblem(
-            f"{who} has joint {where} at {values[where].tolist()}, which is no place in a picture. "
+            f"{who} has joint {where} at {values[where].tolist()}, which is not a place in a picture. "
             "Correct it or set its visibility to 0."
         )
     return np.asarray(np.where(labelled[:, None], values, 0), np.float32)
@@ -94,7 +94,7 @@ def check_box(box: Any, *, who: str) -> Box:
     numbers = tuple(number(value) for value in box) if isinstance(box, list | tuple | np.ndarray) else ()
     if len(numbers) != 4 or any(value is None or abs(value) >= MAX_COORDINATE_PIXELS for value in numbers):
         raise DataProblem(
-            f"{who} has box {short(box)}, which is none. Give four numbers: x, y, width, height."
+            f"{who} has box {short(box)}, which is not one. Give four numbers: x, y, width, height."
         )
     x, y, width, height = (float(value) for value in numbers if value is not None)
     if width <= 0 or height <= 0:
@@ -120,6 +120,6 @@ def picture_below(folder: Path, name: Any, *, who: str) -> str:
     place = PurePosixPath(name) if isinstance(name, str) and "\0" not in name else None
     if place is None or not place.name or place.is_absolute() or ".." in place.parts or "\\" in str(place):
         raise DataProblem(
-            f"{who} has picture {short(name)}, which is no file below {folder}. Correct its name."
+            f"{who} has picture {short(name)}, which is not a file below {folder}. Correct its name."
         )
     return str(folder / place)

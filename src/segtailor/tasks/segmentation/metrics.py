@@ -76,10 +76,11 @@ class Confusion:
             )
         cells = self.classes**2
         truth = labels.long()
-        cell = torch.where(
-            truth < self.classes, truth * self.classes + predicted, cells
-        )  # the last bin is dropped
-        self.matrix += torch.bincount(cell.flatten(), minlength=cells + 1)[:cells].view_as(self.matrix)
+        cell = torch.where(truth < self.classes, truth * self.classes + predicted, cells)
+        counts = torch.bincount(cell.flatten(), minlength=cells + 1)[
+            :cells
+        ]  # without the bin of ignored pixels
+        self.matrix += counts.view_as(self.matrix)
         self.images += len(labels)
 
     def merge(self, add_up: Callable[[Tensor], Tensor]) -> None:

@@ -155,7 +155,7 @@ def test_stamp_changes_with_the_file(tmp_path: Path) -> None:
 def test_bytes_are_decoded_like_files(tmp_path: Path) -> None:
     path = write(tmp_path / "a.png", np.array([[0, 257, 65535]], dtype=np.uint16))
     assert np.array_equal(decode_image(path.read_bytes(), name="sent"), read_image(path))
-    for content, reason in ((b"", "empty"), (b"words", "no picture"), (path.read_bytes()[:40], "")):
+    for content, reason in ((b"", "empty"), (b"words", "not a picture"), (path.read_bytes()[:40], "")):
         with pytest.raises(DataProblem, match=f"image sent cannot be read: .*{reason}"):
             decode_image(content, name="sent")
     with pytest.raises(DataProblem, match=r"3x1 is over the limit of 2 pixels\. Make it smaller"):
@@ -166,5 +166,5 @@ def test_formats_that_start_outside_programs_are_not_read(tmp_path: Path) -> Non
     (tmp_path / "a.png").write_text(
         "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
     )
-    with pytest.raises(DataProblem, match="no picture of a known format"):
+    with pytest.raises(DataProblem, match="not a picture of a known format"):
         read_image(tmp_path / "a.png")

@@ -191,5 +191,5 @@ def test_wrong_options_say_what_to_write(options: Mapping[str, str], words: str)
 def test_no_splits_or_odd_split_names_are_refused() -> None:
     with pytest.raises(DataProblem, match="at least one"):
         Synthetic(images={})
-    with pytest.raises(DataProblem, match="no name for a split"):
+    with pytest.raises(DataProblem, match="not a name for a split"):
         Synthetic(images={"../x": 1})

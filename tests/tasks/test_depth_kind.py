@@ -98,7 +98,7 @@ def test_a_finished_output_of_another_size_is_resized_and_nonsense_refused() -> 
     found = kind.finish(np.full((4, 6), 3.0, np.float32), (8, 12), task=TASK)
     assert found.shape == (8, 12)
     assert np.allclose(found, 3.0)
-    with pytest.raises(UserError, match="no numbers"):
+    with pytest.raises(UserError, match="not numbers"):
         kind.finish(np.array([[np.nan]]), (1, 1), task=TASK)
 
 

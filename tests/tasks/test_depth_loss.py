@@ -97,7 +97,7 @@ def test_auxiliary_outputs_count_by_their_coefficients() -> None:
     "how", [{"ohem": 0.7}, {"label_smoothing": 0.1}, {"class_weights": (1.0,)}, {"balance": True}]
 )
 def test_settings_that_mean_nothing_for_depth_are_refused(how: dict[str, object]) -> None:
-    with pytest.raises(Unsupported, match=f"loss.{next(iter(how))} means nothing for the task 'depth'"):
+    with pytest.raises(Unsupported, match=f"loss.{next(iter(how))} has no effect for the task 'depth'"):
         loss_of({"main": torch.zeros(1, 1, 2, 2)}, torch.ones(1, 2, 2), **how)
 
 
@@ -108,5 +108,5 @@ def test_a_knee_that_is_no_share_is_refused() -> None:
 
 def test_depth_settings_are_refused_for_classes() -> None:
     task = Task(classes=("a", "b"))
-    with pytest.raises(Unsupported, match=r"loss\.knee means nothing"):
+    with pytest.raises(Unsupported, match=r"loss\.knee has no effect"):
         kind_of(task).criterion(LossSettings(knee=0.5), task=task, device=CPU)

@@ -25,7 +25,7 @@ from torch import Tensor
 from segtailor.core.errors import UserError
 from segtailor.core.task import IGNORE, Preprocessing
 from segtailor.tasks.segmentation.kind import Labels
-from segtailor.tasks.targets import Geometry, Targets, turned
+from segtailor.tasks.targets import Geometry, Targets, rotate_maps
 
 LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 YIQ = np.array([LUMA, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])  # hue: an angle in the last two axes
@@ -188,7 +188,7 @@ def resample(
     if not len(drawn.turns):
         return crops, found
     angles = torch.from_numpy(drawn.turns).to(images.device)
-    return turned(crops, angles, mode="bilinear"), targets.turn(found, angles, (height, width))
+    return rotate_maps(crops, angles, mode="bilinear"), targets.turn(found, angles, (height, width))
 
 
 def draw_classes(count: int, *, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""The kinds of dense tasks: each owns targets, loss, figures, pictures and what an exported file gives."""
+"""The kinds of dense tasks: each has its own targets, loss, figures, pictures and output of exported files."""
 
 from segtailor.tasks.depth import Depth
 from segtailor.tasks.kind import TASK_KINDS, Criterion, Form, Head, Look, Meter, Scores, TaskKind, kind_of

@@ -1,4 +1,14 @@
-"""Monocular depth as a kind of task: one output channel that is linear in metres."""
+"""Monocular depth as a kind of task: targets, loss, figures, pictures. The only output channel is linear in metres.
+
+Loss: the inverse Huber loss (berHu, Laina et al. 2016). With the largest error m of the batch and t = knee * m, an
+error e counts |e| up to t and (e² + t²) / 2t beyond. Gaps (depth 0) never count. Where a batch is divided, each part
+has its own knee; the normaliser is shared.
+
+Figures: the errors of Eigen et al. (2014), computed for each image and averaged over images. Only pixels whose true
+depth lies within the task's span count; images without any are left out. Shares are fractions.
+
+Pictures: near is light, far is dark, gaps are black; a bar at the right shows the scale in metres.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +28,24 @@ from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Colour, Task
 from segtailor.tasks.enlarging import enlarge
-from segtailor.tasks.kind import TASK_KINDS, Forward, Head, Look, View, marked
+from segtailor.tasks.kind import TASK_KINDS, Forward, Head, Look, View, mark_errors
 from segtailor.tasks.loss_settings import LossSettings, same_size
-from segtailor.tasks.targets import Geometry, nearest, turned
+from segtailor.tasks.targets import Geometry, crop_nearest, rotate_maps
 
-DEFAULT_SPAN_METRES = (0.1, 100.0)  # metres that count where a task does not say
-SAME_DEPTH_SHARE = 0.01  # predictions that differ by at most this share are the same but for rounding
-FULL_ERROR_SHARE = 0.5  # share of the true depth at which an error is drawn in full
+DEFAULT_SPAN_METRES = (0.1, 100.0)  # depths that count, for tasks without a span
+SAME_DEPTH_SHARE = 0.01  # predictions that differ by at most this share differ only by rounding
+FULL_ERROR_SHARE = 0.5  # of the true depth; larger errors are drawn in the full error colour
 MILLIMETRES_PER_METRE = 1000
 TINY = 1e-12  # keeps 0 / 0 at 0
-DELTA_FACTOR = 1.25  # predictions within this factor of the truth are good, within its square fair, ...
-MIN_DEPTH_METRES = (
-    1e-3  # metres: what a prediction that is not positive counts as where its logarithm is needed
+DELTA_FACTOR = (
+    1.25  # delta1 counts predictions within this factor of the truth, delta2 within its square, ...
 )
+MIN_DEPTH_METRES = 1e-3  # lower limit of predictions before their logarithm is taken
 FIGURE_NAMES = ("delta1", "delta2", "delta3", "rmse", "rmse_log", "abs_rel", "sqr_rel")
-GAP = (0, 0, 0)
-# Anchors from far to near, equally spaced: dark violet, red, orange, pale yellow. Lightness grows all the way, so that
-# the order can be read without colour vision.
-ANCHORS = (
+GAP_COLOUR = (0, 0, 0)
+# From far to near, equally spaced: dark violet, red, orange, pale yellow. Lightness increases throughout, so that the
+# order is visible without colour vision.
+COLOUR_ANCHORS = (
     (24, 15, 62),
     (87, 16, 110),
     (148, 38, 103),
@@ -44,18 +54,22 @@ ANCHORS = (
     (251, 173, 40),
     (252, 242, 170),
 )
-BAR, EDGE, TICK = 12, 4, 4  # pixels: width of the bar, space around it, length of a tick
-TEXT = (235, 235, 235)
-BACK = (24, 24, 28)
+BAR_WIDTH_PIXELS, BAR_MARGIN_PIXELS, TICK_LENGTH_PIXELS = (
+    12,
+    4,
+    4,
+)  # pixels: width of the bar, space around it, length of a tick
+SCALE_TEXT_COLOUR = (235, 235, 235)
+SCALE_BACKGROUND = (24, 24, 28)
 MIN_BAR_ROWS = 40  # rows that a bar with labels needs
 
 
 @dataclass(frozen=True, kw_only=True)
 class DepthMaps:
-    """Depth is resampled by the nearest value: between a near and a far surface, or beside a gap, there is nothing.
+    """Depth maps (height, width) in metres, 0 for gaps; resampled by the nearest value, never interpolated.
 
-    A picture that is enlarged by s looks as if its camera stood s times as near: depths are divided by s, unless the
-    augmentation says otherwise.
+    An image enlarged by s looks as if taken from a distance s times smaller, so depths are divided by s, unless the
+    augmentation has `rescale_depth` off.
     """
 
     missing: ClassVar[float] = 0.0
@@ -66,7 +80,7 @@ class DepthMaps:
         return size
 
     def check(self, target: NDArray[Any], *, name: str) -> None:
-        """Refuse depths that no camera measures; gaps are 0."""
+        """Refuse depths that are negative or not finite."""
         if not np.isfinite(target).all() or (target < 0).any():
             raise DataProblem(
                 f"sample '{name}' has depths that are negative or not numbers; write 0 where nothing was measured."
@@ -74,16 +88,16 @@ class DepthMaps:
 
     def crop(self, targets: Tensor, geometry: Geometry) -> Tensor:
         """Take the nearest depth, 0 outside of the source, and divide by the scale."""
-        found = nearest(targets, geometry)
+        found = crop_nearest(targets, geometry)
         found.mul_(geometry.rows_inside[:, :, None]).mul_(geometry.columns_inside[:, None])
         if geometry.rescale:
             found.mul_(geometry.lines[:, 1].abs()[:, None, None])
         return found
 
     def turn(self, targets: Tensor, angles: Tensor, size: tuple[int, int]) -> Tensor:
-        """Take the nearest depth; what comes from outside is a gap."""
+        """Take the nearest depth; outside pixels become gaps."""
         del size
-        return turned(targets[:, None], angles, mode="nearest")[:, 0]
+        return rotate_maps(targets[:, None], angles, mode="nearest")[:, 0]
 
     def resized(self, target: NDArray[Any], size: tuple[int, int], to: tuple[int, int]) -> NDArray[Any]:
         """Take the nearest depth as it is."""
@@ -102,7 +116,7 @@ class InverseHuber:
 
     @property
     def global_normaliser(self) -> bool:
-        """Whether parts of a batch can share the normaliser: while no depth map is shrunk."""
+        """Whether parts of a batch can share the normaliser: only if depth maps are not resized."""
         return self.settings.resize == "logits"
 
     def normaliser(self, depths: Tensor) -> Tensor:
@@ -121,7 +135,7 @@ class InverseHuber:
 
 
 def inverse_huber(predicted: Tensor, depths: Tensor, *, knee: float) -> Tensor:
-    """Return the sum of the loss over all pixels with a depth; nothing known gives 0."""
+    """Return the sum of the loss over all pixels with a depth; 0 where there are none."""
     error = torch.where(depths > 0, (predicted - depths).abs(), 0.0)
     limit = (knee * error.detach().max()).clamp(min=TINY)
     return torch.where(error <= limit, error, (error**2 + limit**2) / (2 * limit)).sum()
@@ -147,7 +161,7 @@ class DepthScores:
 
     @property
     def reward(self) -> float:
-        """What staged searches climb: the headline figure."""
+        """The headline figure."""
         return self.delta1
 
     def figures(self) -> dict[str, float]:
@@ -280,7 +294,7 @@ class Depth:
         return np.array(Image.fromarray(found).resize(to[::-1], Image.Resampling.BILINEAR), dtype=np.float32)
 
     def corner(self, found: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-        """Leave out what lies beside."""
+        """Cut the upper left part."""
         return found[: size[0], : size[1]]
 
     def agree(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
@@ -303,11 +317,11 @@ class Depth:
     def mark(
         self, image: NDArray[np.uint8], target: NDArray[Any], found: NDArray[Any], task: Task
     ) -> Image.Image:
-        """Mark depths the stronger, the larger their share of the true one is that they are off."""
+        """Mark errors, stronger for larger errors relative to the true depth."""
         del task
         known = target > 0
         off = np.abs(found - target) / np.where(known, target, 1.0)
-        return marked(image, np.where(known, off / FULL_ERROR_SHARE, 0.0))
+        return mark_errors(image, np.where(known, off / FULL_ERROR_SHARE, 0.0))
 
     def legend(self, targets: Sequence[NDArray[Any]], task: Task) -> list[tuple[Colour, str]]:
         """Return the range of the depths, and how much was not measured."""
@@ -319,7 +333,7 @@ class Depth:
         return [
             ((light[0], light[1], light[2]), f"nearest {near:.2f} m"),
             ((dark[0], dark[1], dark[2]), f"farthest {far:.2f} m"),
-            (GAP, f"not measured {gaps:.1%}"),
+            (GAP_COLOUR, f"not measured {gaps:.1%}"),
         ]
 
     def describe(self, found: NDArray[Any], task: Task) -> dict[str, float]:
@@ -335,9 +349,9 @@ TASK_KINDS.add("depth", Depth())
 @cache
 def depth_colours() -> NDArray[np.uint8]:
     """Return 256 colours from far to near."""
-    places = np.linspace(0, 1, len(ANCHORS))
+    places = np.linspace(0, 1, len(COLOUR_ANCHORS))
     steps = np.linspace(0, 1, 256)
-    columns = [np.interp(steps, places, [anchor[part] for anchor in ANCHORS]) for part in range(3)]
+    columns = [np.interp(steps, places, [anchor[part] for anchor in COLOUR_ANCHORS]) for part in range(3)]
     return np.stack(columns, axis=1).round().astype(np.uint8)
 
 
@@ -351,39 +365,44 @@ def shown_span(depth: NDArray[np.float32]) -> tuple[float, float]:
 
 
 def colourise_depth(depth: NDArray[np.float32], span: tuple[float, float]) -> NDArray[np.uint8]:
-    """Return depth (height, width) as RGB (height, width, 3), on a logarithmic scale: equal factors, equal steps."""
+    """Return depth (height, width) as RGB (height, width, 3), on a logarithmic scale."""
     near, far = span
     known = np.isfinite(depth) & (depth > 0)
     place = np.log(np.where(known, depth, far) / far) / np.log(near / far)
     painted: NDArray[np.uint8] = depth_colours()[np.rint(255 * np.clip(place, 0, 1)).astype(np.int64)]
-    painted[~known] = GAP
+    painted[~known] = GAP_COLOUR
     return painted
 
 
 def with_scale(picture: NDArray[np.uint8], span: tuple[float, float]) -> Image.Image:
-    """Lay a bar that names depths in metres over the right edge of a picture; one too small for it stays as it is."""
+    """Draw a scale in metres over the right edge of a picture; pictures that are too small stay as they are."""
     (height, width), (near, far) = picture.shape[:2], span
     whole = Image.fromarray(picture)
     draw = ImageDraw.Draw(whole)
     marks = [(value, f"{value:g} m") for value in scale_ticks(near, far)]
-    room = 2 * EDGE + BAR + TICK + max(math.ceil(draw.textlength(text)) for _, text in marks)
+    room = (
+        2 * BAR_MARGIN_PIXELS
+        + BAR_WIDTH_PIXELS
+        + TICK_LENGTH_PIXELS
+        + max(math.ceil(draw.textlength(text)) for _, text in marks)
+    )
     if height < MIN_BAR_ROWS or width < 3 * room:
         return whole
-    left, top, bottom = width - room, 2 * EDGE, height - 2 * EDGE
-    draw.rectangle([(left, 0), (width, height)], fill=BACK)
+    left, top, bottom = width - room, 2 * BAR_MARGIN_PIXELS, height - 2 * BAR_MARGIN_PIXELS
+    draw.rectangle([(left, 0), (width, height)], fill=SCALE_BACKGROUND)
     steps = np.linspace(255, 0, bottom - top).round().astype(np.int64)
-    bar = np.repeat(depth_colours()[steps][:, None], BAR, axis=1)
-    whole.paste(Image.fromarray(bar), (left + EDGE, top))
-    edge = left + EDGE + BAR
+    bar = np.repeat(depth_colours()[steps][:, None], BAR_WIDTH_PIXELS, axis=1)
+    whole.paste(Image.fromarray(bar), (left + BAR_MARGIN_PIXELS, top))
+    edge = left + BAR_MARGIN_PIXELS + BAR_WIDTH_PIXELS
     for value, text in marks:
         row = top + (bottom - top - 1) * math.log(value / near) / math.log(far / near)
-        draw.line([(edge, row), (edge + TICK, row)], fill=TEXT)
-        draw.text((edge + TICK + 1, row - 5), text, fill=TEXT)
+        draw.line([(edge, row), (edge + TICK_LENGTH_PIXELS, row)], fill=SCALE_TEXT_COLOUR)
+        draw.text((edge + TICK_LENGTH_PIXELS + 1, row - 5), text, fill=SCALE_TEXT_COLOUR)
     return whole
 
 
 def scale_ticks(near: float, far: float, most: int = 6) -> list[float]:
-    """Return round depths between two, about equally far apart in factors, at least the two ends rounded."""
+    """Return round depths between two, spaced by similar factors; at least the two ends, rounded."""
     powers = range(int(np.floor(np.log10(near))) - 1, int(np.ceil(np.log10(far))) + 1)
     for digits in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         values = [digit * 10.0**power for power in powers for digit in digits]

@@ -1,4 +1,4 @@
-"""Looking at predictions one by one, whatever their kind: how good each is, and how it looks beside the truth."""
+"""Scores and draws predictions of single samples for reports, for any kind of task."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ImageWithTarget(Protocol):
 
     @property
     def labels(self) -> NDArray[Any]:
-        """What is to be predicted."""
+        """The target."""
 
 
 class PredictionExaminer:
-    """Predicts samples with `predict`, from a picture to a prediction at its size, and adds up how good they are."""
+    """Predicts samples with `predict` (picture to prediction at its size) and accumulates their scores."""
 
     def __init__(self, predict: Callable[[NDArray[np.uint8]], NDArray[Any]], task: Task) -> None:
         self._predict, self._task, self._kind = predict, task, kind_of(task)
@@ -53,7 +53,7 @@ class PredictionExaminer:
         return Image.fromarray(image), truth, guess, self._kind.mark(image, target, found, self._task)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return name and value of the figures of all that was judged."""
+        """Return name and value of the figures over all judged samples."""
         found = self._all.scores().figures()
         known = KIND_FACTS[self._task.kind].figures
         return [(figure.label, figure.told(found[figure.name])) for figure in known if figure.name in found]

@@ -95,7 +95,7 @@ def test_empty_and_broken_maps_have_no_confidence() -> None:
 
 
 def test_a_place_that_is_no_number_is_refused_unless_unlabelled() -> None:
-    with pytest.raises(DataProblem, match="no number"):
+    with pytest.raises(DataProblem, match="not a number"):
         MAPS.encode(joints((math.nan, 3, 2)))
     maps, weights = MAPS.encode(joints((math.nan, math.inf, 0)))
     assert weights.tolist() == [0]

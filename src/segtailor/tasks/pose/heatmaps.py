@@ -1,4 +1,5 @@
-"""Joints as heat maps and back (Xiao et al., Simple Baselines for Human Pose Estimation, ECCV 2018).
+"""Heat maps of joints (Xiao et al., Simple Baselines for Human Pose Estimation, ECCV 2018): encoding and decoding, the
+loss, mirroring, and the flip test.
 
 Pixel (0, 0) is at the centre of the top left pixel, in pictures and in maps, so a map pixel i covers the picture
 around stride * (i + 0.5) - 0.5. That way mirroring a map is exactly mirroring the picture, whatever the stride.
@@ -18,7 +19,7 @@ from segtailor.core.errors import DataProblem
 from segtailor.tasks.pose.persons import Joints
 from segtailor.tasks.pose.skeletons import Skeleton
 
-PEAK_SHIFT_MAP_PIXELS = 0.25  # of a map pixel: the decoded place moves so far towards the higher neighbour
+PEAK_SHIFT_MAP_PIXELS = 0.25  # a decoded peak moves this far towards the higher neighbour
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ class HeatMaps:
 
 
 def resize_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return maps at another resolution, pixel centres kept in place; the same ones where nothing changes."""
+    """Resize maps bilinearly; pixel centres stay in place. Maps that have the size are returned as they are."""
     if tuple(maps.shape[-2:]) == size:
         return maps
     return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
@@ -118,7 +119,7 @@ def mirror_maps(maps: Tensor, skeleton: Skeleton) -> Tensor:
 
 
 def mirror_joints(joints: Joints, width: int, skeleton: Skeleton) -> Joints:
-    """Return the joints (joints, 3) as they stand in the mirrored picture of that width."""
+    """Return the joints (joints, 3) of the mirrored picture of that width."""
     turned = joints[list(skeleton.mirrored)].copy()
     turned[:, 0] = np.where(turned[:, 2] > 0, width - 1 - turned[:, 0], turned[:, 0])
     return turned

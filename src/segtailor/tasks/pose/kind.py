@@ -14,7 +14,7 @@ from torch import Tensor
 
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Colour, Task
-from segtailor.tasks.kind import TASK_KINDS, Forward, Head, Look, View, pale
+from segtailor.tasks.kind import TASK_KINDS, Forward, Head, Look, View, pale_picture
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.pose.crops import crop_of
 from segtailor.tasks.pose.drawing import COLOURS, draw_misses, draw_skeleton
@@ -32,7 +32,10 @@ SAME_PEAK = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class JointRows:
-    """Joints of a skeleton in crops of `size` (height, width)."""
+    """Targets (joints + 1, 3) in crops of `size` (height, width): x, y and visibility of each joint in pixels.
+
+    The last row is (head size, area, 0) in pixels of the crop: the divisors of PCKh and OKS, 0 where unknown.
+    """
 
     skeleton: Skeleton
     size: tuple[int, int]
@@ -40,17 +43,17 @@ class JointRows:
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
 
     def shape(self, size: tuple[int, int]) -> tuple[int, ...]:
-        """One row per joint and one of measures, whatever the size."""
+        """One row per joint and one of measures, for any size."""
         del size
         return self.skeleton.count + 1, 3
 
     def check(self, target: NDArray[Any], *, name: str) -> None:
-        """Refuse places that are no numbers."""
+        """Refuse values that are not finite."""
         if not np.isfinite(target).all():
             raise DataProblem(f"sample '{name}' has joints that are not numbers; set their visibility to 0.")
 
     def crop(self, targets: Tensor, geometry: Geometry) -> Tensor:
-        """Move the joints into the crops; left and right change places where a crop is mirrored."""
+        """Move the joints into the crops; left and right are exchanged where a crop is mirrored."""
         if geometry.size != self.size:
             raise UserError(
                 f"crops of {geometry.size[0]}x{geometry.size[1]} do not fit people of {self.size[0]}x{self.size[1]}; "
@@ -71,7 +74,7 @@ class JointRows:
         return found
 
     def turn(self, targets: Tensor, angles: Tensor, size: tuple[int, int]) -> Tensor:
-        """Turn the joints with the crop; those that leave it are no longer labelled."""
+        """Rotate the joints with the crop; joints outside of it become unlabelled."""
         middle = targets.new_tensor([(size[1] - 1) / 2, (size[0] - 1) / 2])
         x, y = (targets[..., :2] - middle).unbind(-1)
         cosine, sine = angles.cos()[:, None], angles.sin()[:, None]
@@ -127,7 +130,7 @@ class SquaredMaps:
 
 
 class QuarterMaps(Head):
-    """Resize the maps to a quarter of the image: arch1 and arch2 of auxiliary cells end at an eighth."""
+    """Resize the maps to a quarter of the image; some networks (auxiliary cells arch1 and arch2) end at an eighth."""
 
     def forward(self, logits: Tensor, size: tuple[int, int]) -> Tensor:
         """Return the maps (N, joints, height / 4, width / 4)."""
@@ -204,12 +207,12 @@ class Pose:
         return moved
 
     def corner(self, found: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-        """Joints have their places from the upper left corner anyway."""
+        """Return the joints as they are: they are measured from the upper left corner."""
         del size
         return found
 
     def agree(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-        """Tell which joints are at the same place, or peaks of the same height: flat maps have many."""
+        """Tell which joints have the same place or the same peak value: a flat map has many equal peaks."""
         apart = np.hypot(*np.moveaxis(one[..., :2] - other[..., :2], -1, 0))
         return np.asarray((apart <= SAME_PLACE_PIXELS) | (np.abs(one[..., 2] - other[..., 2]) <= SAME_PEAK))
 
@@ -221,8 +224,10 @@ class Pose:
     def mark(
         self, image: NDArray[np.uint8], target: NDArray[Any], found: NDArray[Any], task: Task
     ) -> Image.Image:
-        """Draw a line from where each labelled joint is to where it was seen."""
-        return Image.fromarray(draw_misses(pale(image), target[: task.outputs], found[: task.outputs]))
+        """Draw a line from each labelled joint to the predicted one."""
+        return Image.fromarray(
+            draw_misses(pale_picture(image), target[: task.outputs], found[: task.outputs])
+        )
 
     def legend(self, targets: Sequence[NDArray[Any]], task: Task) -> list[tuple[Colour, str]]:
         """Return the sides of the body, and how many joints are labelled."""
@@ -231,7 +236,7 @@ class Pose:
         return [*sides, ((0, 0, 0), f"labelled {labelled:.1%} of all joints")]
 
     def describe(self, found: NDArray[Any], task: Task) -> dict[str, float]:
-        """Return how sure each joint is."""
+        """Return the peak value of each joint."""
         return {name: float(row[2]) for name, row in zip(task.classes, found, strict=True)}
 
 

@@ -1,7 +1,8 @@
 """Object keypoint similarity and the average precision and recall over it, by COCO's rules.
 
-The rules of cocodataset.org/#keypoints-eval: at most 20 people per picture, thresholds 0.50 to 0.95, precision
-read at 101 recalls. Groups, people without joints and people of another size are matched but not counted.
+The rules of cocodataset.org/#keypoints-eval: at most 20 people per picture, thresholds 0.50 to 0.95, precision at 101
+recalls. Groups, people without joints and people of another size are matched but not counted. The figures equal those
+of pycocotools (docs/decisions/0013-oks.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One annotated person: box, joints and what measures the error; checked where it comes from outside.
+"""One annotated person: box, joints, head size and area; and the checks of annotations from files.
 
 Coordinates are pixels with (0, 0) in the middle of the top left pixel; a box (x, y, width, height) holds `width`
 pixels from pixel x on.
@@ -19,7 +19,7 @@ from segtailor.core.errors import DataProblem
 
 Box: TypeAlias = tuple[float, float, float, float]
 Joints: TypeAlias = NDArray[np.float32]  # (joints, 3): x, y, visibility (0 unknown, 1 hidden, 2 visible)
-MAX_COORDINATE_PIXELS = 1e6  # pixels: beyond the largest picture that is read
+MAX_COORDINATE_PIXELS = 1e6  # more than the side of any picture
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,14 +45,14 @@ class Person:
 
 
 class PersonView(NamedTuple):
-    """A decoded picture, uint8 (height, width, 3), and the person it is about."""
+    """A decoded picture, uint8 (height, width, 3), and one person in it."""
 
     image: NDArray[np.uint8]
     person: Person
 
 
 def outside(joints: Joints, size: tuple[float, float]) -> NDArray[np.bool_]:
-    """Tell which joints lie beyond the border of a picture of `size` (height, width)."""
+    """Tell which joints lie outside of a picture of `size` (height, width)."""
     height, width = size
     x, y = joints[:, 0], joints[:, 1]
     inside = (x >= -0.5) & (x < width - 0.5) & (y >= -0.5) & (y < height - 0.5)
@@ -60,7 +60,7 @@ def outside(joints: Joints, size: tuple[float, float]) -> NDArray[np.bool_]:
 
 
 def without_outside(person: Person, size: tuple[float, float]) -> Person:
-    """Return the person with every joint beyond the picture's border unlabelled: there is nothing to see of it."""
+    """Return the person with all joints outside of the picture unlabelled."""
     gone = person.labelled & outside(person.joints, size)
     if not gone.any():
         return person
@@ -70,7 +70,7 @@ def without_outside(person: Person, size: tuple[float, float]) -> Person:
 
 
 def check_joints(joints: Any, count: int, *, who: str) -> Joints:
-    """Return joints as (count, 3) numbers; another count, or a labelled joint that is no place, raises."""
+    """Return joints as (count, 3) numbers; another count, or a labelled joint without a valid place, raises."""
     wanted = f"expected are {count} x 3 numbers: x, y, visibility of {count} joints. Check which skeleton they follow."
     try:
         values = np.asarray(joints, np.float64)
@@ -78,7 +78,7 @@ def check_joints(joints: Any, count: int, *, who: str) -> Joints:
         raise DataProblem(f"{who} has joints {short(joints)}; {wanted}") from None
     if values.shape != (count, 3):
         raise DataProblem(f"{who} has joints of shape {values.shape}; {wanted}")
-    labelled = ~(values[:, 2] <= 0)  # a visibility that is no number is not let through
+    labelled = ~(values[:, 2] <= 0)  # includes a visibility of NaN, which is refused below
     bad = ~(np.abs(values) < MAX_COORDINATE_PIXELS).all(1) & labelled
     if bad.any():
         where = int(np.flatnonzero(bad)[0])
@@ -90,7 +90,7 @@ def check_joints(joints: Any, count: int, *, who: str) -> Joints:
 
 
 def check_box(box: Any, *, who: str) -> Box:
-    """Return (x, y, width, height), or raise `DataProblem` where it is no box or has no area."""
+    """Return (x, y, width, height), or raise `DataProblem` where it is not a box or has no area."""
     numbers = tuple(number(value) for value in box) if isinstance(box, list | tuple | np.ndarray) else ()
     if len(numbers) != 4 or any(value is None or abs(value) >= MAX_COORDINATE_PIXELS for value in numbers):
         raise DataProblem(
@@ -106,7 +106,7 @@ def check_box(box: Any, *, who: str) -> Box:
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number, or None for anything else; true and false are no numbers."""
+    """Return a finite number, or None for anything else, also for true and false."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         return None
     try:
@@ -116,7 +116,7 @@ def number(value: Any) -> float | None:
 
 
 def picture_below(folder: Path, name: Any, *, who: str) -> str:
-    """Return the path of a picture named by an annotation file; one that leads out of `folder` raises."""
+    """Return the path of a picture named by an annotation file; a path outside of `folder` raises."""
     place = PurePosixPath(name) if isinstance(name, str) and "\0" not in name else None
     if place is None or not place.name or place.is_absolute() or ".." in place.parts or "\\" in str(place):
         raise DataProblem(

@@ -1,4 +1,5 @@
-"""Quality of predicted joints over a split: PCKh where head sizes are known, average precision where OKS is defined.
+"""Figures of predicted joints over a split: PCKh (Andriluka et al., 2014) where head sizes are known, average precision
+where OKS is defined.
 
 Every crop shows one person, whose box is given: each found person is compared with that one alone.
 """
@@ -19,12 +20,12 @@ from segtailor.tasks.pose.oks import Found, KeypointScores, keypoint_scores
 from segtailor.tasks.pose.persons import Person
 from segtailor.tasks.pose.skeletons import Skeleton
 
-COARSE_HEAD_SIZES, FINE_HEAD_SIZES = 0.5, 0.1  # head sizes
+COARSE_HEAD_SIZES, FINE_HEAD_SIZES = 0.5, 0.1  # thresholds of PCKh
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoseScores:
-    """Figures of one evaluation, from 0 to 1; None where the data does not have what a figure needs."""
+    """Figures of one evaluation, from 0 to 1; None where the data lacks head sizes or areas."""
 
     pckh: float | None = None
     pckh_fine: float | None = None
@@ -40,7 +41,7 @@ class PoseScores:
 
     @property
     def reward(self) -> float:
-        """What staged searches climb: the headline figure."""
+        """The headline figure."""
         return self.quality
 
     def figures(self) -> dict[str, float]:
@@ -58,7 +59,7 @@ class PoseScores:
 
 
 class PoseMeter:
-    """Keeps all joints until the end: precision needs everyone at once."""
+    """Keeps all joints until the end: average precision needs all people at once."""
 
     def __init__(self, skeleton: Skeleton) -> None:
         self.skeleton = skeleton
@@ -67,13 +68,13 @@ class PoseMeter:
         self._truth: list[NDArray[np.float32]] = []
 
     def add(self, predicted: Tensor, targets: Tensor) -> None:
-        """Keep a batch: joints (people, joints, 3) as x, y, score, and what `JointRows` holds."""
+        """Keep a batch: joints (people, joints, 3) as x, y, score, and targets as in `JointRows`."""
         self._found += list(predicted.float().cpu().numpy())
         self._truth += list(targets.cpu().numpy())
         self.images += len(targets)
 
     def merge(self, add_up: Callable[[Tensor], Tensor]) -> None:
-        """Refuse to be divided: people of other processes are not here."""
+        """Raise `Unsupported` where several processes evaluated: the people of the others are missing here."""
         own = torch.tensor(float(len(self._truth)))
         if float(add_up(own.clone())) != float(own):
             raise Unsupported(
@@ -136,10 +137,10 @@ def pckh(
 
     A joint counts where the truth is labelled and the person's head size (people,) is known, i.e. finite and above 0;
     it is right at a distance of at most `threshold` head sizes. The mean is over all counted joints of the skeleton
-    but the unscored ones, as in the published figures. Places that are no number are wrong, not errors.
+    but the unscored ones, as in the published figures. A found joint at NaN counts as wrong.
     """
     places, known = np.asarray(found, np.float64), np.asarray(truth, np.float64)
-    sizes = np.asarray(head_sizes, np.float64)  # None becomes a number that is not finite
+    sizes = np.asarray(head_sizes, np.float64)  # None becomes NaN
     people = len(known)
     if (
         known.shape != (people, skeleton.count, 3)
@@ -167,7 +168,7 @@ def pckh(
 
 
 def _box(joints: NDArray[np.float32]) -> tuple[float, float, float, float]:
-    """Return the box around the labelled joints: its area stands in where the person's own is not known."""
+    """Return the box around the labelled joints: its area is used where the area of the person is unknown."""
     known = joints[joints[:, 2] > 0, :2]
     if not len(known):
         return 0.0, 0.0, 1.0, 1.0
@@ -178,7 +179,7 @@ def _box(joints: NDArray[np.float32]) -> tuple[float, float, float, float]:
 def _distances(
     places: NDArray[np.float64], known: NDArray[np.float64], sizes: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return distances in head sizes; infinite where anything is no number."""
+    """Return distances in head sizes; infinite where anything is NaN."""
     with np.errstate(divide="ignore", invalid="ignore"):
         distances = np.hypot(*np.moveaxis(places[..., :2] - known[..., :2], -1, 0)) / sizes[:, None]
     return np.where(np.isfinite(distances), distances, np.inf)

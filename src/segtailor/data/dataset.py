@@ -87,7 +87,7 @@ class Finding:
 
 @runtime_checkable
 class HasProblems(Protocol):
-    """A dataset that knows of problems before any sample is read."""
+    """A dataset that reports problems before any sample is read."""
 
     def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
         """Return (severity, kind, file, message, fix) each."""

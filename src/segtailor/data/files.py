@@ -279,7 +279,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """A safe loader without aliases, which let a short file stand for endless data."""
+    """A safe loader without aliases, with which a short file can expand to endless data."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

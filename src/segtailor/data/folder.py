@@ -200,7 +200,7 @@ class FolderLayout:
         return found
 
     def _splits_inside(self, images: Path, masks: Path) -> dict[str, Pairing]:
-        """`images/train` beside `masks/train`, or no splits at all."""
+        """`images/train` beside `masks/train`, or a set without splits."""
         places, mask_places = _split_folders(images), _split_folders(masks)
         if not _divides(images, places):
             return {UNDIVIDED: pair_folders(images, masks)}
@@ -211,9 +211,9 @@ class FolderLayout:
         }
         for split, place in places.items():
             if split not in mask_places and split != "test":  # test splits often come without masks
-                told = f"{place} has no folder of masks inside {masks}; add it."
+                message = f"{place} has no folder of masks inside {masks}; add it."
                 found[split] = Pairing(
-                    pairs={}, images_alone=list_pictures(place), wrong=(PairingProblem(place, told),)
+                    pairs={}, images_alone=list_pictures(place), wrong=(PairingProblem(place, message),)
                 )
         return found
 
@@ -235,8 +235,8 @@ class FolderLayout:
         for row in rows:
             name = row[0] if len(row) == 1 and row[0] in known else _bare(row[0])
             if len(row) == 1 and name not in known:
-                told = f"list {path} names '{row[0]}', but {self.root} has no such image and mask. Correct the list."
-                wrong.append(PairingProblem(path, told))
+                message = f"list {path} names '{row[0]}', but {self.root} has no such image and mask. Correct the list."
+                wrong.append(PairingProblem(path, message))
             elif name in pairs:
                 wrong.append(PairingProblem(path, f"list {path} names '{name}' twice; remove one line."))
             else:

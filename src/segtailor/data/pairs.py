@@ -241,10 +241,10 @@ def _by_stem(folder: Path, ending: str) -> tuple[dict[str, Path], list[PairingPr
                 continue
             stem = stem.removesuffix(ending)
         if stem in table:
-            told = (
+            message = (
                 f"{table[stem]} and {path} share one name, so their masks cannot be told apart. Rename one."
             )
-            wrong.append(PairingProblem(path, told))
+            wrong.append(PairingProblem(path, message))
         else:
             table[stem] = path
     return table, wrong

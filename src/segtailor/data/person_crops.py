@@ -146,7 +146,7 @@ class PersonCrops(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class PersonFiles(ABC):
-    """People of one dataset, one annotation file per split; files are read when a split is first asked for."""
+    """People of one dataset, one annotation file per split; a file is read when its split is first used."""
 
     path: Path
 
@@ -269,8 +269,8 @@ def collect(
             continue
         people[found.id] = without_outside(found, size or (np.inf, np.inf))
         if people[found.id] is not found:
-            gone = np.flatnonzero(found.labelled & ~people[found.id].labelled)
-            findings.append(_outside(file, found, [skeleton.joints[joint] for joint in gone]))
+            removed = np.flatnonzero(found.labelled & ~people[found.id].labelled)
+            findings.append(_outside(file, found, [skeleton.joints[joint] for joint in removed]))
     if not people:
         raise DataProblem(f"{file} holds no usable person: {findings[0].message}. {findings[0].fix}")
     return Annotations(tuple(people.values()), tuple(findings))

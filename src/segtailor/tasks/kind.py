@@ -25,7 +25,7 @@ from segtailor.tasks.targets import Targets
 Forward: TypeAlias = Callable[[Tensor], Tensor]  # from images to the main output
 AddUp: TypeAlias = Callable[[Tensor], Tensor]  # sums a tensor over all processes
 TASK_KINDS: Registry[TaskKind] = Registry("task")
-ERROR_COLOUR: Colour = (213, 94, 0)  # vermilion: told from grey with any colour vision
+ERROR_COLOUR: Colour = (213, 94, 0)  # vermilion: differs from grey for any colour vision
 Form: TypeAlias = Literal["colour", "overlay", "ids"]
 
 

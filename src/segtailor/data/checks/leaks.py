@@ -19,7 +19,7 @@ from segtailor.data.dataset import Finding
 DUPLICATE_CORRELATION = 0.996
 MIN_CONTRAST_GREY_LEVELS = 3.0  # standard deviation; thumbnails with less are too similar to compare
 THUMBNAILS_PER_BLOCK = 1024  # compared at once
-MAX_THUMBNAILS_PER_SPLIT = 20_000  # compared at all
+MAX_THUMBNAILS_PER_SPLIT = 20_000  # more are not compared
 MIN_FRAMES_PER_DRIVE = 3  # on average; a prefix shared by fewer files is a running number, not a recording
 GENERIC_PREFIXES = frozenset(
     ("img", "image", "frame", "pic", "picture", "photo", "sample", "scene", "train", "val", "valid", "test")

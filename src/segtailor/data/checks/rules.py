@@ -270,11 +270,11 @@ def depth_units(census: Sequence[Census], task: Task) -> Iterator[Finding]:
         if depth_quantile(split.counts, 0.5)
     }
     if middles and max(middles.values()) > 20 * min(middles.values()):
-        told = ", ".join(f"{middle:.3g} m in '{name}'" for name, middle in middles.items())
+        medians = ", ".join(f"{middle:.3g} m in '{name}'" for name, middle in middles.items())
         yield Finding(
             severity="warning",
             kind="depth-unit",
-            message=f"the median depth differs a lot between splits ({told}): one of them seems to have another unit",
+            message=f"the median depth differs a lot between splits ({medians}): one seems to have another unit",
             fix="Export all depth maps in one unit.",
         )
 

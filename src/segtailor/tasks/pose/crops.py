@@ -110,8 +110,10 @@ def cut_person(
     crop = crop_of(person.box, size, margin=margin, variation=variation)
     joints = check_joints(person.joints, skeleton.count, who=f"person {person.id}")
     moved = crop.to_crop(joints)
-    gone = (joints[:, 2] <= 0) | outside(joints, (image.shape[0], image.shape[1])) | outside(moved, size)
-    moved[gone] = 0
+    unlabelled = (
+        (joints[:, 2] <= 0) | outside(joints, (image.shape[0], image.shape[1])) | outside(moved, size)
+    )
+    moved[unlabelled] = 0
     if variation.mirrored:
         moved = moved[list(skeleton.mirrored)]
     return crop.cut(image), moved, crop

@@ -45,7 +45,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class KeypointScores:
-    """Average precision and recall, overall, at two thresholds and by size; None where nobody counts."""
+    """Average precision and recall, overall, at two thresholds and by size; None where no person counts."""
 
     ap: float | None
     ap50: float | None
@@ -71,7 +71,7 @@ class _Picture(NamedTuple):
 
 
 class _Curves(NamedTuple):
-    """Precision (thresholds, recalls) and final recall (thresholds); both None where nobody counts."""
+    """Precision (thresholds, recalls) and final recall (thresholds); both None where no person counts."""
 
     precision: Floats | None
     recall: Floats | None

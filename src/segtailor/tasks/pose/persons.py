@@ -61,11 +61,11 @@ def outside(joints: Joints, size: tuple[float, float]) -> NDArray[np.bool_]:
 
 def without_outside(person: Person, size: tuple[float, float]) -> Person:
     """Return the person with all joints outside of the picture unlabelled."""
-    gone = person.labelled & outside(person.joints, size)
-    if not gone.any():
+    is_outside = person.labelled & outside(person.joints, size)
+    if not is_outside.any():
         return person
     joints = person.joints.copy()
-    joints[gone] = 0
+    joints[is_outside] = 0
     return replace(person, joints=joints)
 
 

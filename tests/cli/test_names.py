@@ -20,7 +20,7 @@ from segtailor.core.errors import DataProblem
 from segtailor.core.job import Step
 from segtailor.core.space import architecture_document
 from segtailor.core.text import visible
-from segtailor.data.checks.findings import Finding
+from segtailor.data.dataset import Finding
 from segtailor.data.doctor import Diagnosis
 from segtailor.data.folder import Folder
 from segtailor.data.sheet import contact_sheet

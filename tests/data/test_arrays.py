@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from segtailor.core.errors import DataProblem
-from segtailor.data.arrays import INDEX, Spec, Store, check_space
+from segtailor.data.arrays import INDEX, ArraySpec, ArrayStore, check_space
 
 VALUES = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
 
 
-def store(folder: Path, **about: Any) -> Store:
-    return Store(
+def store(folder: Path, **about: Any) -> ArrayStore:
+    return ArrayStore(
         folder=folder / "made",
         about={"data": "street", "size": [2, 3], **about},
-        arrays={"maps": Spec(shape=(4, 2, 3)), "marks": Spec(shape=(4,), dtype="uint8")},
+        arrays={"maps": ArraySpec(shape=(4, 2, 3)), "marks": ArraySpec(shape=(4,), dtype="uint8")},
     )
 
 
@@ -68,7 +68,7 @@ def test_damaged_arrays_are_made_again(damage: str, tmp_path: Path) -> None:
 
 def test_a_disk_that_is_too_small_is_told_before_anything_is_computed(tmp_path: Path) -> None:
     calls: list[int] = []
-    huge = replace(store(tmp_path), arrays={"maps": Spec(shape=(2**30, 2**20))})
+    huge = replace(store(tmp_path), arrays={"maps": ArraySpec(shape=(2**30, 2**20))})
     with pytest.raises(
         DataProblem, match=r"needs 4194304\.00 GiB.*GiB are free\. Free some space.*staged\.images"
     ):

@@ -1,4 +1,4 @@
-"""Augmentation: exact where it can be, images and labels aligned, independent of how the batch is divided."""
+"""Augmentation: geometry and colours against plain formulas, pasted classes, and styles of other images."""
 
 from __future__ import annotations
 
@@ -11,11 +11,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segtailor.core.errors import UserError
-from segtailor.core.task import Preprocessing
-from segtailor.data.augment import LUMA, Augment, colour_matrices, draw, resample
+from segtailor.core.task import IGNORE, Preprocessing
+from segtailor.data.augment import (
+    LUMA,
+    STYLE_STEP_PIXELS,
+    Augment,
+    colour_matrices,
+    draw,
+    draw_classes,
+    image_styles,
+    paste,
+    resample,
+    restyle,
+)
+from segtailor.data.batches import Batches
+from tests.data.test_batches import batches
 
 PLAIN = Preprocessing(mean=(0.0, 0.0, 0.0), std=(1 / 255, 1 / 255, 1 / 255))  # pixels stay 0..255
 STILL = Augment(crop=(20, 24), scale=(1.0, 1.0), flip=0.0)
+IDENTITY = np.tile(np.eye(3, 4), (2, 1, 1))
 
 
 def pixels(count: int, height: int, width: int) -> tuple[Tensor, Tensor]:
@@ -191,3 +205,145 @@ def test_colour_factors_do_what_their_names_say() -> None:
 def test_impossible_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UserError, match="augment"):
         Augment(**{"crop": (4, 4), **wrong})  # type: ignore[arg-type]
+
+
+def pictures(count: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(0, 3, (count, 6, 8), generator=generator, dtype=torch.uint8)
+    labels[torch.rand(labels.shape, generator=generator) < 0.2] = IGNORE
+    return torch.randn(count, 3, 6, 8, generator=generator), labels
+
+
+def test_exactly_the_pixels_of_the_chosen_classes_are_taken_from_the_neighbour() -> None:
+    images, labels = pictures()
+    classes = np.zeros((4, 256), dtype=bool)
+    classes[0, [0, 2]] = classes[3, 1] = True
+    found, found_labels = paste(images, labels, classes=classes)
+    for index, neighbour in enumerate((1, 0, 3, 2)):
+        for row in range(6):
+            for column in range(8):
+                taken = classes[index, int(labels[neighbour, row, column])]
+                source = neighbour if taken else index
+                assert torch.equal(found[index, :, row, column], images[source, :, row, column])
+                assert found_labels[index, row, column] == labels[source, row, column]
+
+
+def test_an_image_without_a_neighbour_stays_as_it_is() -> None:
+    images, labels = pictures(3)
+    found, found_labels = paste(images, labels, classes=np.ones((3, 256), dtype=bool))
+    assert torch.equal(found[2], images[2])
+    assert torch.equal(found_labels[2], labels[2])
+    assert torch.equal(found[0], images[1])
+
+
+def test_the_share_says_how_many_images_take_part_and_unknown_pixels_never_do() -> None:
+    chosen = draw_classes(4000, share=0.25, rng=np.random.default_rng(0))
+    assert 0.22 < chosen.any(1).mean() < 0.28
+    assert not chosen[:, IGNORE].any()
+    assert 0.45 < chosen[chosen.any(1)][:, :IGNORE].mean() < 0.55
+    assert not draw_classes(50, share=0.0, rng=np.random.default_rng(0)).any()
+
+
+def test_mixed_batches_depend_on_seed_and_step_alone_and_processes_share_them() -> None:
+    augment = Augment(crop=(16, 20), mix=1.0)
+    alone = batches(augment=augment).at(3)
+    assert torch.equal(alone.images, batches(augment=augment).at(3).images)
+    assert not torch.equal(alone.labels, batches(augment=Augment(crop=(16, 20))).at(3).labels)
+    shares = [batches(augment=augment, rank=rank, world=2).at(3) for rank in range(2)]
+    assert torch.equal(torch.cat([share.labels for share in shares]), alone.labels)
+    assert torch.equal(torch.cat([share.images for share in shares]), alone.images)
+
+
+def test_an_odd_share_per_process_cannot_be_mixed() -> None:
+    with pytest.raises(UserError, match="multiple of 8"):
+        batches(augment=Augment(crop=(16, 20), mix=0.5), world=4)
+
+
+def test_a_share_above_one_is_refused() -> None:
+    with pytest.raises(UserError, match=r"augment\.mix"):
+        Augment(crop=(8, 8), mix=1.5)
+
+
+def two_looks() -> np.ndarray:
+    """A dim blueish image and a bright reddish one."""
+    noise = np.random.default_rng(0).random((2, 32, 48, 3))
+    look = np.array([[[0.2, 0.25, 0.4], [0.1, 0.1, 0.2]], [[0.7, 0.5, 0.45], [0.25, 0.2, 0.15]]])
+    return np.rint(
+        255 * np.clip(look[:, 0, None, None] + look[:, 1, None, None] * (noise - 0.5), 0, 1)
+    ).astype(np.uint8)
+
+
+def painted(images: np.ndarray, colour: np.ndarray) -> np.ndarray:
+    return np.einsum("nij,nhwj->nhwi", colour[:, :, :3], images / 255) + colour[:, None, None, :, 3]
+
+
+def test_at_full_strength_an_image_gets_the_other_ones_mean_and_spread() -> None:
+    images = two_looks()
+    found = image_styles(images, np.array([[32, 48]] * 2))
+    other = found.of(np.array([1, 0]))
+    result = painted(images, restyle(IDENTITY, found, other, strength=np.ones(2)))[
+        :, ::STYLE_STEP_PIXELS, ::STYLE_STEP_PIXELS
+    ]
+    np.testing.assert_allclose(result.mean(axis=(1, 2)), other.mean, atol=1e-12)
+    np.testing.assert_allclose(result.std(axis=(1, 2)), other.spread, atol=1e-12)
+
+
+def test_no_strength_changes_nothing_and_half_goes_half_the_way() -> None:
+    images = two_looks()
+    found = image_styles(images, np.array([[32, 48]] * 2))
+    other = found.of(np.array([1, 0]))
+    np.testing.assert_array_equal(restyle(IDENTITY, found, other, strength=np.zeros(2)), IDENTITY)
+    half = painted(images, restyle(IDENTITY, found, other, strength=np.full(2, 0.5)))[
+        :, ::STYLE_STEP_PIXELS, ::STYLE_STEP_PIXELS
+    ]
+    np.testing.assert_allclose(half.mean(axis=(1, 2)), (found.mean + other.mean) / 2, atol=1e-12)
+
+
+def test_the_style_is_changed_before_other_colours() -> None:
+    images = two_looks()
+    found = image_styles(images, np.array([[32, 48]] * 2))
+    other = found.of(np.array([1, 0]))
+    jitter = np.random.default_rng(1).normal(size=(2, 3, 4))
+    first = painted(images, restyle(IDENTITY, found, other, strength=np.ones(2)))
+    wanted = np.einsum("nij,nhwj->nhwi", jitter[:, :, :3], first) + jitter[:, None, None, :, 3]
+    np.testing.assert_allclose(
+        painted(images, restyle(jitter, found, other, strength=np.ones(2))), wanted, atol=1e-12
+    )
+
+
+def test_what_lies_beyond_an_image_does_not_count_and_plain_images_stay_finite() -> None:
+    images = np.zeros((1, 16, 16, 3), dtype=np.uint8)
+    images[:, :8, :8] = 200
+    found = image_styles(images, np.array([[8, 8]]))
+    np.testing.assert_allclose(found.mean, 200 / 255)
+    assert np.isfinite(restyle(IDENTITY[:1], found, found, strength=np.ones(1))).all()
+
+
+def styled_batches(**changes: object) -> Batches:
+    augment = replace(Augment(crop=(16, 16), scale=(1.0, 1.0), flip=0.0), **changes)  # type: ignore[arg-type]
+    images = two_looks()
+    return Batches(
+        images=images,
+        labels=np.zeros(images.shape[:3], dtype=np.uint8),
+        sizes=np.array([[32, 48]] * 2),
+        augment=augment,
+        preprocessing=Preprocessing(),
+        batch=4,
+        seed=3,
+        device=torch.device("cpu"),
+    )
+
+
+def test_batches_are_restyled_the_same_way_each_time_and_keep_their_geometry() -> None:
+    plain, styled = styled_batches().at(5), styled_batches(restyle=1.0).at(5)
+    assert torch.equal(styled.images, styled_batches(restyle=1.0).at(5).images)
+    assert torch.equal(styled.labels, plain.labels)
+    assert not torch.equal(styled.images, plain.images)
+    for before, after in zip(plain.images.flatten(0, 1), styled.images.flatten(0, 1), strict=True):
+        joint = torch.stack([before.flatten(), after.flatten()])
+        assert torch.corrcoef(joint)[0, 1] > 0.9999  # an affine change of each channel
+
+
+def test_more_than_all_the_way_is_refused() -> None:
+    with pytest.raises(UserError, match=r"augment.restyle: 1.5 is out of range; give a value from 0 to 1.0"):
+        Augment(crop=(8, 8), restyle=1.5)

@@ -13,7 +13,7 @@ from PIL import Image
 from segtailor.core.errors import DataProblem, UnknownName, UserError
 from segtailor.data import doctor
 from segtailor.data.cache import open_pixels
-from segtailor.data.checks.depth import depth_counts, quantile
+from segtailor.data.checks.rules import depth_counts, depth_quantile
 from segtailor.data.locate import locate
 from segtailor.data.sheet import contact_sheet
 from tests.support import shared
@@ -204,7 +204,7 @@ def test_a_histogram_of_logarithms_tells_quantiles() -> None:
     counts = depth_counts(np.where(depth < 1.5, 0, depth).astype(np.float32))
     assert counts.sum() == depth.size
     assert counts[255] == (depth < 1.5).sum()
-    assert quantile(counts, 0.5) == pytest.approx(np.median(depth[depth >= 1.5]), rel=0.06)
+    assert depth_quantile(counts, 0.5) == pytest.approx(np.median(depth[depth >= 1.5]), rel=0.06)
 
 
 def test_a_contact_sheet_shows_depth_with_a_legend(tmp_path: Path) -> None:

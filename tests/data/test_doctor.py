@@ -15,9 +15,8 @@ from PIL import Image
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import Task
-from segtailor.data.checks.findings import LISTED, SEVERITIES
 from segtailor.data.dataset import Pair
-from segtailor.data.doctor import Diagnosis, Finding, check, examine
+from segtailor.data.doctor import MAX_LISTED, SEVERITIES, Diagnosis, Finding, check, examine
 from segtailor.data.folder import Folder
 from segtailor.data.synthetic import Synthetic
 from tests.data.trees import write_colours, write_image, write_mask, write_pairs
@@ -327,7 +326,7 @@ def test_a_label_beyond_the_classes_of_another_dataset_is_refused() -> None:
 def test_many_findings_of_one_kind_are_listed_in_part_and_counted() -> None:
     blank = items(numbers(50, 100), np.full((6, 8), 255, np.uint8))
     findings = found(check(Memory({**healthy(), "train": [*healthy()["train"], *blank]})), "all-ignored")
-    assert len(findings) == LISTED + 1
+    assert len(findings) == MAX_LISTED + 1
     assert "30 more" in findings[-1].message
 
 

@@ -12,7 +12,14 @@ import pytest
 from PIL import Image
 
 from segtailor.core.errors import DataProblem
-from segtailor.data.files import PIXEL_LIMIT, decode_image, file_stamp, list_pictures, read_image, read_mask
+from segtailor.data.files import (
+    MAX_PIXELS,
+    decode_image,
+    file_fingerprint,
+    list_pictures,
+    read_image,
+    read_mask,
+)
 from tests.data.trees import write, write_image, write_mask, write_palette_mask
 
 
@@ -108,7 +115,7 @@ def test_scrambled_files_never_raise_anything_else(tmp_path: Path, suffix: str) 
 def test_decompression_bomb_is_refused_before_decoding(tmp_path: Path) -> None:
     path = write_mask(tmp_path / "bomb.png")
     content = bytearray(path.read_bytes())
-    content[16:24] = struct.pack(">II", PIXEL_LIMIT // 1024 + 1, 1024)
+    content[16:24] = struct.pack(">II", MAX_PIXELS // 1024 + 1, 1024)
     content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
     path.write_bytes(content)
     with pytest.raises(DataProblem, match=r"bomb\.png cannot be read: .*pixels"):
@@ -135,20 +142,20 @@ def test_symlink_loops_end_and_links_are_followed(tmp_path: Path) -> None:
     with pytest.raises(DataProblem, match=r"self\.png"):
         read_image(root / "self.png")
     with pytest.raises(DataProblem, match=r"self\.png"):
-        file_stamp(root / "self.png")
+        file_fingerprint(root / "self.png")
 
 
 def test_stamp_changes_with_the_file(tmp_path: Path) -> None:
     path = write_image(tmp_path / "a.png")
-    before = file_stamp(path)
+    before = file_fingerprint(path)
     os.utime(path, ns=(1, 1))
-    assert file_stamp(path) != before
+    assert file_fingerprint(path) != before
 
 
 def test_bytes_are_decoded_like_files(tmp_path: Path) -> None:
     path = write(tmp_path / "a.png", np.array([[0, 257, 65535]], dtype=np.uint16))
     assert np.array_equal(decode_image(path.read_bytes(), name="sent"), read_image(path))
-    for content, reason in ((b"", "empty"), (b"words", "no picture"), (path.read_bytes()[:40], "")):
+    for content, reason in ((b"", "empty"), (b"words", "not a picture"), (path.read_bytes()[:40], "")):
         with pytest.raises(DataProblem, match=f"image sent cannot be read: .*{reason}"):
             decode_image(content, name="sent")
     with pytest.raises(DataProblem, match=r"3x1 is over the limit of 2 pixels\. Make it smaller"):
@@ -159,5 +166,5 @@ def test_formats_that_start_outside_programs_are_not_read(tmp_path: Path) -> Non
     (tmp_path / "a.png").write_text(
         "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
     )
-    with pytest.raises(DataProblem, match="no picture of a known format"):
+    with pytest.raises(DataProblem, match="not a picture of a known format"):
         read_image(tmp_path / "a.png")

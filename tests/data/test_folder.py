@@ -314,7 +314,7 @@ def test_options_that_disagree_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataProblem, match="disagree"):
             _ = Folder(path=tmp_path, **wrong).task  # type: ignore[arg-type]
     for count in (0, 10**12):
-        with pytest.raises(DataProblem, match="no number of classes"):
+        with pytest.raises(DataProblem, match="not a number of classes"):
             _ = Folder(path=tmp_path, count=count).task
     with pytest.raises(DataProblem, match="same name"):
         _ = Folder(path=tmp_path, classes=("a", "a", "b")).task

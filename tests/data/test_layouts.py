@@ -9,9 +9,8 @@ import pytest
 
 from segtailor.core.errors import DataProblem, UnknownName
 from segtailor.data import camvid, cityscapes, voc
-from segtailor.data.bdd import Bdd100k
 from segtailor.data.camvid import CamVid
-from segtailor.data.cityscapes import Cityscapes
+from segtailor.data.cityscapes import Bdd100k, Cityscapes
 from segtailor.data.dataset import Dataset
 from segtailor.data.voc import Voc
 from segtailor.testing.datasets import check_dataset
@@ -202,7 +201,7 @@ def test_voc_names_missing_masks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [CamVid, Cityscapes, Bdd100k, Voc])
 def test_foreign_folders_are_refused(tmp_path: Path, kind: type[CamVid]) -> None:
-    with pytest.raises(DataProblem, match=r"is no .* folder: expected|holds no gtFine"):
+    with pytest.raises(DataProblem, match=r"is not a .* folder: expected|holds no gtFine"):
         _ = kind(path=tmp_path).splits
 
 

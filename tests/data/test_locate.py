@@ -91,7 +91,7 @@ def test_yaml_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("folder:" + "x" * 5000, "cannot be opened"),
         ("x" * 5000, "no dataset is called"),
         ("folder:~nobody-here", "does not exist"),
-        ("camvid:ROOT", "is no CamVid folder"),
+        ("camvid:ROOT", "is not a CamVid folder"),
         ("cityscapes:ROOT?fold=1", "option of 'cityscapes'"),
         ("ROOT/nowhere.yaml", "cannot be read"),
         ("synthetic:trian=3", "unknown option 'trian'"),

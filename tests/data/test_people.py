@@ -7,14 +7,14 @@ import pytest
 
 from segtailor.core.errors import DataProblem, UnknownName
 from segtailor.data.people import People
-from segtailor.tasks.pose.persons import View
+from segtailor.tasks.pose.persons import PersonView
 from segtailor.tasks.pose.skeletons import MPII
 
 MANY = People(images={"train": 60, "val": 5}, size=(96, 80), seed=3)
 
 
 @pytest.fixture(scope="module")
-def views() -> list[View]:
+def views() -> list[PersonView]:
     return [sample.read() for sample in MANY.samples("train")]
 
 
@@ -33,7 +33,7 @@ def test_the_same_seed_draws_the_same_people_and_others_do_not() -> None:
     assert len(fingerprints) == 4
 
 
-def test_records_are_whole(views: list[View]) -> None:
+def test_records_are_whole(views: list[PersonView]) -> None:
     for image, person in views:
         assert image.shape == (96, 80, 3)
         assert image.dtype == np.uint8
@@ -53,12 +53,12 @@ def test_records_are_whole(views: list[View]) -> None:
         assert 0 < person.area < 96 * 80
 
 
-def test_most_people_are_whole_and_some_reach_beyond_the_border(views: list[View]) -> None:
+def test_most_people_are_whole_and_some_reach_beyond_the_border(views: list[PersonView]) -> None:
     cut = sum(not view.person.labelled.all() for view in views)
     assert 1 <= cut <= 15
 
 
-def test_poses_sizes_and_places_differ(views: list[View]) -> None:
+def test_poses_sizes_and_places_differ(views: list[PersonView]) -> None:
     joints = np.array([view.person.joints[:, :2] for view in views if view.person.labelled.all()])
     size = np.array([view.person.head_size for view in views if view.person.labelled.all()])
     posture = (joints - joints[:, 6:7]) / size[:, None, None]
@@ -67,7 +67,7 @@ def test_poses_sizes_and_places_differ(views: list[View]) -> None:
     assert joints[:, 6].std(0).min() > 3
 
 
-def test_left_and_right_limbs_are_drawn_at_their_joints_in_their_own_hue(views: list[View]) -> None:
+def test_left_and_right_limbs_are_drawn_at_their_joints_in_their_own_hue(views: list[PersonView]) -> None:
     """Halfway along a forearm or shin the colour is warm on the right and blue on the left."""
     told = []
     for image, person in views:

@@ -12,7 +12,7 @@ from PIL import Image
 from segtailor.core.errors import DataProblem
 from segtailor.data import doctor
 from segtailor.data.cache import open_pixels
-from segtailor.data.checks.pose import joint_counts
+from segtailor.data.checks.rules import joint_counts
 from segtailor.data.locate import locate
 from segtailor.data.sheet import contact_sheet
 

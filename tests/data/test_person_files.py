@@ -14,7 +14,7 @@ from segtailor.core.errors import DataProblem, UnknownName
 from segtailor.data import coco_keypoints, mpii
 from segtailor.data.coco_keypoints import CocoKeypoints
 from segtailor.data.mpii import Mpii
-from segtailor.data.person_files import PersonFiles
+from segtailor.data.person_crops import PersonFiles
 from tests.data.trees import write_image
 
 SIZE = (40, 60)
@@ -143,11 +143,11 @@ def test_mpii_joints_beyond_the_far_border_are_dropped_on_reading(tmp_path: Path
         ({"joints": [[1, 2]] * 17, "joints_vis": [1] * 17}, "has joints of shape (17, 3)"),
         ({"joints": [[1, 2]] * 15}, "Give 16 of each"),
         ({"joints": [[1, 2]] * 15 + [[1]]}, "expected are 16 x 3 numbers"),
-        ({"joints": [[float("nan"), 2]] * 16}, "joint 0 at [nan, 2.0, 1.0], which is no place"),
+        ({"joints": [[float("nan"), 2]] * 16}, "joint 0 at [nan, 2.0, 1.0], which is not a place"),
         ({"joints": [[10**400, 2]] * 16}, "expected are 16 x 3 numbers"),
-        ({"image": "../../secret.png"}, "is no file below"),
-        ({"image": "/etc/passwd"}, "is no file below"),
-        ({"image": 3}, "is no file below"),
+        ({"image": "../../secret.png"}, "is not a file below"),
+        ({"image": "/etc/passwd"}, "is not a file below"),
+        ({"image": 3}, "is not a file below"),
         ({"headbox": [1, 2, 3]}, "Give four numbers: x1, y1, x2, y2"),
     ],
 )
@@ -163,13 +163,13 @@ def test_an_unusable_mpii_person_is_left_out_and_explained(tmp_path: Path, chang
     ("change", "told"),
     [
         ({"bbox": [5, 5, 0, 10]}, "a box of 0 x 10 pixels, which holds nothing"),
-        ({"bbox": [5, 5, float("nan"), 10]}, "which is none. Give four numbers"),
-        ({"bbox": None}, "which is none. Give four numbers"),
-        ({"bbox": [True, 5, 6, 10]}, "which is none. Give four numbers"),
+        ({"bbox": [5, 5, float("nan"), 10]}, "which is not one. Give four numbers"),
+        ({"bbox": None}, "which is not one. Give four numbers"),
+        ({"bbox": [True, 5, 6, 10]}, "which is not one. Give four numbers"),
         ({"keypoints": [1, 2, 2] * 16}, "has joints of shape (16, 3)"),
         ({"keypoints": [1, 2, 2] * 16 + [1, 2]}, "expected are 17 x 3 numbers"),
         ({"keypoints": "many"}, "expected are 17 x 3 numbers"),
-        ({"keypoints": [1, float("inf"), 2] * 17}, "which is no place in a picture"),
+        ({"keypoints": [1, float("inf"), 2] * 17}, "which is not a place in a picture"),
         ({"image_id": 5}, "which is not listed"),
         ({"image_id": [4]}, "which is not listed"),
         ({"area": -3}, "has area -3"),
@@ -229,8 +229,8 @@ def test_wrong_places_matlab_files_and_huge_files_are_explained(
     (tmp_path / "mpii.mat").write_bytes(b"MATLAB 5.0")
     with pytest.raises(DataProblem, match=r"MATLAB file, which is not read. Expected is a JSON list"):
         Mpii(path=tmp_path / "mpii.mat").samples("mpii")
-    monkeypatch.setattr(mpii, "FILE_LIMIT", 10)
-    monkeypatch.setattr(coco_keypoints, "FILE_LIMIT", 10)
+    monkeypatch.setattr(mpii, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(coco_keypoints, "MAX_FILE_BYTES", 10)
     with pytest.raises(DataProblem, match="at most 10 are read"):
         mpii_tree(tmp_path).samples("train")
     with pytest.raises(DataProblem, match="at most 10 are read"):

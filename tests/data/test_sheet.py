@@ -10,9 +10,9 @@ import pytest
 from segtailor.core.errors import DataProblem, UnknownName
 from segtailor.core.task import Task
 from segtailor.data.dataset import Pair
-from segtailor.data.sheet import CELL, contact_sheet
+from segtailor.data.sheet import PICTURE_WIDTH_PIXELS, contact_sheet
 from segtailor.data.synthetic import Synthetic
-from segtailor.tasks.segmentation.colour import colourise, overlay
+from segtailor.tasks.segmentation.kind import colourise, overlay
 
 PALETTE = ((255, 0, 0), (0, 255, 0))
 TASK = Task(classes=("red", "green"), palette=PALETTE)
@@ -58,10 +58,10 @@ def test_overlay_at_its_ends_is_the_image_or_the_colours(opacity: float) -> None
 
 def test_a_sheet_shows_the_image_left_and_the_overlay_right() -> None:
     sheet = np.asarray(contact_sheet(One(), "train", count=1).picture)
-    height, x = CELL * 20 // 30, 8 + CELL // 2
+    height, x = PICTURE_WIDTH_PIXELS * 20 // 30, 8 + PICTURE_WIDTH_PIXELS // 2
     top, bottom = 32 + height // 4, 32 + 3 * height // 4
     assert sheet[top, x].tolist() == sheet[bottom, x].tolist() == [100, 100, 100]
-    right = x + CELL + 8
+    right = x + PICTURE_WIDTH_PIXELS + 8
     assert sheet[top, right].tolist() == overlay_of(1)
     assert sheet[bottom, right].tolist() == overlay_of(0)
 
@@ -74,7 +74,7 @@ def overlay_of(label: int) -> list[int]:
 
 def test_the_legend_holds_every_colour_of_the_palette() -> None:
     sheet = np.asarray(contact_sheet(One(), "train", count=1).picture)
-    legend = sheet[32 + CELL * 20 // 30 + 8 :].reshape(-1, 3)
+    legend = sheet[32 + PICTURE_WIDTH_PIXELS * 20 // 30 + 8 :].reshape(-1, 3)
     for colour in PALETTE:
         assert (legend == colour).all(1).sum() > 100
 
@@ -89,14 +89,14 @@ def test_equal_seeds_give_equal_sheets_and_others_choose_others() -> None:
 def test_more_pictures_or_columns_than_samples_are_no_problem() -> None:
     dataset = Synthetic(images={"train": 3}, size=(16, 32))
     sheet = contact_sheet(dataset, "train", columns=9, count=50).picture
-    assert sheet.width == 3 * (2 * CELL + 8) + 4 * 8
+    assert sheet.width == 3 * (2 * PICTURE_WIDTH_PIXELS + 8) + 4 * 8
 
 
 @pytest.mark.parametrize("size", [(300, 4), (4, 300), (1, 1)])
 def test_odd_shapes_and_long_names_still_fit(size: tuple[int, int]) -> None:
     sheet = contact_sheet(One(name="very/long/" * 40 + "end", size=size), "train", count=1).picture
-    assert sheet.width == 2 * CELL + 3 * 8
-    assert sheet.height < 3 * CELL
+    assert sheet.width == 2 * PICTURE_WIDTH_PIXELS + 3 * 8
+    assert sheet.height < 3 * PICTURE_WIDTH_PIXELS
 
 
 def test_very_many_classes_make_a_taller_legend() -> None:

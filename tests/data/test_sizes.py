@@ -6,10 +6,9 @@ from PIL import Image
 
 from segtailor.core.errors import DataProblem
 from segtailor.data.cache import open_pixels
-from segtailor.data.dataset import Pair
+from segtailor.data.dataset import Pair, resize_pair
 from segtailor.data.doctor import check
 from segtailor.data.locate import locate
-from segtailor.data.sizes import image_size, parse_size, resized
 
 
 def street(height: int, width: int) -> Pair:
@@ -33,7 +32,7 @@ def written(folder: Path, pair: Pair, count: int = 4) -> Path:
 
 @pytest.mark.parametrize("size", [(12, 20), (7, 13), (48, 80), (1, 1), (24, 41)])
 def test_labels_stay_labels_and_images_stay_between_their_values(size: tuple[int, int]) -> None:
-    image, labels = resized(street(24, 40), size)
+    image, labels = resize_pair(street(24, 40), size)
     assert image.shape == (*size, 3)
     assert labels.shape == size
     assert image.dtype == labels.dtype == np.uint8
@@ -46,34 +45,37 @@ def test_halving_takes_every_second_pixel_of_labels_and_averages_images() -> Non
     pair = Pair(
         rng.integers(0, 255, (8, 12, 3), dtype=np.uint8), rng.integers(0, 11, (8, 12)).astype(np.uint8)
     )
-    image, labels = resized(pair, (4, 6))
+    image, labels = resize_pair(pair, (4, 6))
     np.testing.assert_array_equal(labels, pair.labels[1::2, 1::2])
     assert abs(float(image.mean()) - float(pair.image.mean())) < 3
 
 
 def test_the_size_that_it_has_changes_nothing() -> None:
     pair = street(9, 11)
-    assert resized(pair, (9, 11)) is pair
-    assert resized(pair, None) is pair
+    assert resize_pair(pair, (9, 11)) is pair
+    assert resize_pair(pair, None) is pair
 
 
 def test_depths_keep_their_values() -> None:
     depth = np.linspace(0, 9, 60, dtype=np.float32).reshape(6, 10)
-    _, smaller = resized(Pair(np.zeros((6, 10, 3), np.uint8), depth), (3, 5))
+    _, smaller = resize_pair(Pair(np.zeros((6, 10, 3), np.uint8), depth), (3, 5))
     assert smaller.dtype == np.float32
     assert set(smaller.flatten()) <= set(depth.flatten())
 
 
-@pytest.mark.parametrize("text", ["360", "360x", "x480", "a360x480", "-1x4", "360x480x3", ""])
-def test_what_is_no_size_is_told_with_an_example(text: str) -> None:
-    with pytest.raises(DataProblem, match="128x256"):
-        parse_size(text, what="size")
-
-
-@pytest.mark.parametrize("text", ["0x480", "360x0", "99999x480"])
-def test_sizes_that_no_image_can_have_are_refused(text: str) -> None:
-    with pytest.raises(DataProblem, match="out of range"):
-        image_size(text, what="size")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("big", "size 'big' is not HEIGHTxWIDTH"),
+        ("0x480", "is not HEIGHTxWIDTH"),
+        ("99999x480", "larger than any picture; give sides of 1 to 16384"),
+        ("16385x480", "larger than any picture; give sides of 1 to 16384"),
+    ],
+)
+def test_a_wrong_size_is_told_before_anything_is_read(tmp_path: Path, text: str, message: str) -> None:
+    folder = written(tmp_path / "set", street(8, 8), count=1)
+    with pytest.raises(DataProblem, match=message):
+        locate(f"folder:{folder}?size={text}&count=2")
 
 
 def test_a_dataset_brings_all_its_samples_to_one_size(tmp_path: Path) -> None:
@@ -94,9 +96,3 @@ def test_the_doctor_looks_at_the_size_that_is_asked_for(tmp_path: Path) -> None:
     shares = [diagnosis.splits["train"].shares for diagnosis in (own, half)]
     assert list(shares[0].values())[1] > 0
     assert list(shares[1].values())[1] == 0
-
-
-def test_a_wrong_size_is_told_before_anything_is_read(tmp_path: Path) -> None:
-    folder = written(tmp_path / "set", street(8, 8), count=1)
-    with pytest.raises(DataProblem, match="size=big is not a size"):
-        locate(f"folder:{folder}?size=big&count=2")

@@ -173,9 +173,10 @@ def test_options_give_splits_size_and_seed() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"size": "64"}, "height x width"),
+        ({"size": "64"}, "HEIGHTxWIDTH"),
         ({"size": "8x128"}, "16 to"),
-        ({"size": "0x0"}, "16 to"),
+        ({"size": "0x0"}, "HEIGHTxWIDTH"),
+        ({"size": "8x8"}, "16 to"),
         ({"train": "many"}, "whole number"),
         ({"train": "0"}, "at least 1 image"),
         ({"seed": "-1"}, "seed: -1 is too small"),
@@ -190,5 +191,5 @@ def test_wrong_options_say_what_to_write(options: Mapping[str, str], words: str)
 def test_no_splits_or_odd_split_names_are_refused() -> None:
     with pytest.raises(DataProblem, match="at least one"):
         Synthetic(images={})
-    with pytest.raises(DataProblem, match="no name for a split"):
+    with pytest.raises(DataProblem, match="not a name for a split"):
         Synthetic(images={"../x": 1})

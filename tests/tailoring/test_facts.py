@@ -75,7 +75,7 @@ def test_data_that_is_mostly_damaged_is_refused(tmp_path: Path) -> None:
     root = folder(tmp_path / "set")
     for index in range(6):
         (root / "images" / f"p{index}.png").write_bytes(b"no picture")
-    with pytest.raises(DataProblem, match="mend"):
+    with pytest.raises(DataProblem, match="correct them"):
         usable(f"folder:{root}")
 
 

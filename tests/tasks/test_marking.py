@@ -7,7 +7,7 @@ from PIL import Image
 
 from segtailor.core.task import IGNORE, Task
 from segtailor.tasks import kind_of
-from segtailor.tasks.looks import WRONG, pale
+from segtailor.tasks.kind import ERROR_COLOUR, pale_picture
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
 
@@ -22,9 +22,9 @@ def test_wrong_labels_are_marked_and_unknown_ones_are_not() -> None:
     found = np.zeros_like(target)
     found[:10] = 1
     shown = colours(kind_of(Task(classes=("a", "b"))).mark(IMAGE, target, found, Task(classes=("a", "b"))))
-    assert (shown[:10, :30] == WRONG).all()
-    assert (shown[10:] == pale(IMAGE)[10:]).all()
-    assert (shown[:, 30:] == pale(IMAGE)[:, 30:]).all()
+    assert (shown[:10, :30] == ERROR_COLOUR).all()
+    assert (shown[10:] == pale_picture(IMAGE)[10:]).all()
+    assert (shown[:, 30:] == pale_picture(IMAGE)[:, 30:]).all()
 
 
 def test_depths_are_marked_by_how_far_they_are_off() -> None:
@@ -34,11 +34,11 @@ def test_depths_are_marked_by_how_far_they_are_off() -> None:
     found = np.full_like(target, 10.0)
     found[:10], found[10:20] = 12.5, 30.0
     shown = colours(kind_of(task).mark(IMAGE, target, found, task))
-    assert (shown[10:20, :50] == WRONG).all()
-    half = (pale(IMAGE)[:10, :50] + np.array(WRONG)) / 2
+    assert (shown[10:20, :50] == ERROR_COLOUR).all()
+    half = (pale_picture(IMAGE)[:10, :50] + np.array(ERROR_COLOUR)) / 2
     assert np.abs(shown[:10, :50] - half).max() <= 1
-    assert (shown[20:] == pale(IMAGE)[20:]).all()
-    assert (shown[:, 50:] == pale(IMAGE)[:, 50:]).all()
+    assert (shown[20:] == pale_picture(IMAGE)[20:]).all()
+    assert (shown[:, 50:] == pale_picture(IMAGE)[:, 50:]).all()
 
 
 def test_a_line_leads_from_each_labelled_joint_to_where_it_was_found() -> None:

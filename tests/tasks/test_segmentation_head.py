@@ -7,15 +7,15 @@ from torch import Tensor, nn
 
 from segtailor.nets.onnx.graph import onnx_bytes, onnx_session
 from segtailor.tasks.enlarging import enlarge
-from segtailor.tasks.segmentation import head as labels_module
-from segtailor.tasks.segmentation.head import Labels
+from segtailor.tasks.segmentation import kind as labels_module
+from segtailor.tasks.segmentation.kind import LabelHead
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
 
 class Tail(nn.Module):
-    def __init__(self, labels: Labels, size: tuple[int, int]) -> None:
+    def __init__(self, labels: LabelHead, size: tuple[int, int]) -> None:
         super().__init__()
         self.labels, self.size = labels, size
 
@@ -24,7 +24,7 @@ class Tail(nn.Module):
 
 
 def exported(logits: Tensor, size: tuple[int, int], *, align_corners: bool) -> bytes:
-    labels = Labels(align_corners=align_corners, label_type=torch.uint8)
+    labels = LabelHead(align_corners=align_corners, label_type=torch.uint8)
     labels.prepare(logits.shape, size)
     return onnx_bytes(Tail(labels, size).eval(), (logits,), names=("logits",), output="labels")
 
@@ -46,7 +46,7 @@ def smooth(*shape: int) -> Tensor:
 def test_bands_give_the_labels_of_a_resize_and_an_arg_max(
     shape: tuple[int, int, int], size: tuple[int, int], align_corners: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(labels_module, "BAND", 5 * 128 * 10)  # several bands, the last one shorter
+    monkeypatch.setattr(labels_module, "VALUES_PER_BAND", 5 * 128 * 10)  # several bands, the last one shorter
     logits = smooth(*shape)
     wanted = enlarge(logits, size, align_corners=align_corners).argmax(1)
     session = onnx_session(exported(logits, size, align_corners=align_corners))
@@ -67,13 +67,13 @@ def test_no_map_of_all_classes_at_full_size_is_ever_made() -> None:
         for value in model.graph.value_info
     ]
     assert sizes
-    assert max(sizes) <= labels_module.BAND
+    assert max(sizes) <= labels_module.VALUES_PER_BAND
     assert "Resize" not in {node.op_type for node in model.graph.node}
 
 
 def test_outside_of_a_graph_torch_does_the_work() -> None:
     logits = smooth(4, 8, 8)
-    labels = Labels(align_corners=True, label_type=torch.uint8)
+    labels = LabelHead(align_corners=True, label_type=torch.uint8)
     labels.prepare(logits.shape, (32, 48))
     wanted = enlarge(logits, (32, 48), align_corners=True).argmax(1)
     assert torch.equal(labels(logits, (32, 48)), wanted.byte())

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from segtailor.core.errors import UserError
 from segtailor.tasks.loss_settings import LossSettings
-from segtailor.tasks.segmentation.loss import Criterion, balanced_weights, count_labels, missed_overlap
+from segtailor.tasks.segmentation.loss import SegmentationLoss, balanced_weights, count_labels, missed_overlap
 from segtailor.training.distill import DistillSettings, distillation
 from tests.training.toys import CPU
 
@@ -28,7 +28,9 @@ def case(ignored: float = 0.2) -> tuple[Tensor, Tensor]:
 
 
 def loss_of(outputs: dict[str, Tensor], labels: Tensor, *, align_corners: bool = False, **how: Any) -> Tensor:
-    criterion = Criterion(LossSettings(**how), classes=CLASSES, device=CPU, align_corners=align_corners)
+    criterion = SegmentationLoss(
+        LossSettings(**how), classes=CLASSES, device=CPU, align_corners=align_corners
+    )
     return criterion(outputs, labels, normaliser=criterion.normaliser(labels))
 
 
@@ -128,7 +130,7 @@ def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_one_weight_per_class_is_needed() -> None:
     with pytest.raises(UserError, match="3 weights for 4 classes"):
-        Criterion(LossSettings(class_weights=(1.0, 1.0, 1.0)), classes=CLASSES, device=CPU)
+        SegmentationLoss(LossSettings(class_weights=(1.0, 1.0, 1.0)), classes=CLASSES, device=CPU)
 
 
 def test_divergence_in_the_form_of_fasterseg_is_the_mean_over_all_values() -> None:

@@ -15,7 +15,7 @@ from segtailor.core.errors import UserError
 from segtailor.data.batches import Batch
 from segtailor.nets.network import Network
 from segtailor.spaces.decoder_cell import decode
-from segtailor.tasks.segmentation.loss import Criterion
+from segtailor.tasks.segmentation.loss import SegmentationLoss
 from segtailor.training.engine import Engine
 from segtailor.training.optimiser import Average, make_encoder_optimiser, split_parameters
 from segtailor.training.settings import EncoderSettings, FitSettings
@@ -39,7 +39,7 @@ def batch() -> Batch:
 
 
 def engine(settings: FitSettings, net: Network) -> Engine:
-    return Engine(net, Criterion(settings.loss, classes=3, device=CPU), settings, device=CPU)
+    return Engine(net, SegmentationLoss(settings.loss, classes=3, device=CPU), settings, device=CPU)
 
 
 def moved(settings: FitSettings) -> dict[str, float]:

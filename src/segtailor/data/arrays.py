@@ -1,7 +1,7 @@
-"""Arrays that are dear to compute, kept in memory-mapped files that say what they are made from.
+"""The feature cache: arrays that are expensive to compute, in memory-mapped files with a record of their inputs.
 
-A folder holds one flat file per array and an index. It appears by one atomic rename; one made from something else is
-refused, and a disk that is too small is told before anything is computed.
+A folder holds one flat file per array and an index. It appears by one atomic rename. A folder made from other inputs is
+refused, and a disk that is too small is reported before anything is computed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from segtailor.data.cache import only_builder
 
 FORMAT = 1
 INDEX = "index.json"
-SPARE = 64 * 2**20  # bytes that stay free on the disk
+MIN_FREE_BYTES = 64 * 2**20  # left free on the disk
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec:
+class ArraySpec:
     """Shape (samples first) and type of an array."""
 
     shape: tuple[int, ...]
@@ -40,12 +40,12 @@ class Spec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store:
-    """Where arrays are kept, what they are made from (`about`, plain data), and what they look like."""
+class ArrayStore:
+    """The folder of some arrays, the inputs they are made from (`about`, plain data), and their shapes and types."""
 
     folder: Path
     about: Mapping[str, Json]
-    arrays: Mapping[str, Spec]
+    arrays: Mapping[str, ArraySpec]
 
     @property
     def nbytes(self) -> int:
@@ -53,14 +53,14 @@ class Store:
         return sum(spec.nbytes for spec in self.arrays.values())
 
     def ready(self) -> bool:
-        """Tell whether the files are there and whole; files made from something else raise `DataProblem`."""
+        """Tell whether the files are complete; files made from other inputs raise `DataProblem`."""
         if not (self.folder / INDEX).exists():
             return False
         try:
             index: Any = read_json(self.folder / INDEX, what="index of the feature cache")
             about, version = index["about"], index["format"]
         except (UserError, KeyError, TypeError):
-            return False  # damaged: it is made again
+            return False  # damaged: the arrays are computed again
         for field in sorted({*self.about, *about}):
             wanted, found = self.about.get(field), about.get(field)
             if canonical(wanted) != canonical(found):
@@ -75,7 +75,7 @@ class Store:
         return bool(version == FORMAT and whole)
 
     def open(self, fill: Callable[[], Iterator[Mapping[str, NDArray[Any]]]]) -> dict[str, NDArray[Any]]:
-        """Map the arrays; where they are missing, `fill` yields them a few samples at a time."""
+        """Map the arrays; where they are missing, `fill` computes them, a few samples at a time."""
         if not self.ready():
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             with only_builder(self.folder):
@@ -105,15 +105,15 @@ class Store:
             write_json(draft / INDEX, {"format": FORMAT, "about": dict(self.about)}, what="index")
 
 
-def check_space(stores: list[Store]) -> None:
-    """Raise `DataProblem` where the disk is too small for the stores that are not there yet."""
+def check_space(stores: list[ArrayStore]) -> None:
+    """Raise `DataProblem` where the disk is too small for the stores that are still missing."""
     missing = [store for store in stores if not store.ready()]
     if not missing:
         return
     place = missing[0].folder.absolute()
     existing = next(parent for parent in place.parents if parent.exists())
     need, free = sum(store.nbytes for store in missing), shutil.disk_usage(existing).free
-    if need + SPARE > free:
+    if need + MIN_FREE_BYTES > free:
         raise DataProblem(
             f"the feature cache needs {need / 2**30:.2f} GiB below {existing}, where {free / 2**30:.2f} GiB are free. "
             "Free some space, choose another cache folder (--cache), or keep fewer images (--set staged.images=...)."

@@ -1,9 +1,15 @@
-"""Random scale, crop, flip, turn and colour for a whole batch, on any device: one resampling pass, two with turns.
+"""Augmentation of a whole batch on any device: random scale, crop, flip, rotation, colours, pasted classes and styles.
 
-Without rotation the geometry is separable: per image one table of source rows and one of source columns. They are
-computed in double precision by NumPy, so that they do not depend on the device, and sent in one copy. Images are
-sampled bilinearly; how targets follow is the matter of their kind (`segtailor.tasks`). Nothing is filtered before
-shrinking: at scale 0.5 two bilinear taps per axis are an exact box filter, between 0.5 and 1 the aliasing is slight.
+Images are resampled once, twice with rotation. Without rotation the geometry is separable: per image one table of
+source rows and one of source columns. They are computed in double precision by NumPy, so that they do not depend on the
+device, and sent in one copy. Images are sampled bilinearly; targets are resampled by their kind (`segtailor.tasks`).
+Nothing is filtered before shrinking: at scale 0.5 two bilinear taps per axis are an exact box filter, between 0.5 and 1
+the aliasing is slight.
+
+`mix` pastes classes of one training image into another (ClassMix, Olsson et al. 2021, with true labels): objects appear
+before new backgrounds, which small datasets lack. `restyle` gives an image the brightness and colour cast of another
+(after Reinhard et al. 2001, in RGB): mean and spread of each channel move by an affine map, which is part of the colour
+matrix that every image has anyway.
 """
 
 from __future__ import annotations
@@ -17,32 +23,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segtailor.core.errors import UserError
-from segtailor.core.task import Preprocessing
-from segtailor.tasks.segmentation.targets import Labels
-from segtailor.tasks.targets import Geometry, Targets
-from segtailor.tasks.turning import turned
+from segtailor.core.task import IGNORE, Preprocessing
+from segtailor.tasks.segmentation.kind import Labels
+from segtailor.tasks.targets import Geometry, Targets, rotate_maps
 
 LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
-YIQ = np.array(
-    [LUMA, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]]
-)  # hue is an angle in its last two axes
-CROP_PIXELS = 2**24  # 4096x4096: larger than any picture that networks are trained on
-DRAWS = 8  # random numbers per image: scale, flip, two offsets, four colour factors
-LABELS = Labels()  # what targets are unless something else is said
-CHUNK_PIXELS = 400_000  # on a CPU, work through about this many pixels at a time: they stay in the cache
+YIQ = np.array([LUMA, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])  # hue: an angle in the last two axes
+MAX_CROP_PIXELS = 2**24  # 4096x4096: larger than any training crop
+DRAWS_PER_IMAGE = 8  # random numbers: scale, flip, two offsets, four colour factors
+LABELS = Labels()  # the default targets
+CHUNK_PIXELS = 400_000  # processed at a time on a CPU: they stay in the cache
+STYLE_STEP_PIXELS = 4  # styles are measured on every fourth row and column
+MIN_SPREAD = 1 / 255  # lower limit of a divisor: an image of one colour has no spread
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """What may happen to a training image; the defaults of the colour part change nothing.
+    """Ranges of the random changes to training images; by default colours do not change.
 
     `brightness`, `contrast` and `saturation` x draw a factor from 1 - x to 1 + x, `hue` x a rotation of up to
     x turns. Colours are not clipped, and contrast is about the mean luminance of the preprocessing instead of
     that of each image: both keep the whole chain one 3x4 matrix per image. The scale is raised where the shorter
     side would have fewer than `shorter` pixels. `rotate` x turns crops by up to x degrees either way about their
-    centre. With `rescale_depth` depths are divided by the scale of their image. `mix` is the share of images that get
-    classes of another one pasted in (`data.mixing`). `restyle` x moves mean and spread of each colour channel by up to
-    the share x towards those of another training image (`data.restyling`).
+    centre. With `rescale_depth` depths are divided by the scale of their image. `mix` is the share of images into which
+    classes of another image are pasted. `restyle` x moves mean and spread of each colour channel by up to the share x
+    towards those of another training image.
     """
 
     crop: tuple[int, int]
@@ -59,14 +64,14 @@ class Augment:
     restyle: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.crop) < 1 or self.crop[0] * self.crop[1] > CROP_PIXELS:
+        if min(self.crop) < 1 or self.crop[0] * self.crop[1] > MAX_CROP_PIXELS:
             raise UserError(
                 f"augment.crop: {self.crop[0]}x{self.crop[1]} cannot be cut; give height and width of at least 1 and "
-                f"together at most {CROP_PIXELS} pixels, e.g. 512x1024."
+                f"together at most {MAX_CROP_PIXELS} pixels, e.g. 512x1024."
             )
         if not 0 < self.scale[0] <= self.scale[1] < float("inf"):
             raise UserError(
-                f"augment.scale: {self.scale} is no range; give 0 < smallest <= largest, e.g. (0.5, 2.0)."
+                f"augment.scale: {self.scale} is not a range; give 0 < smallest <= largest, e.g. (0.5, 2.0)."
             )
         for name, most in (
             ("flip", 1.0),
@@ -84,7 +89,7 @@ class Augment:
 
 
 class Taps(NamedTuple):
-    """Where the output rows (or columns) of each image come from; every table is (images, rows)."""
+    """The source rows (or columns) of the output rows (columns) of each image; every table is (images, rows)."""
 
     low: NDArray[np.int32]
     high: NDArray[np.int32]
@@ -93,11 +98,11 @@ class Taps(NamedTuple):
     weight: NDArray[np.float32]  # of `high`
 
 
-class Drawn(NamedTuple):
+class BatchDraws(NamedTuple):
     """The random part of a batch: taps, colour matrices (images, 3, 4) on values 0..1, and the taps as lines.
 
     `lines` (images, 4): source row = lines[0] + lines[1] * row, source column = lines[2] + lines[3] * column. `turns`
-    are the angles in radians, empty where nothing turns.
+    are the angles in radians, empty without rotation.
     """
 
     rows: Taps
@@ -107,18 +112,18 @@ class Drawn(NamedTuple):
     turns: NDArray[np.float32]
     rescale: bool = True
 
-    def part(self, positions: slice) -> Drawn:
-        """Return the draws of some positions in the batch: what one process of several needs."""
+    def part(self, positions: slice) -> BatchDraws:
+        """Return the draws of some positions in the batch, e.g. those of one process."""
         rows, columns = (Taps._make(table[positions] for table in taps) for taps in (self.rows, self.columns))
         rest = (self.colour[positions], self.lines[positions], self.turns[positions])
-        return Drawn(rows, columns, *rest, self.rescale)
+        return BatchDraws(rows, columns, *rest, self.rescale)
 
 
 def draw(
     augment: Augment, sizes: NDArray[np.integer], *, rng: np.random.Generator, grey: float = 0.5
-) -> Drawn:
-    """Draw for images of `sizes` (images, 2); what position k gets does not depend on the batch size."""
-    chance = rng.random((len(sizes), DRAWS))
+) -> BatchDraws:
+    """Draw for images of `sizes` (images, 2); the draws of position k do not depend on the batch size."""
+    chance = rng.random((len(sizes), DRAWS_PER_IMAGE))
     scale = augment.scale[0] + chance[:, 0] * (augment.scale[1] - augment.scale[0])
     scale = np.maximum(scale, augment.shorter / sizes.min(axis=1))
     flipped = chance[:, 1:2] < augment.flip
@@ -126,7 +131,7 @@ def draw(
     rows = _sources(heights, augment.crop[0], scale[:, None], chance[:, 2:3])
     columns = _sources(widths, augment.crop[1], scale[:, None], chance[:, 3:4])
     columns = np.where(flipped, widths - 1 - columns, columns)
-    return Drawn(
+    return BatchDraws(
         _taps(rows, heights),
         _taps(columns, widths),
         colour_matrices(augment, chance[:, 4:], grey=grey),
@@ -148,9 +153,7 @@ def colour_matrices(augment: Augment, chance: NDArray[np.float64], *, grey: floa
     rotation[:, 1, 1] = rotation[:, 2, 2] = np.cos(angle)
     rotation[:, 2, 1] = np.sin(angle)
     rotation[:, 1, 2] = -rotation[:, 2, 1]
-    hue = (
-        np.linalg.inv(YIQ) @ rotation @ YIQ if augment.hue else np.eye(3)
-    )  # exact identity where nothing turns
+    hue = np.linalg.inv(YIQ) @ rotation @ YIQ if augment.hue else np.eye(3)  # exactly 1 without rotation
     washed = saturation[:, None, None] * np.eye(3) + (1 - saturation)[:, None, None] * LUMA
     linear = hue @ washed
     offset = linear @ np.full((3, 1), 1.0) * (grey * (1 - contrast))[:, None, None]
@@ -162,14 +165,14 @@ def resample(
     labels: Tensor,
     *,
     index: NDArray[np.integer],
-    drawn: Drawn,
+    drawn: BatchDraws,
     preprocessing: Preprocessing,
     targets: Targets = LABELS,
 ) -> tuple[Tensor, Tensor]:
     """Return normalised crops (batch, 3, h, w) and their targets, e.g. labels (batch, h, w), of the images at `index`.
 
     `images` is (n, 3, height, width) in uint8 and `labels` holds the targets, (n, height, width) for labels; both are
-    contiguous and on the working device. Outside the source the image is 0, the mean colour, and nothing is known.
+    contiguous and on the same device. Outside of the source the image is 0, the mean colour, and targets are missing.
     """
     tables = _send(index, drawn, preprocessing, images.device)
     count, height, width = len(index), drawn.rows.low.shape[1], drawn.columns.low.shape[1]
@@ -185,7 +188,65 @@ def resample(
     if not len(drawn.turns):
         return crops, found
     angles = torch.from_numpy(drawn.turns).to(images.device)
-    return turned(crops, angles, mode="bilinear"), targets.turn(found, angles, (height, width))
+    return rotate_maps(crops, angles, mode="bilinear"), targets.turn(found, angles, (height, width))
+
+
+def draw_classes(count: int, *, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return (count, 256): which classes each image gets from its neighbour; none for 1 - `share` of the images."""
+    chosen: NDArray[np.bool_] = rng.random((count, IGNORE + 1)) < 0.5
+    chosen &= rng.random((count, 1)) < share
+    chosen[:, IGNORE] = False  # ignored pixels are never pasted
+    return chosen
+
+
+def paste(images: Tensor, labels: Tensor, *, classes: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+    """Paste `classes` between images 2k and 2k + 1, in both directions; a last image without a neighbour stays."""
+    count = len(labels)
+    other = (torch.arange(count, device=labels.device) ^ 1).clamp(max=count - 1)
+    table = torch.from_numpy(classes)
+    if labels.device.type != "cpu":
+        table = table.pin_memory().to(labels.device, non_blocking=True)
+    other_labels = labels[other]
+    rows = torch.arange(count, device=labels.device)[:, None, None]
+    taken = table[rows, other_labels.long()]
+    return torch.where(taken[:, None], images[other], images), torch.where(taken, other_labels, labels)
+
+
+class Styles(NamedTuple):
+    """Mean and standard deviation of each channel, (images, 3), on values 0..1."""
+
+    mean: NDArray[np.float64]
+    spread: NDArray[np.float64]
+
+    def of(self, index: NDArray[np.integer]) -> Styles:
+        """Return the rows of some images."""
+        return Styles(self.mean[index], self.spread[index])
+
+
+def image_styles(images: NDArray[np.uint8], sizes: NDArray[np.integer]) -> Styles:
+    """Measure the valid part of images (n, height, width, 3), one at a time: they may be a memory map."""
+    rows = []
+    for image, (height, width) in zip(images, sizes, strict=True):
+        pixels = (
+            np.asarray(image[:height:STYLE_STEP_PIXELS, :width:STYLE_STEP_PIXELS], dtype=np.float64).reshape(
+                -1, 3
+            )
+            / 255
+        )
+        rows.append((pixels.mean(axis=0), pixels.std(axis=0)))
+    means, spreads = (np.stack(values) for values in zip(*rows, strict=True))
+    return Styles(means, np.maximum(spreads, MIN_SPREAD))
+
+
+def restyle(
+    colour: NDArray[np.float64], own: Styles, other: Styles, *, strength: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return colour matrices (images, 3, 4) that first move the style of each image by `strength` towards another."""
+    share = strength[:, None]
+    scale = 1 + share * (other.spread / own.spread - 1)
+    shift = own.mean + share * (other.mean - own.mean) - scale * own.mean
+    linear, offset = colour[:, :, :3], colour[:, :, 3:]
+    return np.concatenate([linear * scale[:, None], linear @ shift[:, :, None] + offset], axis=2)
 
 
 def _sources(
@@ -200,7 +261,7 @@ def _sources(
 
 
 def _turns(augment: Augment, count: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Draw angles from a stream of their own, so that everything else is drawn as it is without turns."""
+    """Draw angles from a separate stream, so that rotation does not change the other draws."""
     if not augment.rotate:
         return np.zeros(0, dtype=np.float32)
     chance = rng.spawn(1)[0].random(count)
@@ -260,9 +321,9 @@ class _Tables(NamedTuple):
 
 
 def _send(
-    index: NDArray[np.integer], drawn: Drawn, preprocessing: Preprocessing, device: torch.device
+    index: NDArray[np.integer], drawn: BatchDraws, preprocessing: Preprocessing, device: torch.device
 ) -> _Tables:
-    """Pack all small tables into one buffer, so that a batch costs a single copy that nothing waits for."""
+    """Pack all small tables into one buffer, so that a batch needs a single asynchronous copy."""
     colour = _normalised(drawn.colour, preprocessing)
     parts = [index.astype(np.int32)[:, None], *drawn.rows, *drawn.columns, colour.reshape(len(index), 12)]
     parts.append(drawn.lines)

@@ -1,6 +1,6 @@
-"""From decoded pixels to augmented batches on a device: `at(step)` is a pure function of seed and step.
+"""Augmented training batches on a device from decoded pixels; `at(step)` depends on seed and step only.
 
-Pixels stay on the device when they fit; otherwise each batch is gathered on the host, one batch ahead.
+All pixels are kept on the device if they fit; otherwise each batch is gathered on the host, one batch ahead.
 """
 
 from __future__ import annotations
@@ -19,16 +19,26 @@ from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.memory import check_memory
 from segtailor.core.memory import free_memory as free_main_memory
 from segtailor.core.task import Preprocessing
-from segtailor.data.augment import LABELS, LUMA, Augment, Drawn, draw, resample
+from segtailor.data.augment import (
+    LABELS,
+    LUMA,
+    Augment,
+    BatchDraws,
+    Styles,
+    draw,
+    draw_classes,
+    image_styles,
+    paste,
+    resample,
+    restyle,
+)
 from segtailor.data.cache import Pixels
-from segtailor.data.mixing import draw_classes, paste
-from segtailor.data.restyling import Styles, restyled, styles
-from segtailor.tasks.segmentation.targets import Labels
+from segtailor.tasks.segmentation.kind import Labels
 from segtailor.tasks.targets import Targets
 
-BATCH_PIXEL_BYTES = 36  # of a pixel: three channels as sampled, coloured and normalised, in single precision
-BLOCK = 64  # images converted at a time, so that filling a device needs little memory beside it
-# Separate random streams: which image, how it looks, what is pasted, whose style.
+BATCH_BYTES_PER_PIXEL = 36  # three channels in single precision: sampled, recoloured and normalised
+IMAGES_PER_COPY = 64  # copied to the device at a time, so that little host memory is needed
+# Separate random streams: order of images, augmentation, classes to paste, style of another image.
 ORDER, LOOKS, MIX, STYLE = range(4)
 
 
@@ -43,12 +53,11 @@ class Batch(NamedTuple):
 class Batches:
     """Endless training batches; `batch` counts all processes, of which this one gets its share.
 
-    `images` (n, height, width, 3) in uint8 and `labels`, (n, height, width) where they are labels, are arrays or memory
-    maps, `sizes` (n, 2) the valid extent of each image from its top left corner; `targets` says what the labels are.
-    Sample k of the endless stream is image
-    `k mod n` of the permutation of epoch `k div n`: every image is seen once per epoch and none is dropped.
-    Nothing depends on the device, the number of processes or where a run was resumed. `memory` is the share
-    of the device's free memory that pixels may take.
+    `images` (n, height, width, 3) in uint8 and `labels`, (n, height, width) for segmentation, are arrays or memory
+    maps, `sizes` (n, 2) the valid extent of each image from its top left corner; `targets` says how labels are stored.
+    Sample k of the endless stream is image `k mod n` of the permutation of epoch `k div n`: every image is used once
+    per epoch and none is dropped. Nothing depends on the device, the number of processes or where a run was resumed.
+    `memory` is the share of the device's free memory that pixels may take.
     """
 
     images: NDArray[np.uint8]
@@ -83,7 +92,7 @@ class Batches:
             )
         self._check_memory()
         if self.augment.restyle:
-            self._styles = styles(self.images, self.sizes)
+            self._styles = image_styles(self.images, self.sizes)
         need = self.images.nbytes + self.labels.nbytes
         fits = need <= self.memory * free_memory(self.device)
         self._source = _Resident(self) if fits else _Streamed(self)
@@ -93,7 +102,7 @@ class Batches:
         height, width = self.augment.crop
         share = self.batch // self.world
         check_memory(
-            share * height * width * BATCH_PIXEL_BYTES,
+            share * height * width * BATCH_BYTES_PER_PIXEL,
             what=f"a batch of {share} crops of {height}x{width}",
             remedy="Choose a smaller batch (--batch) or smaller crops (--crop).",
             free=free_memory(self.device),
@@ -101,7 +110,7 @@ class Batches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps after which every image was seen; the last one may already show images of the next epoch."""
+        """Steps after which every image was used; the last batch may also hold images of the next epoch."""
         return -(-len(self.images) // self.batch)
 
     @property
@@ -127,8 +136,8 @@ class Batches:
         classes = draw_classes(self.batch, share=self.augment.mix, rng=rng)[self._mine]
         return Batch(*paste(*found, classes=classes))
 
-    def _drawn(self, step: int) -> Drawn:
-        """Draw how the whole batch looks."""
+    def _drawn(self, step: int) -> BatchDraws:
+        """Draw the augmentation of the whole batch."""
         chosen = self.chosen(step)
         rng = np.random.default_rng([LOOKS, self.seed, step])
         drawn = draw(self.augment, self.sizes[chosen], rng=rng, grey=float(LUMA @ self.preprocessing.mean))
@@ -137,7 +146,7 @@ class Batches:
         rng = np.random.default_rng([STYLE, self.seed, step])
         others = rng.integers(len(self.images), size=self.batch)
         strength = self.augment.restyle * rng.random(self.batch)
-        colour = restyled(drawn.colour, self._styles.of(chosen), self._styles.of(others), strength=strength)
+        colour = restyle(drawn.colour, self._styles.of(chosen), self._styles.of(others), strength=strength)
         return drawn._replace(colour=colour)
 
     def share(self, step: int) -> NDArray[np.int64]:
@@ -164,7 +173,7 @@ class Batches:
 def batches_of(
     pixels: Pixels, augment: Augment, preprocessing: Preprocessing, *, device: torch.device
 ) -> partial[Batches]:
-    """Return what makes batches of a decoded split; their size and seed are still to be given."""
+    """Return `Batches` of a decoded split, still without batch size and seed."""
     images, labels = pixels.canvas()
     return partial(
         Batches,
@@ -193,11 +202,11 @@ def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
 
 class _Source(Protocol):
     def pixels(self, step: int) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
-        """Return images (n, 3, h, w) and labels (n, h, w) on the device, and which of them `step` shows."""
+        """Return images (n, 3, h, w) and labels (n, h, w) on the device, and the indices of those that `step` uses."""
 
 
 class _Resident:
-    """All pixels on the device, colour planes apart: sampling then reads whole lines."""
+    """All pixels on the device, one plane per channel: sampling then reads whole lines."""
 
     def __init__(self, owner: Batches) -> None:
         count, height, width, _ = owner.images.shape
@@ -205,8 +214,8 @@ class _Resident:
         self.images = torch.empty((count, 3, height, width), dtype=torch.uint8, device=owner.device)
         like = torch.from_numpy(np.array(owner.labels[:1]))
         self.labels = torch.empty(owner.labels.shape, dtype=like.dtype, device=owner.device)
-        for start in range(0, count, BLOCK):
-            here = slice(start, start + BLOCK)
+        for start in range(0, count, IMAGES_PER_COPY):
+            here = slice(start, start + IMAGES_PER_COPY)
             self.images[here] = (
                 torch.from_numpy(np.array(owner.images[here])).to(owner.device).permute(0, 3, 1, 2)
             )
@@ -218,7 +227,7 @@ class _Resident:
 
 
 class _Streamed:
-    """Gathers one batch at a time from the memory map; the next one on a thread, while this one is used."""
+    """Gathers one batch at a time from the memory map; a thread gathers the next one meanwhile."""
 
     def __init__(self, owner: Batches) -> None:
         self.owner = owner

@@ -1,7 +1,7 @@
-"""Pixels decoded once: two flat memory-mapped files per split, images and targets, keyed by the samples' fingerprints.
+"""The pixel cache: each split decoded once into two flat memory-mapped files, images and targets.
 
-A cache appears by one atomic rename of a finished folder, so an interrupted build is never used and two
-processes cannot disturb each other.
+Its key is made of the samples' fingerprints. A finished folder appears by one atomic rename, so an interrupted build is
+never used and two processes cannot disturb each other.
 """
 
 from __future__ import annotations
@@ -26,23 +26,27 @@ from numpy.typing import NDArray
 
 from segtailor.core.codec import canonical, from_json, read_json, to_json
 from segtailor.core.errors import DataProblem, UserError
-from segtailor.core.lock import wait_for
 from segtailor.core.memory import check_memory, in_gib
 from segtailor.core.task import Task
 from segtailor.data.dataset import Dataset, Pair, Sample, check_pair
 from segtailor.data.splits import split_samples
 from segtailor.tasks import Targets, kind_of
 
+try:
+    import fcntl
+except ImportError:  # not POSIX: two processes may both build, the rename still decides
+    fcntl = None  # type: ignore[assignment]
+
 FORMAT = 1
 INDEX, IMAGES, LABELS = "index.json", "images.u8", "labels"
-INDEX_LIMIT = 2**30  # bytes: a million samples have an index of about 100 MB
+MAX_INDEX_BYTES = 2**30  # a million samples have an index of about 100 MB
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """What the two flat files hold, sample by sample. `content` hashes all of it."""
+    """Names and sizes of the samples in the two flat files; `content` is a fingerprint of all names and pixels."""
 
     format: int
     names: tuple[str, ...]
@@ -69,38 +73,38 @@ class Pixels:
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
-        """First pixel of each sample in the flat files, and one past the last (N + 1)."""
+        """Index of the first pixel of each sample in the flat files, then the number of all pixels (N + 1)."""
         return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.sizes.prod(axis=1))])
 
     @property
     def targets(self) -> Targets:
-        """What the labels are."""
+        """How the targets of the task are stored."""
         return kind_of(self.task).targets(self.task)
 
     @cached_property
     def label_offsets(self) -> NDArray[np.int64]:
-        """First number of each sample's target in the flat file, and one past the last (N + 1)."""
+        """Index of the first number of each sample's target in the flat file, then the number of all (N + 1)."""
         return _label_offsets(self.targets, self.sizes.tolist())
 
     @property
     def uniform(self) -> bool:
-        """Whether all samples have one size, so that `canvas` copies nothing."""
+        """Whether all samples have the same size; `canvas` then copies nothing."""
         return bool((self.sizes == self.sizes[0]).all())
 
     def pair(self, index: int) -> Pair:
         """Return one sample as views into the mapped files."""
         height, width = (int(extent) for extent in self.sizes[index])
-        place = range(len(self))[index]
-        start, stop = int(self.offsets[place]), int(self.offsets[place + 1])
+        row = range(len(self))[index]  # negative indices count from the end
+        start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
         image = self.images[3 * start : 3 * stop].reshape(height, width, 3)
-        first, last = int(self.label_offsets[place]), int(self.label_offsets[place + 1])
+        first, last = int(self.label_offsets[row]), int(self.label_offsets[row + 1])
         return Pair(image, self.labels[first:last].reshape(self.targets.shape((height, width))))
 
     def canvas(self) -> tuple[NDArray[np.uint8], NDArray[Any]]:
         """Return all images (N, H, W, 3) and labels, (N, H, W) where each pixel has one.
 
-        One size: views of the mapped files. Mixed sizes: a copy padded at the bottom and right to the
-        largest, images with 0 and labels with what stands for nothing known; `sizes` tells the valid extents.
+        One size: views of the mapped files. Mixed sizes: a copy padded at the bottom and right to the largest, images
+        with 0 and labels with the value for missing targets; `sizes` holds the valid extents.
         """
         count, (height, width) = len(self), (int(extent) for extent in self.sizes.max(axis=0))
         shape = self.targets.shape((height, width))
@@ -120,10 +124,10 @@ class Pixels:
 
 
 def open_pixels(dataset: Dataset, split: str, root: Path, *, progress: Progress | None = None) -> Pixels:
-    """Return the decoded samples of a split, from the cache below `root` or decoded into it now.
+    """Return the decoded samples of a split from the cache below `root`; decode them into it where they are missing.
 
-    `progress(done, total)` is called while decoding. Raises `DataProblem` when a sample cannot be used or the
-    cache cannot be written; nothing half-made stays behind.
+    `progress(done, total)` is called while decoding. Raises `DataProblem` where a sample cannot be used or the cache
+    cannot be written; an unfinished cache is removed.
     """
     samples = split_samples(dataset, split)
     if not samples:
@@ -152,18 +156,20 @@ def _key(samples: Sequence[Sample]) -> str:
 
 
 def _load(folder: Path, task: Task) -> Pixels | None:
-    """Map a finished cache; a missing, foreign or damaged one counts as none."""
+    """Map a finished cache; return None where it is missing, damaged or of another format."""
     if not folder.is_dir():
         return None
     try:
-        data = read_json(folder / INDEX, what="pixel cache index", limit=INDEX_LIMIT)
+        data = read_json(folder / INDEX, what="pixel cache index", limit=MAX_INDEX_BYTES)
         index = from_json(Index, data, what="pixel cache index")
         targets = kind_of(task).targets(task)
         file = folder / labels_file(targets)
         total = sum(height * width for height, width in index.sizes)
-        told = int(_label_offsets(targets, index.sizes)[-1]) * targets.dtype.itemsize
+        label_bytes = int(_label_offsets(targets, index.sizes)[-1]) * targets.dtype.itemsize
         sizes = [(folder / IMAGES).stat().st_size, file.stat().st_size]
-        if index.format != FORMAT or sizes != [3 * total, told] or len(index.names) != len(index.sizes):
+        if index.format != FORMAT or sizes != [3 * total, label_bytes]:
+            return None
+        if len(index.names) != len(index.sizes):
             return None
         images = np.memmap(folder / IMAGES, dtype=np.uint8, mode="r").view(np.ndarray)
         labels = np.memmap(file, dtype=targets.dtype, mode="r").view(np.ndarray)
@@ -180,7 +186,7 @@ def _load(folder: Path, task: Task) -> Pixels | None:
 
 
 def labels_file(targets: Targets) -> str:
-    """Return the name of the file with the targets: `labels.u8`, `labels.f32`."""
+    """Return the name of the file with the targets, e.g. `labels.u8` or `labels.f32`."""
     return f"{LABELS}.{targets.dtype.kind}{8 * targets.dtype.itemsize}"
 
 
@@ -191,8 +197,13 @@ def _label_offsets(targets: Targets, sizes: Iterable[Sequence[int]]) -> NDArray[
 
 @contextlib.contextmanager
 def only_builder(folder: Path) -> Iterator[None]:
-    """Wait until no other process builds this cache. The system frees the lock of a process that dies."""
-    with wait_for(folder.with_suffix(".lock")) as locked:  # a disk without locks: the rename still decides
+    """Wait until no other process builds this cache. The system releases the lock of a process that ends."""
+    with folder.with_suffix(".lock").open("wb") as handle:
+        locked = False
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # a network disk without locks: the rename still decides
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                locked = True
         if locked:
             for stale in folder.parent.glob(f"{folder.name}.build-*"):
                 shutil.rmtree(stale, ignore_errors=True)  # left by a killed process
@@ -250,7 +261,7 @@ def _write_pixels(samples: Sequence[Sample], draft: Path, task: Task, progress: 
 
 
 def _check_disk(folder: Path, needed: int) -> None:
-    """Refuse before writing where the disk is too small, going by the size of the first sample."""
+    """Raise `DataProblem` before writing where the disk is too small, estimated from the size of the first sample."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataProblem(
@@ -260,7 +271,7 @@ def _check_disk(folder: Path, needed: int) -> None:
 
 
 def _decoded(samples: Sequence[Sample], task: Task) -> Iterator[_Decoded]:
-    """Decode in threads and in order, never far ahead of the writer (PIL and hashing free Python's lock)."""
+    """Decode in threads and in order, at most a few samples ahead of the writer (PIL and hashing release the GIL)."""
     workers = min(8, os.cpu_count() or 1)
     waiting: deque[Future[_Decoded]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")

@@ -14,8 +14,8 @@ from pathlib import Path
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.registry import DATASETS
 from segtailor.core.task import IGNORE, Colour, Task
-from segtailor.data.labels import LabelMap
-from segtailor.data.pairs import FileDataset, Pairing, Wrong, pair_folders
+from segtailor.data.legend import LabelMap
+from segtailor.data.pairs import FileDataset, Pairing, PairingProblem, pair_folders
 from segtailor.data.splits import read_list
 
 SPLITS = ("train", "val", "test")
@@ -86,11 +86,11 @@ class CamVid(FileDataset):
         return LABELS
 
     def find(self) -> Mapping[str, Pairing]:
-        """Look for each known layout in turn."""
+        """Try each known layout in turn."""
         found = self._by_folder() or self._by_frame()
         if not found:
             raise DataProblem(
-                f"{self.path} is no CamVid folder: expected images/train + masks/train, train + trainannot, "
+                f"{self.path} is not a CamVid folder: expected images/train + masks/train, train + trainannot, "
                 "train + train_labels, or 701_StillsRaw_full + LabeledApproved_full. Check the path."
             )
         return found if self.fold is None else _leave_out(found, self.fold)
@@ -109,7 +109,7 @@ class CamVid(FileDataset):
         return {}
 
     def _by_frame(self) -> dict[str, Pairing]:
-        """Divide the 701 stills by `train.txt` and its like, or by the usual frame numbers."""
+        """Divide the 701 stills by `train.txt`, `val.txt` and `test.txt`, or by the usual frame numbers."""
         forms = (("701_StillsRaw_full", "LabeledApproved_full"), ("images", "labels"), ("images", "masks"))
         both = next(
             (
@@ -176,7 +176,7 @@ def _select(whole: Pairing, path: Path) -> Pairing:
         pairs={name: whole.pairs[name] for name in names if name in whole.pairs},
         images_alone=tuple(alone[name] for name in names if name in alone),
         wrong=tuple(
-            Wrong(path, f"list {path} names frame '{name}', which is not there; correct the list.")
+            PairingProblem(path, f"list {path} names frame '{name}', which is not there; correct the list.")
             for name in names
             if name not in whole.pairs and name not in alone
         ),

@@ -1,4 +1,7 @@
-"""Cityscapes (Cordts et al., 2016): leftImg8bit images, gtFine masks, the 19 classes of its benchmark."""
+"""Cityscapes (Cordts et al., 2016) and BDD100K semantic segmentation (Yu et al., 2020), which share 19 classes.
+
+Cityscapes has leftImg8bit images and gtFine masks; BDD100K has 10,000 images and masks of train ids.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from segtailor.core.errors import DataProblem
 from segtailor.core.registry import DATASETS
 from segtailor.core.task import IGNORE, Colour, Task
-from segtailor.data.labels import LabelMap
+from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileDataset, Pairing, pair_folders
 
 # name: (id in labelIds files, colour); the order is that of the train ids
@@ -42,6 +45,10 @@ LABEL_IDS = LabelMap(
     }
 )
 TRAIN_IDS = LabelMap(ids={**{label: label for label in range(len(CLASSES))}, IGNORE: IGNORE})
+BDD100K_LAYOUTS = (  # images, masks, ending of mask names; the second is the release of 2018
+    ("images/10k/{}", "labels/sem_seg/masks/{}", ""),
+    ("seg/images/{}", "seg/labels/{}", "_train_id"),
+)
 
 
 @DATASETS.register("cityscapes")
@@ -69,7 +76,7 @@ class Cityscapes(FileDataset):
         }
         if not found:
             raise DataProblem(
-                f"{self.path} is no Cityscapes folder: expected leftImg8bit/train beside gtFine/train."
+                f"{self.path} is not a Cityscapes folder: expected leftImg8bit/train beside gtFine/train."
             )
         return found
 
@@ -80,4 +87,37 @@ class Cityscapes(FileDataset):
                 return f"_gtFine_{name}"
         raise DataProblem(
             f"{self.path} holds no gtFine/*/*/*_gtFine_labelIds.png; unpack gtFine_trainvaltest.zip there."
+        )
+
+
+@DATASETS.register("bdd100k")
+@dataclass(frozen=True, kw_only=True)
+class Bdd100k(FileDataset):
+    """BDD100K; the masks of the test split are withheld, so it is left out."""
+
+    @property
+    def task(self) -> Task:
+        """The 19 classes."""
+        return TASK
+
+    @property
+    def labels(self) -> LabelMap:
+        """Train ids."""
+        return TRAIN_IDS
+
+    def find(self) -> Mapping[str, Pairing]:
+        """Look for the current layout, then for the older one, here or in a `bdd100k` folder."""
+        for root in (self.path, self.path / "bdd100k"):
+            for images, masks, ending in BDD100K_LAYOUTS:
+                found = {
+                    split: pair_folders(left, right, endings=(ending,))
+                    for split in ("train", "val")
+                    if (left := root / images.format(split)).is_dir()
+                    and (right := root / masks.format(split)).is_dir()
+                }
+                if found:
+                    return found
+        raise DataProblem(
+            f"{self.path} is not a BDD100K folder: expected images/10k/train beside labels/sem_seg/masks/train, "
+            "or seg/images/train beside seg/labels/train. Check the path."
         )

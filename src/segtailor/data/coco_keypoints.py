@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from segtailor.core.codec import read_json, short
 from segtailor.core.errors import DataProblem
-from segtailor.data.person_files import Annotations, PersonFiles, Source, collect
+from segtailor.core.registry import DATASETS
+from segtailor.data.person_crops import AnnotationFile, Annotations, PersonCrops, PersonFiles, collect
 from segtailor.tasks.pose.persons import Person, check_box, check_joints, number, picture_below
 from segtailor.tasks.pose.skeletons import COCO, Skeleton
 
-FILE_LIMIT = 512 * 2**20  # bytes; the published training file has 240 million
+MAX_FILE_BYTES = 512 * 2**20  # the published training file has 240 million
 PREFIX = "person_keypoints_"
 FIELDS = ("image_id", "keypoints", "bbox")
 EXPECTED = "Expected is the JSON of COCO person keypoints: an object with the lists images and annotations."
@@ -29,8 +31,8 @@ class CocoKeypoints(PersonFiles):
         """Seventeen joints."""
         return COCO
 
-    def find(self) -> Mapping[str, Source]:
-        """Look for the files; a split is called what follows the prefix, without the year."""
+    def find(self) -> Mapping[str, AnnotationFile]:
+        """Find the annotation files; the name of a split is what follows the prefix, without the year."""
         if self.path.is_file():
             above = self.path.parent
             root = above.parent if above.name == "annotations" else above
@@ -42,20 +44,33 @@ class CocoKeypoints(PersonFiles):
             raise DataProblem(f"{root} has no annotations/{PREFIX}train2017.json or the like. {EXPECTED}")
         names = [file.stem.removeprefix(PREFIX) for file in files]
         return {
-            name.rstrip("0123456789") or name: Source(file, _pictures(root, name))
+            name.rstrip("0123456789") or name: AnnotationFile(file, _pictures(root, name))
             for name, file in zip(names, files, strict=True)
         }
 
-    def read(self, source: Source) -> Annotations:
+    def read(self, source: AnnotationFile) -> Annotations:
         """Read the people of one file."""
         file, pictures = source
-        document = read_json(file, what="COCO keypoints", error=DataProblem, limit=FILE_LIMIT)
+        document = read_json(file, what="COCO keypoints", error=DataProblem, limit=MAX_FILE_BYTES)
         known = document if isinstance(document, dict) else {}
         images, rows = known.get("images"), known.get("annotations")
         if not isinstance(images, list) or not isinstance(rows, list) or not rows:
             raise DataProblem(f"COCO keypoints {file} have no annotations or no images. {EXPECTED}")
         listed = {one["id"]: one for one in images if isinstance(one, dict) and _is_id(one.get("id"))}
         return collect(rows, lambda row, at: _person(row, at, listed, pictures), file=file, skeleton=COCO)
+
+
+@DATASETS.register("coco-keypoints")
+@dataclass(frozen=True, kw_only=True)
+class CocoCrops(PersonCrops):
+    """COCO person keypoints, 17 joints: `annotations/person_keypoints_*.json` and the pictures."""
+
+    path: Path
+
+    @cached_property
+    def source(self) -> CocoKeypoints:
+        """The annotation files."""
+        return CocoKeypoints(path=self.path)
 
 
 def _pictures(root: Path, name: str) -> Path:
@@ -65,7 +80,7 @@ def _pictures(root: Path, name: str) -> Path:
 
 
 def _person(row: Any, index: int, images: Rows, pictures: Path) -> tuple[Person, tuple[float, float] | None]:
-    """Return the person and, where the file tells it, the height and width of the picture."""
+    """Return the person and, where the file has them, the height and width of the picture."""
     if not isinstance(row, dict):
         raise DataProblem(f"annotation number {index} is {short(row)}. {EXPECTED}")
     name = str(row["id"]) if _is_id(row.get("id")) else f"number {index}"

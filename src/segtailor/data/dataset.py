@@ -1,25 +1,29 @@
-"""What a dataset is: named splits of samples that read one image and its labels."""
+"""What a dataset is: named splits of samples, each with one image and its target; and what a check of it can report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from segtailor.core.errors import DataProblem
-from segtailor.core.registry import DATASETS as DATASETS  # extensions import it from here
+from segtailor.core.registry import Registry
 from segtailor.core.task import Task
 from segtailor.tasks import kind_of
 
+Severity: TypeAlias = Literal["error", "warning", "info"]
+
 
 class Pair(NamedTuple):
-    """One decoded sample: an image (height, width, 3) in uint8, and what a network is to predict of it.
+    """One decoded sample: an image (height, width, 3) in uint8, and its target.
 
-    What `labels` holds is the matter of the kind of task: for a segmentation labels (height, width) in uint8 with 255
-    ignored, for depth metres (height, width) in float32 with 0 missing, for a pose the joints of a person.
+    `labels` depends on the task: for segmentation labels (height, width) in uint8 with 255 ignored, for depth metres
+    (height, width) in float32 with 0 for missing, for pose the joints of a person (`tasks.pose.kind.JointRows`).
     """
 
     image: NDArray[np.uint8]
@@ -43,15 +47,15 @@ class Sample(Protocol):
 
 @runtime_checkable
 class Placed(Protocol):
-    """A sample that can say where it lies, for messages of the doctor."""
+    """A sample that knows its file, for messages of the dataset doctor."""
 
     @property
     def place(self) -> str:
-        """The file, and what of it."""
+        """The file, and the part of it where it holds several samples."""
 
     @property
     def source(self) -> Path | None:
-        """The picture that this sample is cut out of, if it is: two of the same are one picture in two splits."""
+        """The picture that this sample is cut out of, if any: samples in two splits may share one picture."""
 
 
 class Dataset(Protocol):
@@ -67,6 +71,26 @@ class Dataset(Protocol):
 
     def samples(self, split: str) -> Sequence[Sample]:
         """Return the samples of a split in a fixed order; an unknown split raises `UnknownName`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing worth knowing about a dataset. Where no single file is to blame, `file` is the dataset's
+    folder or list, and empty if it has none."""
+
+    severity: Severity
+    kind: str
+    message: str
+    fix: str
+    file: str = ""
+
+
+@runtime_checkable
+class HasProblems(Protocol):
+    """A dataset that reports problems before any sample is read."""
+
+    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
+        """Return (severity, kind, file, message, fix) each."""
 
 
 def check_pair(pair: Pair, task: Task, name: str) -> None:
@@ -86,3 +110,29 @@ def check_pair(pair: Pair, task: Task, name: str) -> None:
             f"they must be (height, width, 3) and {wanted}."
         )
     targets.check(labels, name=name)
+
+
+# Frozen dataclasses, whose fields are the options, or functions of a table of options.
+DATASETS: Registry[Callable[..., Dataset]] = Registry("dataset")
+
+
+def size_fingerprint(size: tuple[int, int] | None) -> str:
+    """Return the part of a sample's fingerprint that stands for its size; empty where images keep their own size."""
+    return "" if size is None else f"|{size[0]}x{size[1]}"
+
+
+def resize_pair(pair: Pair, size: tuple[int, int] | None) -> Pair:
+    """Resize an image bilinearly and its labels by the nearest pixel; without a size both stay as they are."""
+    image, labels = pair
+    if size is None or image.shape[:2] == size:
+        return pair
+    height, width = size
+    # Pillow filters before it shrinks, torch does not.
+    smooth = Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR)
+    rows, columns = (_nearest(old, new) for old, new in zip(image.shape[:2], size, strict=True))
+    return Pair(np.array(smooth), np.ascontiguousarray(labels[rows[:, None], columns]))
+
+
+def _nearest(old: int, new: int) -> NDArray[Any]:
+    """Return the source pixel under the centre of each new one."""
+    return np.minimum((2 * np.arange(new) + 1) * old // (2 * new), old - 1)

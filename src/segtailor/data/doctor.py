@@ -1,4 +1,4 @@
-"""The dataset doctor: looks at every sample before training does; says what is wrong and how to mend it."""
+"""The dataset doctor: reads every sample before training, reports what is wrong and how to correct it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,46 +14,24 @@ from numpy.typing import NDArray
 from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import IGNORE, Task
-from segtailor.data.checks import content
 from segtailor.data.checks.census import Census, explain_masks, take_census
-from segtailor.data.checks.findings import Finding, Severity, arranged
-from segtailor.data.checks.kinds import CHECKS, CLASSLESS, label_counts
-from segtailor.data.dataset import Dataset, Sample
+from segtailor.data.checks.rules import CHECKS, CLASSLESS_RULES, fault_finding, label_counts
+from segtailor.data.dataset import Dataset, Finding, HasProblems, Sample, Severity
 from segtailor.data.files import RawMask
-from segtailor.data.labels import LabelMap
-from segtailor.data.legend import numbered
+from segtailor.data.legend import LabelMap, numbered_names
 from segtailor.data.pairs import FileDataset, FileSample, Pairing
 from segtailor.data.survey import MaskProblem
 
 __all__ = ["Diagnosis", "Finding", "SplitFacts", "check", "examine"]
-
-TOLD = 3  # errors spelled out in the message that stops a training
-UNTOLD = Task(classes=("unknown",))  # stands in where classes cannot be told
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unread:
-    """The meaning of masks whose values nobody can tell: nothing counts, but files and sizes are checked."""
-
-    fingerprint: str = "unread"
-
-    def apply(self, raw: RawMask, path: Path) -> NDArray[Any]:
-        """Return as many ignored pixels as the mask has."""
-        del path
-        return np.full(raw.values.shape[:2], IGNORE, np.uint8)
-
-
-@runtime_checkable
-class HasProblems(Protocol):
-    """A dataset that knows of problems before any sample is read."""
-
-    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
-        """Return (severity, kind, file, message, fix) each."""
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+MAX_LISTED = 20  # findings of one kind and severity; the rest are counted
+MAX_ERRORS_IN_MESSAGE = 3  # of the error that stops a training
+UNKNOWN_TASK = Task(classes=("unknown",))  # used where the classes cannot be derived
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFacts:
-    """Figures of one split: images there are and were read, share of each class and of ignored pixels."""
+    """Figures of one split: number of images, of images read, share of each class and of ignored pixels."""
 
     images: int
     read: int
@@ -63,7 +41,7 @@ class SplitFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """All findings, errors first, and the figures they rest on."""
+    """All findings, errors first, and figures of each split."""
 
     findings: tuple[Finding, ...] = ()
     splits: Mapping[str, SplitFacts] = field(default_factory=dict)
@@ -92,16 +70,18 @@ class Diagnosis:
             return
         lines = [
             f"- {_place(finding)}{finding.message.rstrip('.')}. {finding.fix}"
-            for finding in self.errors[:TOLD]
+            for finding in self.errors[:MAX_ERRORS_IN_MESSAGE]
         ]
-        more = len(self.errors) - TOLD
+        more = len(self.errors) - MAX_ERRORS_IN_MESSAGE
         if more > 0:
             lines.append(f"- and {more} more")
-        raise DataProblem(f"the dataset has {len(self.errors)} error(s); mend them before training:", *lines)
+        raise DataProblem(
+            f"the dataset has {len(self.errors)} error(s); correct them before training:", *lines
+        )
 
 
 def examine(open_dataset: Callable[[], Dataset], *, named: str = "", limit: int | None = None) -> Diagnosis:
-    """Open and check the dataset `named` so; a problem while opening becomes a finding, not an exception."""
+    """Open a dataset and check it; a problem while opening becomes a finding with `named` as its file."""
     try:
         dataset = open_dataset()
         return check(dataset, limit=limit)
@@ -119,7 +99,7 @@ def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:
     try:
         task = dataset.task
         if isinstance(dataset, FileDataset) and _pairings(dataset):
-            dataset.labels  # noqa: B018 - a class list that contradicts itself is told here
+            dataset.labels  # noqa: B018 - a contradictory class list raises here
     except DataProblem as problem:
         return _without_classes(dataset, known, problem, limit)
     checks = CHECKS[task.kind]
@@ -145,16 +125,16 @@ def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:
 def _without_classes(
     dataset: Dataset, known: list[Finding], problem: DataProblem, limit: int | None
 ) -> Diagnosis:
-    """Say why the classes cannot be told, and check all that does not depend on them."""
+    """Report why the classes are unknown, and check everything that does not depend on them."""
     pairings = _pairings(dataset)
     census = [
         take_census(
             split,
             [
-                FileSample(name=name, image=image, mask=mask, labels=Unread())
+                FileSample(name=name, image=image, mask=mask, labels=UnknownMeaning())
                 for name, (image, mask) in pairing.pairs.items()
             ],
-            task=UNTOLD,
+            task=UNKNOWN_TASK,
             count=label_counts,
             limit=limit,
             alone=pairing.images_alone,
@@ -162,10 +142,10 @@ def _without_classes(
         for split, pairing in pairings.items()
     ]
     faults = [fault for split in census for fault in split.faults]
-    findings = [found for rule in CLASSLESS for found in rule(census, UNTOLD)]
+    findings = [found for rule in CLASSLESS_RULES for found in rule(census, UNKNOWN_TASK)]
     if isinstance(problem, MaskProblem):
         masks = [mask for pairing in pairings.values() for _, mask in pairing.pairs.values()]
-        findings += [content.fault_finding(fault) for fault in explain_masks(masks, problem)]
+        findings += [fault_finding(fault) for fault in explain_masks(masks, problem)]
     elif str(problem) not in {fault.message for fault in faults}:
         findings.append(_unusable(problem))
     return Diagnosis(
@@ -177,14 +157,43 @@ def _without_classes(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class UnknownMeaning:
+    """The meaning of masks whose classes are unknown: all pixels are ignored, but files and sizes are checked."""
+
+    fingerprint: str = "unread"
+
+    def apply(self, raw: RawMask, path: Path) -> NDArray[Any]:
+        """Return an ignored label for every pixel of the mask."""
+        del path
+        return np.full(raw.values.shape[:2], IGNORE, np.uint8)
+
+
 def _placed(findings: Iterable[Finding], dataset: Dataset) -> tuple[Finding, ...]:
-    """Arrange findings; where no single file is to blame, name the dataset's folder or list, if it has one."""
+    """Sort findings; those without a file get the dataset's folder or list, if it has one."""
     path = str(getattr(dataset, "path", ""))
-    return tuple(found if found.file else replace(found, file=path) for found in arranged(findings))
+    return tuple(found if found.file else replace(found, file=path) for found in _arranged(findings))
+
+
+def _arranged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort by severity, keep the first few of each kind and say how many more there are."""
+    groups: dict[tuple[Severity, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.severity, finding.kind), []).append(finding)
+    ordered = sorted(groups.items(), key=lambda item: SEVERITIES.index(item[0][0]))
+    return tuple(finding for _, group in ordered for finding in _capped(group))
+
+
+def _capped(group: Sequence[Finding]) -> Iterator[Finding]:
+    yield from group[:MAX_LISTED]
+    rest = len(group) - MAX_LISTED
+    if rest > 0:
+        more = f"and {rest} more of the same kind, up to {group[-1].file or 'the last one'}"
+        yield replace(group[MAX_LISTED], message=more)
 
 
 def _known_problems(dataset: Dataset) -> Iterator[Finding]:
-    """Report what the dataset says of itself, and files that found no partner."""
+    """Report the problems that the dataset itself knows, and files without a partner."""
     if isinstance(dataset, HasProblems):
         for severity, kind, file, message, fix in dataset.problems():
             yield Finding(severity=severity, kind=kind, file=file, message=message, fix=fix)
@@ -210,10 +219,10 @@ def _known_problems(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _nameless_colours(dataset: Dataset) -> Iterator[Finding]:
-    """Colour masks whose palette was not given but gathered from the masks."""
+    """Report colour masks without a palette: their classes were derived from the colours found."""
     labels = getattr(dataset, "labels", None)
     names = dataset.task.classes
-    if isinstance(labels, LabelMap) and labels.colours and names == numbered(len(names)):
+    if isinstance(labels, LabelMap) and labels.colours and names == numbered_names(len(names)):
         yield Finding(
             severity="warning",
             kind="colour-mask",
@@ -226,7 +235,7 @@ def _nameless_colours(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _pairings(dataset: Dataset) -> Mapping[str, Pairing]:
-    """Return how the files of a file dataset found each other; nothing for other datasets."""
+    """Return the matched files of a file dataset; nothing for other datasets."""
     found: Mapping[str, Pairing] = getattr(dataset, "pairings", {})
     return found
 
@@ -256,7 +265,7 @@ def _facts(part: Census, task: Task) -> SplitFacts:
 
 
 def _unusable(problem: DataProblem) -> Finding:
-    """Divide what an error says: the last clause says what to do."""
+    """Turn an error into a finding; the last clause of its message is the fix."""
     parts = re.fullmatch(r"(.+)(?:\. (?=[A-Z])|; )(.+?)\.?", str(problem), flags=re.DOTALL)
     if parts is None:
         return Finding(

@@ -1,7 +1,11 @@
-"""Images and masks from disk, through PIL only. Files are untrusted: sizes bounded, damage explained."""
+"""Files of users: images and masks (through PIL only), text and YAML, and lists of folders.
+
+Files are untrusted: sizes are limited, damaged files raise `DataProblem`, YAML is reduced to plain JSON data.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import struct
@@ -11,21 +15,23 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.PngImagePlugin import PngInfo
 
 from segtailor.core.errors import DataProblem
+from segtailor.core.ownership import MARK
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
-PIXEL_LIMIT = 2**27  # 16k x 8k; a larger picture is a mistake or a decompression bomb
-# Tried in this order. Others are left out on purpose: some of PIL's readers start outside programs.
+PICTURE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
+MAX_PIXELS = 2**27  # 16k x 8k; a larger picture is a mistake or a decompression bomb
+# Tried in this order. Others are left out on purpose: some of PIL's readers start external programs.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "PPM")
-FOLDER_LIMIT = 1_000_000  # folders walked below one root
-
-# What PIL's decoders raise on damaged input, found by feeding them cut and scrambled files.
+MAX_FOLDERS = 1_000_000  # folders walked below one root
+# What PIL's decoders raise on damaged input (found by tests with truncated and scrambled files).
 _DAMAGE = (
     OSError,
     SyntaxError,
@@ -38,6 +44,9 @@ _DAMAGE = (
     struct.error,
     zlib.error,
 )
+MAX_TEXT_BYTES = 64 * 2**20  # enough for a list of a million files
+MAX_YAML_BYTES = 2**20
+TIFF_SOFTWARE_TAG = 305  # holds the name of the program that wrote the file
 
 
 class RawMask(NamedTuple):
@@ -64,7 +73,7 @@ def read_image(path: Path) -> NDArray[np.uint8]:
         return _upright_rgb(picture, f"image {path}")
 
 
-def decode_image(data: bytes, *, name: str, limit: int = PIXEL_LIMIT) -> NDArray[np.uint8]:
+def decode_image(data: bytes, *, name: str, limit: int = MAX_PIXELS) -> NDArray[np.uint8]:
     """Decode an image that arrived as bytes, just as `read_image` would; `limit` bounds its pixels."""
     subject = f"image {name}"
     if not data:
@@ -73,7 +82,7 @@ def decode_image(data: bytes, *, name: str, limit: int = PIXEL_LIMIT) -> NDArray
         return _upright_rgb(picture, subject)
 
 
-def image_size(data: bytes, *, name: str, limit: int = PIXEL_LIMIT) -> tuple[int, int]:
+def image_size(data: bytes, *, name: str, limit: int = MAX_PIXELS) -> tuple[int, int]:
     """Return the height and width that the header of an image states; `limit` bounds its pixels."""
     subject = f"image {name}"
     if not data:
@@ -113,26 +122,54 @@ def colours_of(raw: RawMask) -> NDArray[np.uint8] | None:
     return colours
 
 
-def list_pictures(folder: Path, suffixes: Collection[str] = SUFFIXES) -> tuple[Path, ...]:
-    """Return every file below `folder` with one of the suffixes, sorted; linked folders too, each real one once."""
-    found: list[Path] = []
-    seen: set[tuple[int, int]] = set()
+def read_text(path: Path, *, what: str, limit: int = MAX_TEXT_BYTES) -> str:
+    """Read a text file in UTF-8, or raise `DataProblem`."""
+    try:
+        status = path.stat()
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):  # reading from a pipe might never end
+            raise DataProblem(f"{what} {path} is not a regular file; check the path.")
+        if size > limit:
+            raise DataProblem(
+                f"{what} {path} is {size} bytes; at most {limit} are read. Is it the right file?"
+            )
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as problem:
+        raise DataProblem(f"{what} {path} cannot be read: {problem.strerror}. Check the path.") from None
+    except UnicodeDecodeError:
+        raise DataProblem(f"{what} {path} is not text in UTF-8; write it again.") from None
+
+
+def read_yaml(path: Path, *, what: str) -> Any:
+    """Read a YAML file as plain JSON data, or raise `DataProblem`."""
+    text = read_text(path, what=what, limit=MAX_YAML_BYTES)
+    try:
+        return json.loads(json.dumps(yaml.load(text, _PlainLoader), default=str))
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as problem:
+        reason = " ".join(str(problem).split())
+        raise DataProblem(f"{what} {path} is not valid YAML: {reason}. Correct it.") from None
+
+
+def list_pictures(folder: Path, suffixes: Collection[str] = PICTURE_SUFFIXES) -> tuple[Path, ...]:
+    """Return every file below `folder` with one of the suffixes, sorted. Links to folders are followed once."""
+    pictures: list[Path] = []
+    visited: set[tuple[int, int]] = set()  # device and inode of folders
     waiting = [folder]
     while waiting:
-        here = waiting.pop()
+        current = waiting.pop()
         try:
-            status = here.stat()
-            if (status.st_dev, status.st_ino) in seen:
-                continue  # a link back to a folder above: following it would never end
-            seen.add((status.st_dev, status.st_ino))
-            entries = sorted(os.scandir(here), key=lambda entry: entry.name)
+            status = current.stat()
+            if (status.st_dev, status.st_ino) in visited:
+                continue  # a link back to a parent folder: following it would never end
+            visited.add((status.st_dev, status.st_ino))
+            entries = sorted(os.scandir(current), key=lambda entry: entry.name)
         except OSError as problem:
             raise DataProblem(
-                f"folder {here} cannot be listed: {problem.strerror}. Check the path."
+                f"folder {current} cannot be listed: {problem.strerror}. Check the path."
             ) from None
-        if len(seen) > FOLDER_LIMIT:
+        if len(visited) > MAX_FOLDERS:
             raise DataProblem(
-                f"{folder} holds more than {FOLDER_LIMIT} folders; name the dataset's own folder."
+                f"{folder} holds more than {MAX_FOLDERS} folders; name the dataset's own folder."
             )
         for entry in entries:
             if entry.name.startswith("."):
@@ -140,12 +177,12 @@ def list_pictures(folder: Path, suffixes: Collection[str] = SUFFIXES) -> tuple[P
             if _is_folder(entry):
                 waiting.append(Path(entry.path))
             elif Path(entry.name).suffix.lower() in suffixes:
-                found.append(Path(entry.path))  # broken links too: reading one then names it
-    return tuple(sorted(found))
+                pictures.append(Path(entry.path))  # broken links too: the reader reports them
+    return tuple(sorted(pictures))
 
 
 def list_folders(folder: Path) -> tuple[Path, ...]:
-    """Return the folders directly inside `folder`, sorted, without hidden ones; none where it is no folder."""
+    """Return the visible folders directly inside `folder`, sorted; none where `folder` cannot be listed."""
     try:
         entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
         return tuple(sorted(Path(entry.path) for entry in entries if _is_folder(entry)))
@@ -153,13 +190,24 @@ def list_folders(folder: Path) -> tuple[Path, ...]:
         return ()
 
 
-def file_stamp(path: Path) -> str:
-    """Return path, size and time of a file: changes when its content does."""
+def file_fingerprint(path: Path) -> str:
+    """Return path, size and modification time of a file as text: it changes when the content does."""
     try:
         status = path.stat()
     except OSError as problem:
         raise DataProblem(f"{path} cannot be read: {problem.strerror}. Restore or remove it.") from None
     return f"{path.absolute()}:{status.st_size}:{status.st_mtime_ns}"
+
+
+def software_tag(kind: str) -> dict[str, Any]:
+    """Return the options with which PIL stores the ownership mark in a picture; BMP files cannot hold one."""
+    if kind == "PNG":
+        info = PngInfo()
+        info.add_text("Software", MARK)
+        return {"pnginfo": info}
+    if kind == "JPEG":
+        return {"comment": MARK.encode()}
+    return {"tiffinfo": {TIFF_SOFTWARE_TAG: MARK}} if kind == "TIFF" else {}
 
 
 @contextmanager
@@ -174,7 +222,7 @@ def _opened(path: Path, what: str) -> Iterator[Image.Image]:
         raise _unusable(subject, "it is not a regular file")
     if status.st_size == 0:
         raise _unusable(subject, "it is empty (zero bytes)")
-    with _decoded(path, subject, PIXEL_LIMIT) as picture:
+    with _decoded(path, subject, MAX_PIXELS) as picture:
         yield picture
 
 
@@ -195,7 +243,7 @@ def _decoded(source: Path | BytesIO, subject: str, limit: int, *, load: bool = T
     except Image.DecompressionBombError:
         raise _unusable(subject, f"it is over the limit of {limit} pixels", smaller) from None
     except UnidentifiedImageError:
-        raise _unusable(subject, "its content is no picture of a known format") from None
+        raise _unusable(subject, "its content is not a picture of a known format") from None
     except _DAMAGE as problem:
         raise _unusable(subject, _reason(problem)) from None
 
@@ -228,3 +276,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link that points to itself
         return False
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """A safe loader without aliases, with which a short file can expand to endless data."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not supported")
+        return super().compose_node(parent, index)

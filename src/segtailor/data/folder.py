@@ -1,12 +1,14 @@
-"""Anyone's images and masks: parallel folders or list files, masks of ids, palettes or colours.
+"""A user's own images and masks: how they are found in folders or list files, and which classes they show.
 
 Layouts: `images/` beside `masks/` (each with or without `train`, `val`, `test` inside); `train/images` beside
-`train/masks`; `train.txt`, `val.txt` with an image and a mask per line; or one such list file.
+`train/masks`; `train.txt`, `val.txt` with an image and a mask per line; or one such list file. Masks hold ids, palette
+indices or colours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,14 +17,37 @@ from typing import Literal
 from segtailor.core.errors import DataProblem
 from segtailor.core.registry import DATASETS
 from segtailor.core.task import IGNORE, Task
-from segtailor.data.checks.findings import Severity
-from segtailor.data.labels import LabelMap
-from segtailor.data.layout import WHOLE, Layout
-from segtailor.data.legend import FILES, Legend, LegendClass, Value, numbered, parse_colour, read_legend
-from segtailor.data.pairs import FileDataset, Pairing, divided
+from segtailor.data.dataset import Severity
+from segtailor.data.files import list_folders, list_pictures
+from segtailor.data.legend import (
+    CLASS_LIST_FILES,
+    LabelMap,
+    Legend,
+    LegendClass,
+    MaskValue,
+    numbered_names,
+    parse_colour,
+    read_legend,
+)
+from segtailor.data.pairs import FileDataset, Pairing, PairingProblem, divide_pairing, pair_folders
+from segtailor.data.splits import COMMON_NAMES, read_list
 from segtailor.data.survey import legend_of, survey
 
-VAL_SHARE = 0.2
+DEFAULT_VAL_SHARE = 0.2
+IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "inputs")
+MASK_FOLDERS = (
+    "masks",
+    "mask",
+    "labels",
+    "label",
+    "annotations",
+    "annotation",
+    "gt",
+    "segmentation",
+    "targets",
+)
+UNDIVIDED = ""  # the key of a set that is not divided into splits
+SPLIT_ORDER = ("train", "val", "test")
 
 
 @DATASETS.register("folder")
@@ -42,7 +67,7 @@ class Folder(FileDataset):
     count: int | None = None
     palette: tuple[str | tuple[int, int, int], ...] = ()
     legend: Path | None = None
-    ignore: tuple[Value, ...] = ()
+    ignore: tuple[MaskValue, ...] = ()
     binary: bool = False
     encoding: Literal["auto", "index", "colour"] = "auto"
     others: Literal["refuse", "ignore"] = "refuse"
@@ -52,7 +77,7 @@ class Folder(FileDataset):
 
     @property
     def task(self) -> Task:
-        """Classes as given or found."""
+        """Classes as given, or as found in the masks."""
         return self._meaning[0].task
 
     @cached_property
@@ -62,33 +87,33 @@ class Folder(FileDataset):
         return legend.label_map(ignore_others=self.others == "ignore", by_colour=by_colour)
 
     def find(self) -> Mapping[str, Pairing]:
-        """Look the files up and divide them where they are not divided yet."""
+        """Find the files, and divide them into splits where they are not divided yet."""
         found = self._layout.find()
         for split, share in (("val", self.val), ("test", self.test)):
             if split in found and share is not None:
                 raise DataProblem(f"{self.path} has its own split '{split}'; leave out {split}={share:g}.")
-        if WHOLE in found:
-            return self._divided(found[WHOLE], val=VAL_SHARE if self.val is None else self.val)
+        if UNDIVIDED in found:
+            return self._divided(found[UNDIVIDED], val=DEFAULT_VAL_SHARE if self.val is None else self.val)
         if "train" in found and (self.val or self.test):
             return {**found, **self._divided(found["train"], val=self.val or 0.0)}
         return found
 
     def problems(self) -> tuple[tuple[Severity, str, str, str, str], ...]:
-        """Name what lies beside the folders of the splits."""
+        """Report files and folders beside the folders of the splits."""
         message = "this lies beside the folders of the splits and is not used"
         fix = "Move it into one of them, or away."
         return tuple(("warning", "unused", str(path), message, fix) for path in self._layout.unused())
 
     @property
-    def _layout(self) -> Layout:
-        return Layout(path=self.path, images=self.images, masks=self.masks)
+    def _layout(self) -> FolderLayout:
+        return FolderLayout(path=self.path, images=self.images, masks=self.masks)
 
     def _divided(self, whole: Pairing, *, val: float) -> dict[str, Pairing]:
-        return divided(whole, where=self.path, val=val, test=self.test or 0.0, seed=self.seed)
+        return divide_pairing(whole, where=self.path, val=val, test=self.test or 0.0, seed=self.seed)
 
     @cached_property
     def _meaning(self) -> tuple[Legend, bool]:
-        """The legend, and whether palette files are read by colour."""
+        """The legend, and whether files with a palette are read by colour."""
         by_colour = self.encoding == "colour"
         given = self._given()
         if given is not None:
@@ -104,16 +129,18 @@ class Folder(FileDataset):
         if self.classes or self.palette or self.count is not None:
             return self._from_options()
         root = self.path if self.path.is_dir() else self.path.parent
-        listed = self.legend or next((root / name for name in FILES if (root / name).is_file()), None)
+        listed = self.legend or next(
+            (root / name for name in CLASS_LIST_FILES if (root / name).is_file()), None
+        )
         if listed is not None:
             return read_legend(listed)
         return self._from_options() if self.binary else None
 
     def _from_options(self) -> Legend:
         if self.count is not None and not 1 <= self.count <= IGNORE:
-            raise DataProblem(f"count={self.count} is no number of classes; give 1 to {IGNORE}.")
+            raise DataProblem(f"count={self.count} is not a number of classes; give 1 to {IGNORE}.")
         colours = tuple(parse_colour(colour) for colour in self.palette)
-        default = ("background", "foreground") if self.binary else numbered(self.count or len(colours))
+        default = ("background", "foreground") if self.binary else numbered_names(self.count or len(colours))
         names = self.classes or default
         expected = {len(colours) or None, self.count, 2 if self.binary else None} - {None}
         if expected - {len(names)} or not names:
@@ -126,3 +153,159 @@ class Folder(FileDataset):
         return Legend(
             classes=tuple(LegendClass(name=name, ids=own, colour=colour) for name, own, colour in rows)
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderLayout:
+    """Where images and masks lie below `path`, a folder or one list file.
+
+    `images` and `masks` name the two folders; without them `image_folders` and `mask_folders` are tried in order.
+    """
+
+    path: Path
+    images: str | None = None
+    masks: str | None = None
+    image_folders: tuple[str, ...] = IMAGE_FOLDERS
+    mask_folders: tuple[str, ...] = MASK_FOLDERS
+
+    @property
+    def root(self) -> Path:
+        """The folder that relative names start from."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def find(self) -> dict[str, Pairing]:
+        """Return the files of each split; those of a set without splits under the key `UNDIVIDED`."""
+        if self.path.is_file():
+            return {UNDIVIDED: self._listed(self.path)}
+        lists = {
+            split: path
+            for name, split in COMMON_NAMES.items()
+            for suffix in (".txt", ".csv")
+            if (path := self.path / f"{name}{suffix}").is_file()
+        }
+        if lists:
+            return {split: self._listed(path) for split, path in lists.items()}
+        both = self._image_and_mask(self.path)
+        return self._splits_outside() if both is None else self._splits_inside(*both)
+
+    def _splits_outside(self) -> dict[str, Pairing]:
+        """`train/images` beside `train/masks`."""
+        places = _split_folders(self.path)
+        found = {
+            split: pair_folders(*both, prefix=f"{place.name}/")
+            for split, place in places.items()
+            if (both := self._image_and_mask(place)) is not None
+        }
+        if not found:
+            raise self._strange()
+        return found
+
+    def _splits_inside(self, images: Path, masks: Path) -> dict[str, Pairing]:
+        """`images/train` beside `masks/train`, or a set without splits."""
+        places, mask_places = _split_folders(images), _split_folders(masks)
+        if not _divides(images, places):
+            return {UNDIVIDED: pair_folders(images, masks)}
+        found = {
+            split: pair_folders(place, mask_places[split], prefix=f"{place.name}/")
+            for split, place in places.items()
+            if split in mask_places
+        }
+        for split, place in places.items():
+            if split not in mask_places and split != "test":  # test splits often come without masks
+                message = f"{place} has no folder of masks inside {masks}; add it."
+                found[split] = Pairing(
+                    pairs={}, images_alone=list_pictures(place), wrong=(PairingProblem(place, message),)
+                )
+        return found
+
+    def unused(self) -> tuple[Path, ...]:
+        """Return files and folders beside the folders of the splits: nothing reads them."""
+        both = None if self.path.is_file() else self._image_and_mask(self.path)
+        if both is None or not _divides(both[0], _split_folders(both[0])):
+            return ()
+        known = COMMON_NAMES.keys()
+        folders = [place for place in list_folders(both[0]) if place.name.lower() not in known]
+        return (*folders, *(path for path in list_pictures(both[0]) if path.parent == both[0]))
+
+    def _listed(self, path: Path) -> Pairing:
+        """Read a list file: image and mask per line, or one name that the folders hold."""
+        rows = read_list(path)
+        known = self._by_name() if any(len(row) == 1 for row in rows) else {}
+        pairs: dict[str, tuple[Path, Path]] = {}
+        wrong: list[PairingProblem] = []
+        for row in rows:
+            name = row[0] if len(row) == 1 and row[0] in known else _bare(row[0])
+            if len(row) == 1 and name not in known:
+                message = f"list {path} names '{row[0]}', but {self.root} has no such image and mask. Correct the list."
+                wrong.append(PairingProblem(path, message))
+            elif name in pairs:
+                wrong.append(PairingProblem(path, f"list {path} names '{name}' twice; remove one line."))
+            else:
+                pairs[name] = known[name] if len(row) == 1 else self._inside(row, path)
+        if not rows:
+            raise DataProblem(f"list {path} is empty; write one 'image mask' line per sample.")
+        return Pairing(pairs=pairs, wrong=tuple(wrong))
+
+    def _inside(self, row: Sequence[str], path: Path) -> tuple[Path, Path]:
+        """Return the two files of a line. The list may be downloaded, so files outside of `root` are refused."""
+        root = self.root.absolute()
+        for name in row:
+            if not Path(os.path.normpath(root / name)).is_relative_to(os.path.normpath(root)):
+                raise DataProblem(
+                    f"list {path} names '{name[:100]}', which lies outside {self.root}; nothing there was read. Move "
+                    "the files below that folder (a link to their folder will do), and name them from there."
+                )
+        return self.root / row[0], self.root / row[1]
+
+    def _by_name(self) -> Mapping[str, tuple[Path, Path]]:
+        both = self._image_and_mask(self.root)
+        if both is None:
+            raise self._strange()
+        return pair_folders(*both).pairs
+
+    def _image_and_mask(self, place: Path) -> tuple[Path, Path] | None:
+        """Find the two folders; an image folder without a mask folder raises `DataProblem`."""
+        images = _named(place, self.images, self.image_folders)
+        if images is None:
+            return None
+        masks = _named(place, self.masks, self.mask_folders)
+        if masks is None:
+            raise DataProblem(
+                f"{images} has no folder of masks beside it; looked for "
+                f"{self.masks or ', '.join(self.mask_folders)}. Add it, or name it with masks=..."
+            )
+        return images, masks
+
+    def _strange(self) -> DataProblem:
+        inside = ", ".join(place.name for place in list_folders(self.root)[:8]) or "no folders"
+        return DataProblem(
+            f"{self.root} holds {inside}; expected 'images' beside '{self.mask_folders[0]}', 'train/images' beside "
+            f"'train/{self.mask_folders[0]}', or train.txt with 'image mask' lines. Rename, or give images=... and "
+            "masks=..."
+        )
+
+
+def _named(place: Path, name: str | None, common: tuple[str, ...]) -> Path | None:
+    if name is not None:
+        return place / name if (place / name).is_dir() else None
+    by_name = {folder.name.lower(): folder for folder in reversed(list_folders(place))}
+    return next((by_name[choice] for choice in common if choice in by_name), None)
+
+
+def _split_folders(place: Path) -> dict[str, Path]:
+    """Return the folders named like splits, train first."""
+    named = {
+        COMMON_NAMES[folder.name.lower()]: folder
+        for folder in list_folders(place)
+        if folder.name.lower() in COMMON_NAMES
+    }
+    return {split: named[split] for split in SPLIT_ORDER if split in named}
+
+
+def _divides(images: Path, places: Mapping[str, Path]) -> bool:
+    """Tell whether these folders are splits: one is called train, or all folders are named like splits."""
+    return "train" in places or (bool(places) and len(places) == len(list_folders(images)))
+
+
+def _bare(name: str) -> str:
+    return Path(name).with_suffix("").as_posix()

@@ -1,11 +1,11 @@
-"""From what a user writes to a dataset: `folder:PATH?val=0.1&seed=3`, `synthetic:size=64x128`, a YAML file.
+"""Opens the dataset that a user names: `folder:PATH?val=0.1&seed=3`, `synthetic:size=64x128`, or a YAML file.
 
-dataset: folder                     # the same as YAML; paths are relative to the file, `?val=0.1` may follow its name
+dataset: folder                     # a YAML file; paths are relative to it, options (`?val=0.1`) may follow its name
 path: ../photos
 classes: [road, car]
 
-The option `task` chooses what a dataset is for where it can be several things: `folder:PATH?task=depth` is the dataset
-`folder-depth`, `synthetic:task=depth` is `synthetic-depth`.
+The option `task` chooses between datasets of one name: `folder:PATH?task=depth` is the dataset `folder-depth`,
+`synthetic:task=depth` is `synthetic-depth`.
 """
 
 from __future__ import annotations
@@ -20,31 +20,43 @@ from urllib.parse import quote, unquote
 from segtailor.core.codec import from_json
 from segtailor.core.errors import DataProblem, UserError, unknown
 from segtailor.core.registry import DATASETS
-from segtailor.data import bdd, camvid, cityscapes, depth_folder, folder, nyud, person_crops, synthetic, voc
+from segtailor.data import (
+    camvid,
+    cityscapes,
+    coco_keypoints,
+    depth_folder,
+    folder,
+    mpii,
+    nyud,
+    people,
+    synthetic,
+    voc,
+)
 from segtailor.data.dataset import Dataset
-from segtailor.data.documents import read_yaml
+from segtailor.data.files import read_yaml
 
 __all__ = ["DATASETS", "dataset_from", "locate", "with_option"]
 
-PATHS = ("path", "legend")  # options that are paths
-USUAL_TASK = "segmentation"  # of a dataset without a task in its name
+PATH_OPTIONS = ("path", "legend")  # options that are paths
+DEFAULT_TASK = "segmentation"  # of a dataset without a task in its name
 SELF_REGISTERED = (
-    bdd,
     camvid,
     cityscapes,
+    coco_keypoints,
     depth_folder,
     folder,
+    mpii,
     nyud,
-    person_crops,
+    people,
     voc,
-)  # importing a module registers its dataset
+)  # importing a module registers its datasets
 
 DATASETS.add("synthetic", synthetic.from_options)
 DATASETS.add("synthetic-depth", synthetic.depth_from_options)
 
 
 def locate(text: str) -> Dataset:
-    """Return the dataset that `text` names, its files looked up; a mistake raises `UserError`."""
+    """Return the dataset that `text` names, with its files found; a mistake raises `UserError`."""
     file, _, asked = text.partition("?")
     if file.lower().endswith((".yaml", ".yml")) and ":" not in file.partition("/")[0]:
         return _from_yaml(_place(file), _options(asked, file))
@@ -63,7 +75,7 @@ def locate(text: str) -> Dataset:
 
 
 def with_option(text: str, name: str, value: str) -> str:
-    """Return what names the same dataset with one more option, or another value of it; commas divide a list."""
+    """Return the text for the same dataset with one option added or replaced; lists are separated by commas."""
     place, _, query = text.partition("?")
     options = {**_options(query, place), name: value}
     return f"{place}?" + "&".join(f"{key}={quote(held, safe='/,')}" for key, held in options.items())
@@ -72,7 +84,7 @@ def with_option(text: str, name: str, value: str) -> str:
 def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = None) -> Dataset:
     """Return the dataset called `name` with typed or textual options; relative paths start from `base`."""
     options = dict(options)
-    name = _variant(name, str(options.pop("task", USUAL_TASK)))
+    name = _variant(name, str(options.pop("task", DEFAULT_TASK)))
     maker = DATASETS.get(name)
     if not isinstance(maker, type):
         return maker({key: _plain(value) for key, value in options.items()})
@@ -84,27 +96,27 @@ def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = N
         raise DataProblem(f"dataset '{name}' needs a path; say where its files are.")
     hints = get_type_hints(maker)
     values = {key: _typed(value, hints[key]) for key, value in options.items()}
-    for key in PATHS:
+    for key in PATH_OPTIONS:
         if isinstance(values.get(key), str):
             place = _place(values[key])
             values[key] = str(place if base is None else base / place)
     dataset: Dataset = from_json(maker, values, what=f"dataset '{name}'", error=DataProblem)
-    dataset.splits  # noqa: B018 - looks the files up now, so that a wrong path is told at once
+    dataset.splits  # noqa: B018 - finds the files now, so that a wrong path is reported at once
     return dataset
 
 
 def _variant(name: str, task: str) -> str:
-    """Return the name of a dataset for a task: its own where that is its task."""
-    if task == USUAL_TASK or name.endswith(f"-{task}"):
+    """Return the name of the dataset for a task, e.g. `folder-depth`; the name itself for segmentation."""
+    if task == DEFAULT_TASK or name.endswith(f"-{task}"):
         return name
     if f"{name}-{task}" in DATASETS:
         return f"{name}-{task}"
     known = [other.removeprefix(f"{name}-") for other in DATASETS.names() if other.startswith(f"{name}-")]
-    raise unknown(f"task of dataset '{name}'", task, [USUAL_TASK, *known])
+    raise unknown(f"task of dataset '{name}'", task, [DEFAULT_TASK, *known])
 
 
 def _options(query: str, name: str) -> dict[str, str]:
-    """Parse `a=1&b=2`; where no value may hold a comma, `a=1,b=2` too."""
+    """Parse `a=1&b=2`, or `a=1,b=2` where no `&` is given."""
     separator = "&" if "&" in query or query.count("=") < 2 else ","
     options: dict[str, str] = {}
     for item in filter(None, query.split(separator)):
@@ -118,9 +130,9 @@ def _options(query: str, name: str) -> dict[str, str]:
 
 
 def _typed(value: Any, hint: Any) -> Any:
-    """Turn text into what the option holds: a number, yes or no, or a list split at commas.
+    """Convert text to the type of the option: a number, yes or no, or a list split at commas.
 
-    What does not fit stays text, so that validation names the option.
+    Text that does not fit stays as it is, so that validation reports it by the name of the option.
     """
     kinds = get_args(hint) if get_origin(hint) is not tuple else (hint,)
     kinds = kinds or (hint,)

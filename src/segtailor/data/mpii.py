@@ -1,12 +1,13 @@
 """MPII Human Pose (Andriluka et al., 2014) in its widely used JSON form: one list entry per person.
 
-The official release is a MATLAB file; the JSON form holds the same joints, one file per split.
+The official release is a MATLAB file; the JSON form has the same joints in one file per split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ import numpy as np
 
 from segtailor.core.codec import read_json, short
 from segtailor.core.errors import DataProblem
-from segtailor.data.person_files import Annotations, PersonFiles, Source, collect
+from segtailor.core.registry import DATASETS
+from segtailor.data.person_crops import AnnotationFile, Annotations, PersonCrops, PersonFiles, collect
 from segtailor.tasks.pose.persons import Box, Joints, Person, check_box, check_joints, number, picture_below
 from segtailor.tasks.pose.skeletons import MPII, Skeleton
 
-FILE_LIMIT = 64 * 2**20  # bytes; the published training list has 9 million
-REFERENCE_HEIGHT = 200.0  # pixels: `scale` is the person's height in units of this
-HEAD_SHARE = 0.6  # of the head box's diagonal: the head size of the published PCKh program
-LIFT = 15.0  # pixels per scale: centres are moved down so that feet stay inside (Xiao et al., 2018)
+MAX_FILE_BYTES = 64 * 2**20  # the published training list has 9 million
+REFERENCE_HEIGHT_PIXELS = 200.0  # `scale` is the height of the person in units of this
+HEAD_SHARE_OF_DIAGONAL = 0.6  # head size by the diagonal of the head box, as in the published PCKh program
+CENTRE_SHIFT_PIXELS = 15.0  # by `scale`: centres move down to keep feet inside (Xiao et al., 2018)
 SPLITS = {"train": "train", "valid": "val", "val": "val", "test": "test"}  # file stem -> split
 FIELDS = ("image", "joints", "joints_vis", "center", "scale")
 EXPECTED = (
@@ -39,14 +41,14 @@ class Mpii(PersonFiles):
         """Sixteen joints."""
         return MPII
 
-    def find(self) -> Mapping[str, Source]:
-        """Look for the files that the splits are usually called by."""
+    def find(self) -> Mapping[str, AnnotationFile]:
+        """Find the annotation files by their usual names."""
         if self.path.is_file():
             above = self.path.parent
             root = above.parent if above.name == "annot" else above
-            return {SPLITS.get(self.path.stem, self.path.stem): Source(self.path, root / "images")}
+            return {SPLITS.get(self.path.stem, self.path.stem): AnnotationFile(self.path, root / "images")}
         found = {
-            split: Source(file, self.path / "images")
+            split: AnnotationFile(file, self.path / "images")
             for stem, split in SPLITS.items()
             for file in (self.path / f"{stem}.json", self.path / "annot" / f"{stem}.json")
             if file.is_file()
@@ -55,18 +57,32 @@ class Mpii(PersonFiles):
             raise DataProblem(f"{self.path} has no annot/train.json or annot/valid.json. {EXPECTED}")
         return found
 
-    def read(self, source: Source) -> Annotations:
+    def read(self, source: AnnotationFile) -> Annotations:
         """Read one list of people."""
         file, pictures = source
         if file.suffix.lower() == ".mat":
             raise DataProblem(f"MPII annotations {file} are a MATLAB file, which is not read. {EXPECTED}")
-        rows = read_json(file, what="MPII annotations", error=DataProblem, limit=FILE_LIMIT)
+        rows = read_json(file, what="MPII annotations", error=DataProblem, limit=MAX_FILE_BYTES)
         if not isinstance(rows, list) or not rows:
             what = "an empty list" if rows == [] else f"no list but a {type(rows).__name__}"
             raise DataProblem(f"MPII annotations {file} hold {what}. {EXPECTED}")
         return collect(
             rows, lambda row, index: (_person(row, index, pictures), None), file=file, skeleton=MPII
         )
+
+
+@DATASETS.register("mpii")
+@dataclass(frozen=True, kw_only=True)
+class MpiiCrops(PersonCrops):
+    """MPII Human Pose, 16 joints: `annot/train.json`, `annot/valid.json` and `images/`; crops of height x width."""
+
+    path: Path
+    width: int = 256
+
+    @cached_property
+    def source(self) -> Mpii:
+        """The annotation files."""
+        return Mpii(path=self.path)
 
 
 def _person(row: Any, index: int, pictures: Path) -> Person:
@@ -109,13 +125,13 @@ def _box(centre: Any, scale: Any, who: str) -> Box:
             f"{who} has center {short(centre)} and scale {short(scale)}. Give [x, y] and a number."
         )
     x, y, size = known
-    side = size * REFERENCE_HEIGHT
+    side = size * REFERENCE_HEIGHT_PIXELS
     half = (side - 1) / 2
-    return check_box([x - 1 - half, y - 1 + LIFT * size - half, side, side], who=who)
+    return check_box([x - 1 - half, y - 1 + CENTRE_SHIFT_PIXELS * size - half, side, side], who=who)
 
 
 def _head_size(box: Any, joints: Joints, who: str) -> float | None:
-    """Return the head's size: from its box (x1, y1, x2, y2) where given, else the distance of the head's two ends."""
+    """Return the head size: from the head box (x1, y1, x2, y2) where given, else the distance of its two end joints."""
     if box is None:
         lower, upper = joints[list(MPII.head or ())]
         known = lower[2] > 0 and upper[2] > 0
@@ -125,4 +141,4 @@ def _head_size(box: Any, joints: Joints, who: str) -> float | None:
     if len(corners) != 4 or len(known_corners) != 4:
         raise DataProblem(f"{who} has headbox {short(box)}. Give four numbers: x1, y1, x2, y2.")
     left, top, right, bottom = known_corners
-    return float(HEAD_SHARE * np.hypot(right - left, bottom - top)) or None
+    return float(HEAD_SHARE_OF_DIAGONAL * np.hypot(right - left, bottom - top)) or None

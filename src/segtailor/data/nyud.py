@@ -20,20 +20,18 @@ import numpy as np
 from segtailor.core.errors import DataProblem, Unsupported, unknown
 from segtailor.core.registry import DATASETS
 from segtailor.core.task import Task
-from segtailor.data.dataset import Pair, Sample
-from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, VAL_SHARE, depth_task, divided_depth
-from segtailor.data.depth_unit import DepthUnit
-from segtailor.data.files import PIXEL_LIMIT, file_stamp, list_folders, list_pictures
-from segtailor.data.layout import WHOLE, Layout
+from segtailor.data.dataset import Pair, Sample, resize_pair, size_fingerprint
+from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, DepthUnit, depth_task, divide_if_needed
+from segtailor.data.files import MAX_PIXELS, file_fingerprint, list_folders, list_pictures
+from segtailor.data.folder import DEFAULT_VAL_SHARE, UNDIVIDED, FolderLayout
 from segtailor.data.pairs import FileDataset, Pairing
-from segtailor.data.sizes import resized, size_stamp
 from segtailor.data.splits import COMMON_NAMES, by_ratio, parts_of
 
 IMAGE_ENDINGS = ("_rgb", "_colors", "_color", "_colour", "_image")
 DEPTH_ENDINGS = ("_depth_mm", "_depth", "_depths")
-FRAME_LIMIT = 1_000_000  # pictures in one file; the published one has 1449
-CHUNK_LIMIT = 2**30  # bytes that HDF5 unpacks at a time
-SPAN = (0.1, 10.0)  # metres that the sensor measures
+MAX_FRAMES = 1_000_000  # pictures in one file; the published one has 1449
+MAX_CHUNK_BYTES = 2**30  # bytes that HDF5 unpacks at a time
+SPAN_METRES = (0.1, 10.0)  # metres that the sensor measures
 
 
 @DATASETS.register("nyudv2")
@@ -50,7 +48,7 @@ class Nyudv2(FileDataset):
     @property
     def task(self) -> Task:
         """Depth up to ten metres."""
-        return depth_task(*SPAN)
+        return depth_task(*SPAN_METRES)
 
     @property
     def labels(self) -> DepthUnit:
@@ -58,23 +56,23 @@ class Nyudv2(FileDataset):
         return DepthUnit()
 
     def find(self) -> Mapping[str, Pairing]:
-        """Pair the pictures by the endings of their names, or by folders `rgb` and `depth`; a .mat file has none."""
+        """Match pictures by the endings of their names, or by folders `rgb` and `depth`; a .mat file has no pairs."""
         if self._is_mat:
             return {}
         named = {COMMON_NAMES.get(place.name.lower()): place for place in list_folders(self.path)}
         names = {place.name.lower() for place in list_folders(self.path)}
         if names & set(COLOUR_FOLDERS) and names & set(DEPTH_FOLDERS):
-            layout = Layout(path=self.path, image_folders=COLOUR_FOLDERS, mask_folders=DEPTH_FOLDERS)
+            layout = FolderLayout(path=self.path, image_folders=COLOUR_FOLDERS, mask_folders=DEPTH_FOLDERS)
             found: Mapping[str, Pairing] = layout.find()
         elif "train" in named:
             found = {split: _by_ending(named[split]) for split in ("train", "val", "test") if split in named}
         else:
-            found = {WHOLE: _by_ending(self.path)}
-        return divided_depth(found, where=self.path, val=self.val, test=None, seed=self.seed)
+            found = {UNDIVIDED: _by_ending(self.path)}
+        return divide_if_needed(found, where=self.path, val=self.val, test=None, seed=self.seed)
 
     @property
     def pairings(self) -> Mapping[str, Pairing]:
-        """The files of every split; the .mat file is none of pairs."""
+        """The files of every split; none for a .mat file."""
         return {} if self._is_mat else super().pairings
 
     @property
@@ -101,7 +99,7 @@ class Nyudv2(FileDataset):
             if name not in frames:
                 raise unknown("sample to skip", name, frames)
         kept = tuple(name for name in frames if name not in self.skip)
-        table = by_ratio(kept, val=VAL_SHARE if self.val is None else self.val, seed=self.seed)
+        table = by_ratio(kept, val=DEFAULT_VAL_SHARE if self.val is None else self.val, seed=self.seed)
         return {split: tuple(frames[name] for name in names) for split, names in table.items()}
 
 
@@ -120,8 +118,8 @@ class MatSample:
 
     @property
     def fingerprint(self) -> str:
-        """The file, the number, and the size that was asked for."""
-        return f"{file_stamp(self.file)}|{self.index}|depth{size_stamp(self.size)}"
+        """The file, the number of the picture, and the requested size."""
+        return f"{file_fingerprint(self.file)}|{self.index}|depth{size_fingerprint(self.size)}"
 
     @property
     def place(self) -> str:
@@ -130,10 +128,10 @@ class MatSample:
 
     @property
     def source(self) -> None:
-        """Nothing: it is a picture of its own."""
+        """None: the sample is a whole picture."""
 
     def read(self) -> Pair:
-        """Read picture and depth; the file stores both with their sides exchanged."""
+        """Read picture and depth; the file stores both transposed."""
         with _opened(self.file) as content:
             images, depths = _arrays(content, self.file)
             if self.index >= images.shape[0]:
@@ -142,11 +140,11 @@ class MatSample:
             depth = np.asarray(depths[self.index], dtype=np.float32).T
         known = np.isfinite(depth) & (depth > 0)
         pair = Pair(np.ascontiguousarray(image, dtype=np.uint8), np.where(known, depth, np.float32(0)))
-        return resized(pair, self.size)
+        return resize_pair(pair, self.size)
 
 
 def _frames_in(file: Path) -> int:
-    """Return how many pictures a .mat file holds, if they are what they should be."""
+    """Check the arrays of a .mat file and return the number of its pictures."""
     with _opened(file) as content:
         images, _ = _arrays(content, file)
         return int(images.shape[0])
@@ -157,27 +155,27 @@ def _arrays(content: Any, file: Path) -> tuple[Any, Any]:
     images, depths = (_dataset(content, name, file) for name in ("images", "depths"))
     many: tuple[int, ...] = getattr(images, "shape", None) or ()
     deep: tuple[int, ...] = getattr(depths, "shape", None) or ()
-    fits = len(many) == 4 and many[1] == 3 and deep == (many[0], *many[2:]) and 0 < many[0] <= FRAME_LIMIT
-    if not fits or not 0 < many[2] * many[3] <= PIXEL_LIMIT:
+    fits = len(many) == 4 and many[1] == 3 and deep == (many[0], *many[2:]) and 0 < many[0] <= MAX_FRAMES
+    if not fits or not 0 < many[2] * many[3] <= MAX_PIXELS:
         raise DataProblem(
             f"{file} holds images {many} and depths {deep}, not (n, 3, width, height) and (n, width, height). "
             "Give the labelled part of NYU Depth v2."
         )
     for array, kinds in ((images, "u"), (depths, "fu")):
         chunk = math.prod(array.chunks or (1,)) * array.dtype.itemsize
-        if array.dtype.kind not in kinds or array.dtype.itemsize > 8 or chunk > CHUNK_LIMIT:
+        if array.dtype.kind not in kinds or array.dtype.itemsize > 8 or chunk > MAX_CHUNK_BYTES:
             raise DataProblem(
                 f"{file}: its {array.name.strip('/')} hold {array.dtype} in blocks of {chunk} bytes; expected are "
-                f"plain numbers in blocks of at most {CHUNK_LIMIT}. Fetch it again."
+                f"plain numbers in blocks of at most {MAX_CHUNK_BYTES}. Fetch it again."
             )
     return images, depths
 
 
 def _dataset(content: Any, name: str, file: Path) -> Any:
-    """Return an array that lies in the file itself, or nothing.
+    """Return an array stored in the file itself, or None where there is none of this name.
 
-    HDF5 can point into other files: by links, by storage outside, and by arrays put together from others. A file from
-    elsewhere could so read any file of this machine into the training data.
+    HDF5 arrays can refer to other files (links, external storage, virtual arrays). A downloaded file could use that to
+    read any file of this machine into the training data, so such arrays are refused.
     """
     import h5py
 
@@ -219,7 +217,7 @@ def _opened(file: Path) -> Iterator[Any]:
 
 
 def _by_ending(folder: Path) -> Pairing:
-    """Pair pictures below a folder by what their names start with."""
+    """Match pictures below a folder whose names differ only in their ending."""
     images: dict[str, Path] = {}
     depths: dict[str, Path] = {}
     for path in list_pictures(folder):

@@ -1,4 +1,4 @@
-"""Images beside their masks: the sample that two files make, and how files find each other by name."""
+"""Datasets of image files and mask files: one sample per pair of files, and how the pairs are matched by name."""
 
 from __future__ import annotations
 
@@ -12,30 +12,22 @@ from typing import Any, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem, unknown
+from segtailor.core.ranges import parse_size
 from segtailor.core.task import Task
-from segtailor.data.dataset import Pair
-from segtailor.data.files import RawMask, file_stamp, list_pictures, read_image, read_mask
-from segtailor.data.sizes import image_size, resized, size_stamp
-from segtailor.data.splits import TooFew, by_ratio, parts_of
+from segtailor.data.dataset import Pair, resize_pair, size_fingerprint
+from segtailor.data.files import RawMask, file_fingerprint, list_pictures, read_image, read_mask
+from segtailor.data.splits import TooFewImages, by_ratio, parts_of
 
-MASK_ENDINGS = (
-    "",
-    "_mask",
-    "_label",
-    "_labels",
-    "_gt",
-    "_seg",
-    "_L",
-    "_P",
-)  # image `a.jpg`, mask `a_mask.png`
+MAX_SIDE_PIXELS = 2**14  # that samples can be resized to
+MASK_ENDINGS = ("", "_mask", "_label", "_labels", "_gt", "_seg", "_L", "_P")  # image a.jpg, mask a_mask.png
 
 
 class MaskMeaning(Protocol):
-    """What the numbers in mask files mean: labels (`LabelMap`) or depths (`DepthUnit`)."""
+    """How the numbers in mask files become a target: labels (`LabelMap`) or depths (`DepthUnit`)."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever the same file would give another target."""
+        """Changes whenever the same file gives another target."""
 
     def apply(self, raw: RawMask, path: Path) -> NDArray[Any]:
         """Return the target of a file; `path` is for messages."""
@@ -53,9 +45,9 @@ class FileSample:
 
     @property
     def fingerprint(self) -> str:
-        """Path, size and time of both files, what the mask's values mean, and the size that was asked for."""
-        parts = (file_stamp(self.image), file_stamp(self.mask), self.labels.fingerprint)
-        return "|".join(parts) + size_stamp(self.size)
+        """Path, size and time of both files, the meaning of the mask's values, and the requested size."""
+        parts = (file_fingerprint(self.image), file_fingerprint(self.mask), self.labels.fingerprint)
+        return "|".join(parts) + size_fingerprint(self.size)
 
     def read(self) -> Pair:
         """Decode both files, or raise `DataProblem` naming the one that is wrong."""
@@ -63,18 +55,18 @@ class FileSample:
         labels = self.labels.apply(read_mask(self.mask), self.mask)
         if image.shape[:2] != labels.shape:
             raise self.mismatch(image.shape[:2], labels.shape)
-        return resized(Pair(image, labels), self.size)
+        return resize_pair(Pair(image, labels), self.size)
 
     def mismatch(self, image: tuple[int, ...], mask: tuple[int, ...]) -> DataProblem:
-        """Return what to say when image and mask (height, width) differ in size."""
+        """Return the error for an image and a mask of different size (height, width)."""
         return DataProblem(
             f"mask {self.mask} is {mask[1]}x{mask[0]}, its image {self.image} is {image[1]}x{image[0]} upright. "
             "Make both the same size."
         )
 
 
-class Wrong(NamedTuple):
-    """What keeps files from being matched: the file to blame, and a sentence that ends with what to do."""
+class PairingProblem(NamedTuple):
+    """Why files cannot be matched: the file concerned, and a message that ends with what to do."""
 
     file: Path
     message: str
@@ -82,20 +74,20 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """Files matched by name: pairs by sample name, what found no partner, and what is `wrong` otherwise."""
+    """Files matched by name: pairs by sample name, files without a partner, and other problems (`wrong`)."""
 
     pairs: Mapping[str, tuple[Path, Path]]
     images_alone: tuple[Path, ...] = ()
     masks_alone: tuple[Path, ...] = ()
-    wrong: tuple[Wrong, ...] = ()
+    wrong: tuple[PairingProblem, ...] = ()
 
     @property
     def names(self) -> set[str]:
-        """What can be left out: samples, and images without a mask by their file name without the ending."""
+        """Names that `skip` may hold: samples, and images without a mask (their file name without suffix)."""
         return {*self.pairs, *(path.stem for path in self.images_alone)}
 
     def without(self, names: Collection[str]) -> Pairing:
-        """Leave out samples by name."""
+        """Return the pairing less the samples of these names."""
         if not names:
             return self
         return replace(
@@ -105,7 +97,7 @@ class Pairing:
         )
 
     def complete(self, where: Path) -> Mapping[str, tuple[Path, Path]]:
-        """Return the pairs if there are any and nothing is wrong; otherwise raise `DataProblem`."""
+        """Return the pairs; raise `DataProblem` where there are none, an image has no mask, or anything is wrong."""
         if self.wrong:
             raise DataProblem(self.wrong[0].message)
         if self.images_alone:
@@ -119,14 +111,14 @@ class Pairing:
         return self.pairs
 
 
-def divided(whole: Pairing, *, where: Path, val: float, test: float, seed: int) -> dict[str, Pairing]:
-    """Divide by ratio; what found no partner or is wrong stays with `train`, so that nothing is lost from sight."""
+def divide_pairing(whole: Pairing, *, where: Path, val: float, test: float, seed: int) -> dict[str, Pairing]:
+    """Divide pairs by ratio; files without a partner and other problems stay with `train`, to be reported there."""
     if not whole.pairs and not whole.images_alone:
         whole.complete(where)
     try:
         table = by_ratio(tuple(whole.pairs), val=val, test=test, seed=seed)
-    except TooFew as problem:
-        return {"train": replace(whole, wrong=(*whole.wrong, Wrong(where, str(problem))))}
+    except TooFewImages as problem:
+        return {"train": replace(whole, wrong=(*whole.wrong, PairingProblem(where, str(problem))))}
     parts = {
         split: Pairing(pairs={name: whole.pairs[name] for name in names}) for split, names in table.items()
     }
@@ -136,10 +128,10 @@ def divided(whole: Pairing, *, where: Path, val: float, test: float, seed: int) 
 
 @dataclass(frozen=True, kw_only=True)
 class FileDataset(ABC):
-    """Splits of image and mask files below `path`; a layout says how to find them and what its masks mean.
+    """Splits of image and mask files below `path`; subclasses find the files and say what the masks mean.
 
-    `skip` names samples to leave out, e.g. those whose files are damaged. `size` HEIGHTxWIDTH brings all of them to one
-    size: images smoothly, masks by the nearest pixel.
+    `skip` names samples to leave out, e.g. those whose files are damaged. `size` HEIGHTxWIDTH resizes all samples:
+    images bilinearly, masks by the nearest pixel.
     """
 
     path: Path
@@ -155,12 +147,14 @@ class FileDataset(ABC):
             raise DataProblem(
                 f"dataset folder {str(self.path)!r:.200} cannot be opened: {problem}."
             ) from None
-        self.wanted_size  # noqa: B018 - a wrong one is told at once
+        self.wanted_size  # noqa: B018 - an invalid size is reported at once
 
     @property
     def wanted_size(self) -> tuple[int, int] | None:
-        """Height and width of every sample, none where each keeps its own."""
-        return None if self.size is None else image_size(self.size, what="size")
+        """Height and width that every sample is resized to; None where each keeps its own size."""
+        if self.size is None:
+            return None
+        return parse_size(self.size, most=MAX_SIDE_PIXELS, error=DataProblem)
 
     @property
     @abstractmethod
@@ -174,17 +168,17 @@ class FileDataset(ABC):
 
     @abstractmethod
     def find(self) -> Mapping[str, Pairing]:
-        """Look the files of every split up, or raise `DataProblem` saying which layout was expected."""
+        """Find the files of every split, or raise `DataProblem` saying which layout was expected."""
 
     @cached_property
     def pairings(self) -> Mapping[str, Pairing]:
-        """The files of every split, with those that found no partner, less what is to be skipped."""
-        found, left_out = self.find(), set(self.skip)
-        known = {name for pairing in found.values() for name in pairing.names}
+        """The files of every split, also those without a partner, less the samples to skip."""
+        by_split, left_out = self.find(), set(self.skip)
+        known = {name for pairing in by_split.values() for name in pairing.names}
         for name in self.skip:
             if name not in known:
                 raise unknown("sample to skip", name, known)
-        return {split: pairing.without(left_out) for split, pairing in found.items()}
+        return {split: pairing.without(left_out) for split, pairing in by_split.items()}
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -197,7 +191,7 @@ class FileDataset(ABC):
         return tuple(sample for pairs in parts for sample in self.of(pairs))
 
     def of(self, pairs: Mapping[str, tuple[Path, Path]]) -> list[FileSample]:
-        """Return the samples that pairs of files make."""
+        """Return one sample per pair of files."""
         labels, size = self.labels, self.wanted_size
         return [
             FileSample(name=name, image=image, mask=mask, labels=labels, size=size)
@@ -215,10 +209,11 @@ def pair_folders(
 ) -> Pairing:
     """Match the pictures below two folders by relative path without suffix.
 
-    A mask may add one of `endings`; `image_ending` is cut from image names. Sample names start with `prefix`.
+    A mask's name may end in one of `endings`; `image_ending` is removed from image names. Sample names start with
+    `prefix`.
     """
-    pictures, twins = _by_stem(images, image_ending)
-    candidates, more = _by_stem(masks, "")
+    pictures, same_names = _by_stem(images, image_ending)
+    candidates, same_mask_names = _by_stem(masks, "")
     tails = tuple(endings)
     pairs: dict[str, tuple[Path, Path]] = {}
     alone: list[Path] = []
@@ -230,14 +225,15 @@ def pair_folders(
         else:
             pairs[prefix + stem] = (image, candidates[match])
             used.add(match)
-    spare = tuple(path for stem, path in candidates.items() if stem not in used)
-    return Pairing(pairs=pairs, images_alone=tuple(alone), masks_alone=spare, wrong=(*twins, *more))
+    unused = tuple(path for stem, path in candidates.items() if stem not in used)
+    wrong = (*same_names, *same_mask_names)
+    return Pairing(pairs=pairs, images_alone=tuple(alone), masks_alone=unused, wrong=wrong)
 
 
-def _by_stem(folder: Path, ending: str) -> tuple[dict[str, Path], list[Wrong]]:
-    """Return pictures by name without suffix, and those whose name is taken."""
+def _by_stem(folder: Path, ending: str) -> tuple[dict[str, Path], list[PairingProblem]]:
+    """Return pictures by name without suffix, and a problem for each picture whose name is already used."""
     table: dict[str, Path] = {}
-    wrong: list[Wrong] = []
+    wrong: list[PairingProblem] = []
     for path in list_pictures(folder):
         stem = path.relative_to(folder).with_suffix("").as_posix()
         if ending:
@@ -245,10 +241,10 @@ def _by_stem(folder: Path, ending: str) -> tuple[dict[str, Path], list[Wrong]]:
                 continue
             stem = stem.removesuffix(ending)
         if stem in table:
-            told = (
+            message = (
                 f"{table[stem]} and {path} share one name, so their masks cannot be told apart. Rename one."
             )
-            wrong.append(Wrong(path, told))
+            wrong.append(PairingProblem(path, message))
         else:
             table[stem] = path
     return table, wrong

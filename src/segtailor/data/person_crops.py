@@ -1,34 +1,69 @@
-"""People cut out of their pictures: what a pose network is trained and scored on."""
+"""Pose datasets: people from annotation files or drawn ones, cut out of their pictures at the size of the network.
+
+Annotations that cannot be used are left out and reported to the dataset doctor.
+"""
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from segtailor.core.errors import DataProblem
-from segtailor.core.registry import DATASETS
+from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import Task
-from segtailor.data.checks.findings import Severity
-from segtailor.data.coco_keypoints import CocoKeypoints
-from segtailor.data.dataset import Pair
-from segtailor.data.mpii import Mpii
-from segtailor.data.people import DEFAULT_IMAGES, People
-from segtailor.data.person_files import PersonSample, PersonSource
-from segtailor.data.sizes import parse_size
+from segtailor.data.dataset import Finding, Pair, Severity
+from segtailor.data.files import file_fingerprint, read_image
 from segtailor.data.splits import parts_of
 from segtailor.tasks.pose.crops import cut_person
+from segtailor.tasks.pose.persons import Person, PersonView, without_outside
 from segtailor.tasks.pose.skeletons import Skeleton
+
+
+class PersonSample(Protocol):
+    """One person, picture not yet read."""
+
+    @property
+    def name(self) -> str:
+        """Unique within the split."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the picture or the annotation does."""
+
+    @property
+    def source(self) -> Path | None:
+        """The file of the picture, if it is one."""
+
+    def read(self) -> PersonView:
+        """Decode the picture, or raise `DataProblem` naming the file."""
+
+
+class PersonSource(Protocol):
+    """Named splits of annotated people with one skeleton."""
+
+    @property
+    def skeleton(self) -> Skeleton:
+        """Names and order of the joints."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits, e.g. `train` and `val`."""
+
+    def samples(self, split: str) -> Sequence[PersonSample]:
+        """Return the people of a split in a fixed order; an unknown split raises `UnknownName`."""
+
+    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
+        """Return (severity, kind, file, message, fix) of every doubtful annotation, for the dataset doctor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PersonCrop:
-    """One person at the network's size, not yet cut."""
+    """One person at the size of the network, not yet cut out."""
 
     sample: PersonSample
     skeleton: Skeleton
@@ -41,12 +76,12 @@ class PersonCrop:
 
     @property
     def fingerprint(self) -> str:
-        """What the person depends on, and the size."""
+        """Fingerprint of the person, and the size of the crop."""
         return f"{self.sample.fingerprint}|pose {self.size[0]}x{self.size[1]}"
 
     @property
     def place(self) -> str:
-        """The picture's file, or the name of one that is drawn."""
+        """The file of the picture, or the name of a drawn picture."""
         return self.name if self.source is None else str(self.source)
 
     @property
@@ -109,65 +144,148 @@ class PersonCrops(ABC):
         return self.source.problems()
 
 
-@DATASETS.register("mpii")
 @dataclass(frozen=True, kw_only=True)
-class MpiiCrops(PersonCrops):
-    """MPII Human Pose, 16 joints: `annot/train.json`, `annot/valid.json` and `images/`; crops of height x width."""
+class PersonFiles(ABC):
+    """People of one dataset, one annotation file per split; a file is read when its split is first used."""
 
     path: Path
-    width: int = 256
-
-    @cached_property
-    def source(self) -> Mpii:
-        """The annotation files."""
-        return Mpii(path=self.path)
-
-
-@DATASETS.register("coco-keypoints")
-@dataclass(frozen=True, kw_only=True)
-class CocoCrops(PersonCrops):
-    """COCO person keypoints, 17 joints: `annotations/person_keypoints_*.json` and the pictures."""
-
-    path: Path
-
-    @cached_property
-    def source(self) -> CocoKeypoints:
-        """The annotation files."""
-        return CocoKeypoints(path=self.path)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RenderedCrops(PersonCrops):
-    """Rendered stick people."""
-
-    height: int = 128
-    width: int = 96
-    people: People = field(default_factory=People)
 
     @property
-    def source(self) -> People:
-        """Who is drawn."""
-        return self.people
+    @abstractmethod
+    def skeleton(self) -> Skeleton:
+        """Names and order of the joints."""
 
+    @abstractmethod
+    def find(self) -> Mapping[str, AnnotationFile]:
+        """Return the files of every split, or raise `DataProblem` saying what is expected."""
 
-def people_from_options(options: Mapping[str, str]) -> RenderedCrops:
-    """Stick people with 16 joints: `size=128x128` of pictures, `crop=128x96`, `seed=0`, `train=400`, `val=100`."""
-    counts = {key: _whole(key, text) for key, text in options.items() if key not in ("size", "crop", "seed")}
-    height, width = parse_size(options.get("crop", "128x96"), what="synthetic-pose: crop")
-    people = People(
-        images={**dict(DEFAULT_IMAGES), **counts},
-        size=parse_size(options.get("size", "128x128"), what="synthetic-pose: size"),
-        seed=_whole("seed", options.get("seed", "0")),
-    )
-    return RenderedCrops(height=height, width=width, people=people)
+    @abstractmethod
+    def read(self, source: AnnotationFile) -> Annotations:
+        """Read one annotation file; one that cannot be used at all raises `DataProblem`."""
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have a file."""
+        return tuple(self._sources)
 
-def _whole(name: str, text: str) -> int:
-    if name not in ("train", "val", "test", "seed") or not re.fullmatch(r"\d{1,9}", text):
-        raise DataProblem(
-            f"synthetic-pose: {name}={text} is no option; known: size=HxW, crop=HxW, seed=N, train=N, val=N, test=N."
+    def samples(self, split: str) -> Sequence[FilePerson]:
+        """Return the people with a labelled joint, in the order of the file; groups are left out."""
+        return tuple(
+            FilePerson(person=one) for one in self.people(split) if one.labelled.any() and not one.crowd
         )
-    return int(text)
+
+    def people(self, split: str) -> Sequence[Person]:
+        """Return all people, also groups and people without joints, which OKS must know but does not count."""
+        return self._annotations(split).people
+
+    def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
+        """Return (severity, kind, file, message, fix) of every doubtful annotation, for the dataset doctor."""
+        findings = [found for split in self.splits for found in self._findings(split)]
+        return tuple((f.severity, f.kind, f.file, f.message, f.fix) for f in findings)
+
+    def _findings(self, split: str) -> Sequence[Finding]:
+        """Return the problems of a split's file; nothing where the file cannot be used at all."""
+        try:
+            return self._annotations(split).findings
+        except DataProblem:
+            return ()  # `samples` raises this error
+
+    def _annotations(self, split: str) -> Annotations:
+        if split not in self._sources:
+            raise unknown("split", split, self._sources)
+        if split not in self._known:
+            self._known[split] = self.read(self._sources[split])
+        return self._known[split]
+
+    @cached_property
+    def _sources(self) -> Mapping[str, AnnotationFile]:
+        return self.find()
+
+    @cached_property
+    def _known(self) -> dict[str, Annotations]:
+        return {}
 
 
-DATASETS.add("synthetic-pose", people_from_options)
+@dataclass(frozen=True, kw_only=True)
+class FilePerson:
+    """A person whose picture is a file."""
+
+    person: Person
+
+    @property
+    def name(self) -> str:
+        """Unique within the split."""
+        return self.person.id
+
+    @property
+    def fingerprint(self) -> str:
+        """Path, size and time of the picture, and the annotation itself."""
+        return (
+            f"{file_fingerprint(Path(self.person.picture))}:{self.person.box}:{self.person.joints.tolist()}"
+        )
+
+    @property
+    def source(self) -> Path:
+        """The file of the picture."""
+        return Path(self.person.picture)
+
+    def read(self) -> PersonView:
+        """Decode the picture; joints outside of it become unlabelled."""
+        image = read_image(Path(self.person.picture))
+        return PersonView(image, without_outside(self.person, (image.shape[0], image.shape[1])))
+
+
+class Annotations(NamedTuple):
+    """Content of an annotation file: the usable people, and the problems found."""
+
+    people: tuple[Person, ...]
+    findings: tuple[Finding, ...]
+
+
+class AnnotationFile(NamedTuple):
+    """An annotation file and the folder of its pictures."""
+
+    file: Path
+    pictures: Path
+
+
+def collect(
+    rows: Sequence[Any],
+    person: Callable[[Any, int], tuple[Person, tuple[float, float] | None]],
+    *,
+    file: Path,
+    skeleton: Skeleton,
+) -> Annotations:
+    """Turn every row into a person with `person(row, index)`, which also returns the size of the picture if known."""
+    people: dict[str, Person] = {}
+    findings: list[Finding] = []
+    for index, row in enumerate(rows):
+        try:
+            found, size = person(row, index)
+            if found.id in people:
+                raise DataProblem(f"the id {found.id} stands for two people. Give each one of its own.")
+        except DataProblem as problem:
+            findings.append(_left_out(file, problem))
+            continue
+        people[found.id] = without_outside(found, size or (np.inf, np.inf))
+        if people[found.id] is not found:
+            removed = np.flatnonzero(found.labelled & ~people[found.id].labelled)
+            findings.append(_outside(file, found, [skeleton.joints[joint] for joint in removed]))
+    if not people:
+        raise DataProblem(f"{file} holds no usable person: {findings[0].message}. {findings[0].fix}")
+    return Annotations(tuple(people.values()), tuple(findings))
+
+
+def _left_out(file: Path, problem: DataProblem) -> Finding:
+    message, _, fix = str(problem).rpartition(". ")
+    return Finding(severity="error", kind="annotation", file=str(file), message=message, fix=fix)
+
+
+def _outside(file: Path, person: Person, names: Sequence[str]) -> Finding:
+    return Finding(
+        severity="warning",
+        kind="joints outside",
+        file=str(file),
+        message=f"person {person.id}: {', '.join(names)} outside the picture; not counted",
+        fix="Set their visibility to 0, or correct their place.",
+    )

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from segtailor.core.errors import DataProblem, UnknownName, unknown
 from segtailor.data.dataset import Dataset, Sample
-from segtailor.data.documents import read_text
+from segtailor.data.files import read_text
 
-LONGEST_NAME = 240  # bytes: file systems take 255, and the ending of a file comes on top
+MAX_NAME_BYTES = 240  # file systems allow 255, including the suffix
 COMMON_NAMES = {
     "train": "train",
     "training": "train",
@@ -32,7 +32,7 @@ def parts_of(split: str, known: Sequence[str]) -> tuple[str, ...]:
     """Return the known splits that a name stands for: one, several joined by `+`, or `trainval`."""
     if split in known:
         return (split,)
-    parts = named_parts(split)
+    parts = split_parts(split)
     for part in parts:
         if part not in known:
             raise unknown("split", part, known)
@@ -41,19 +41,19 @@ def parts_of(split: str, known: Sequence[str]) -> tuple[str, ...]:
     return parts
 
 
-def named_parts(split: str) -> tuple[str, ...]:
-    """Return the splits that a name joins, known or not."""
+def split_parts(split: str) -> tuple[str, ...]:
+    """Return the splits that a name stands for, whether they exist or not."""
     return ("train", "val") if split == "trainval" else tuple(split.split("+"))
 
 
-class TooFew(DataProblem):
+class TooFewImages(DataProblem):
     """Too few images to be divided."""
 
 
 def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int = 0) -> dict[str, list[str]]:
-    """Divide names into train, val and test; the same names and seed always give the same answer.
+    """Divide names into train, val and test; the same names and seed always give the same splits.
 
-    Order is by a hash of seed and name, so adding a file moves few of the others.
+    Names are ordered by a hash of seed and name, so that adding a file moves few others to another split.
     """
     if not (val >= 0 and test >= 0 and val + test < 1):  # not-a-number is refused too
         raise DataProblem(
@@ -62,7 +62,7 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
     wanted = {"val": val, "test": test}
     counts = {split: max(1, round(share * len(names))) for split, share in wanted.items() if share > 0}
     if sum(counts.values()) >= len(names):
-        raise TooFew(
+        raise TooFewImages(
             f"{len(names)} image(s) cannot be divided into train and {' and '.join(counts)}; "
             "add images, or give val=0 to train without validation."
         )
@@ -79,7 +79,7 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
 
 
 def _rank(text: str) -> bytes:
-    """Hash a name; those of odd file systems may hold what is no text."""
+    """Hash a name; names from some file systems are not valid text."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
 
 
@@ -95,7 +95,9 @@ def read_list(path: Path) -> list[tuple[str, ...]]:
                 f"list {path}, line {number}: expected 'image' or 'image mask', got {len(row)} columns. "
                 "Separate with a comma where names hold spaces."
             )
-        if any(len(part.encode(errors="replace")) > LONGEST_NAME for name in row for part in name.split("/")):
+        if any(
+            len(part.encode(errors="replace")) > MAX_NAME_BYTES for name in row for part in name.split("/")
+        ):
             raise DataProblem(
                 f"list {path}, line {number}: '{line[:40]}...' is longer than a file's name can be; correct the list."
             )

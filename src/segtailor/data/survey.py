@@ -1,4 +1,4 @@
-"""What the masks of an undescribed folder hold: ids or colours, and from them a legend."""
+"""Finds the classes of a folder without a class list: reads ids and colours of its masks and makes a legend of them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ import numpy as np
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE
 from segtailor.data.files import colours_of, read_mask
-from segtailor.data.labels import pack_colours, unpack_colour
-from segtailor.data.legend import Legend, LegendClass, numbered
+from segtailor.data.legend import Legend, LegendClass, numbered_names, pack_colours, unpack_colour
 
-MASK_LIMIT = 1000  # masks looked at, evenly spread: enough to meet every class, bounded on large sets
-COLOUR_LIMIT = 255
-GAP_LIMIT = 16  # unused ids in a row; more means the values are no class numbers
+MAX_MASKS = 1000  # masks read, evenly spread: enough to see every class, limited on large datasets
+MAX_COLOURS = 255
+MAX_ID_GAP = 16  # unused ids in a row; more means that the values are not class numbers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """The ids and packed colours found in masks; `coloured` when the ids alone do not tell classes apart.
+    """The ids and packed colours found in masks; `coloured` where ids alone do not identify the classes.
 
-    `palette` holds the colour that palette files show for each id used.
+    `palette` holds the colour that files with a palette use for each id.
     """
 
     ids: frozenset[int] = frozenset()
@@ -33,7 +32,7 @@ class Survey:
     palette: Mapping[int, int] = field(default_factory=dict)
 
     def joined(self, other: Survey) -> Survey:
-        """Return what both found. An id with two colours means palettes made per file: only colours tell."""
+        """Return the union of two surveys. An id with two colours means one palette per file: only colours identify."""
         clash = any(other.palette.get(value, colour) != colour for value, colour in self.palette.items())
         return Survey(
             ids=self.ids | other.ids,
@@ -44,21 +43,21 @@ class Survey:
 
 
 class MaskProblem(DataProblem):
-    """What the masks hold does not tell the classes."""
+    """The classes cannot be derived from the values of the masks."""
 
 
-def surveyed(masks: Sequence[Path]) -> Sequence[Path]:
-    """Return the masks that are looked at, up to `MASK_LIMIT`."""
-    return masks[:: -(-len(masks) // MASK_LIMIT) or 1]
+def masks_to_survey(masks: Sequence[Path]) -> Sequence[Path]:
+    """Return the masks that are read: at most `MAX_MASKS`, evenly spread."""
+    return masks[:: -(-len(masks) // MAX_MASKS) or 1]
 
 
 def survey(masks: Sequence[Path]) -> Survey:
-    """Look at up to `MASK_LIMIT` masks. Unreadable ones are left to whoever reads them, unless all are."""
+    """Read up to `MAX_MASKS` masks. Unreadable ones are skipped (the doctor reports them) unless all are unreadable."""
     result = Survey()
     problems: list[DataProblem] = []
     readable = 0
     with ThreadPoolExecutor(4, thread_name_prefix="survey") as pool:
-        for outcome in pool.map(_glance, surveyed(masks)):
+        for outcome in pool.map(_glance, masks_to_survey(masks)):
             if isinstance(outcome, DataProblem):
                 problems.append(outcome)
                 continue
@@ -70,21 +69,21 @@ def survey(masks: Sequence[Path]) -> Survey:
 
 
 def legend_of(found: Survey, *, by_colour: bool, ignored: Legend) -> Legend:
-    """Return a legend of numbered classes for what was found, less what `ignored` ignores."""
+    """Return a legend of numbered classes for the ids or colours found, without those that `ignored` ignores."""
     if by_colour:
-        if len(found.colours) > COLOUR_LIMIT:
+        if len(found.colours) > MAX_COLOURS:
             raise MaskProblem(
-                f"the masks hold more than {COLOUR_LIMIT} colours. Are they masks? JPEG invents colours: "
+                f"the masks hold more than {MAX_COLOURS} colours. Are they masks? JPEG adds colours: "
                 "save them as PNG, or give a palette and others=ignore."
             )
         colours = [unpack_colour(key) for key in sorted(found.colours)]
         colours = [colour for colour in colours if colour not in ignored.ignore_colours]
-        names = numbered(len(colours))
+        names = numbered_names(len(colours))
         classes = tuple(LegendClass(name=n, colour=c) for n, c in zip(names, colours, strict=True))
     else:
         ids = sorted(found.ids - set(ignored.ignore_ids) - {IGNORE})
         _check_ids(ids)
-        classes = tuple(LegendClass(name=name) for name in numbered(ids[-1] + 1 if ids else 0))
+        classes = tuple(LegendClass(name=name) for name in numbered_names(ids[-1] + 1 if ids else 0))
     if not classes:
         raise MaskProblem(
             f"every pixel of every mask is ignored ({IGNORE}), so there is nothing to learn. "
@@ -94,11 +93,11 @@ def legend_of(found: Survey, *, by_colour: bool, ignored: Legend) -> Legend:
 
 
 def strange_ids(ids: Sequence[int]) -> frozenset[int]:
-    """Return those of some sorted ids that can be no class numbers: out of range, or after a long gap."""
+    """Return those of some sorted ids that cannot be class numbers: out of range, or after a long gap."""
     strange = {value for value in ids if not 0 <= value < IGNORE}
     usual = [value for value in ids if value not in strange]
     for before, after in zip([-1, *usual], usual, strict=False):
-        if after - before - 1 > GAP_LIMIT:
+        if after - before - 1 > MAX_ID_GAP:
             strange |= {value for value in usual if value >= after}
             break
     return frozenset(strange)
@@ -129,7 +128,7 @@ def _glance(path: Path) -> Survey | DataProblem:
     ids = [int(value) for value in np.unique(channel)]
     colours = colours_of(raw)
     shown = (
-        [] if colours is None else [int(key) for key in np.unique(pack_colours(colours))[: COLOUR_LIMIT + 1]]
+        [] if colours is None else [int(key) for key in np.unique(pack_colours(colours))[: MAX_COLOURS + 1]]
     )
     table = [] if raw.palette is None else pack_colours(raw.palette).tolist()
     return Survey(

@@ -1,6 +1,6 @@
-"""The dataset that needs no files: street scenes rendered on demand, the same ones for the same seed.
+"""The synthetic dataset: street scenes rendered on demand, the same for the same seed.
 
-The renderer knows classes and depth: a scene is a sample of either task.
+The renderer returns classes and depth, so a scene is a sample for segmentation or for depth.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem, unknown
-from segtailor.core.ranges import check_seed, format_integer
+from segtailor.core.ranges import check_seed, format_integer, parse_size
 from segtailor.core.task import Kind, Task
 from segtailor.data.dataset import Pair
 from segtailor.data.scene import CLASSES, PALETTE, Scene, render
-from segtailor.data.sizes import parse_size
 
-VERSION = 2  # raise whenever the renderer draws something else, so that caches notice
-SMALLEST, LARGEST = 16, 8192  # pixels per side
-MOST_IMAGES = 1_000_000  # of all splits: they are listed before the first is rendered
+VERSION = 2  # raise it whenever the rendering changes: it is part of the fingerprint of cached samples
+MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 16, 8192
+MAX_IMAGES = 1_000_000  # of all splits together: they are listed before the first is rendered
 NAME = re.compile(r"[A-Za-z][\w-]*")
-FARTHEST = 80.0  # metres: what lies beyond, as the sky does, has no depth
+MAX_DEPTH_METRES = 80.0  # pixels beyond, e.g. of the sky, have no depth
 TASK = Task(classes=CLASSES, palette=PALETTE)
-DEPTH_TASK = Task(classes=("depth",), kind="depth", span=(0.5, FARTHEST))
+DEPTH_TASK = Task(classes=("depth",), kind="depth", span=(0.5, MAX_DEPTH_METRES))
 DEFAULT_IMAGES = (("train", 400), ("val", 100))
 
 
@@ -47,10 +46,10 @@ class SyntheticSample:
 
     @property
     def fingerprint(self) -> str:
-        """Everything that decides the pixels."""
+        """Everything that the pixels depend on."""
         height, width = self.size
-        format_integer = f"synthetic/{VERSION}/{self.seed}/{self.split}/{self.index}/{height}x{width}"
-        return format_integer + MEANINGS[self.kind].mark
+        scene = f"synthetic/{VERSION}/{self.seed}/{self.split}/{self.index}/{height}x{width}"
+        return scene + SCENE_TASKS[self.kind].fingerprint
 
     def scene(self) -> Scene:
         """Render image, labels and depth."""
@@ -59,31 +58,31 @@ class SyntheticSample:
     def read(self) -> Pair:
         """Render image and target."""
         scene = self.scene()
-        return Pair(scene.image, MEANINGS[self.kind].target(scene))
+        return Pair(scene.image, SCENE_TASKS[self.kind].target(scene))
 
 
 def _depth(scene: Scene) -> NDArray[np.float32]:
-    """Return the depth of a scene, 0 for sky and what is too far."""
-    return np.where(scene.depth <= FARTHEST, scene.depth, np.float32(0))
+    """Return the depth of a scene, 0 for sky and everything beyond `MAX_DEPTH_METRES`."""
+    return np.where(scene.depth <= MAX_DEPTH_METRES, scene.depth, np.float32(0))
 
 
-class Meaning(NamedTuple):
-    """What a scene is a sample of: the task, its target, and the end of its fingerprint."""
+class SceneTask(NamedTuple):
+    """One use of a scene: the task, the function that returns its target, and the end of its fingerprint."""
 
     task: Task
     target: Callable[[Scene], NDArray[Any]]
-    mark: str
+    fingerprint: str
 
 
-MEANINGS: Mapping[Kind, Meaning] = {
-    "segmentation": Meaning(TASK, lambda scene: scene.labels, ""),
-    "depth": Meaning(DEPTH_TASK, _depth, "/depth"),
+SCENE_TASKS: Mapping[Kind, SceneTask] = {
+    "segmentation": SceneTask(TASK, lambda scene: scene.labels, ""),
+    "depth": SceneTask(DEPTH_TASK, _depth, "/depth"),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """Rendered street scenes: how many per split, how large (height, width), from which seed."""
+    """Rendered street scenes: the number of images per split, their size (height, width), and the seed."""
 
     images: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_IMAGES))
     size: tuple[int, int] = (128, 256)
@@ -96,29 +95,29 @@ class Synthetic:
         for split, count in self.images.items():
             if not NAME.fullmatch(split):
                 raise DataProblem(
-                    f"synthetic: '{split}' is no name for a split; use letters, digits, - and _."
+                    f"synthetic: '{split}' is not a name for a split; use letters, digits, - and _."
                 )
             if count < 1:
                 raise DataProblem(
                     f"synthetic: {split}={format_integer(count)} is too few; a split needs at least 1 image."
                 )
-        if sum(self.images.values()) > MOST_IMAGES:
-            asked = ", ".join(f"{split}={format_integer(count)}" for split, count in self.images.items())
+        if sum(self.images.values()) > MAX_IMAGES:
+            requested = ", ".join(f"{split}={format_integer(count)}" for split, count in self.images.items())
             raise DataProblem(
-                f"synthetic: {asked} is too many; at most {MOST_IMAGES:,} images are rendered. Give fewer."
+                f"synthetic: {requested} is too many; at most {MAX_IMAGES:,} images are rendered. Give fewer."
             )
-        if not all(SMALLEST <= side <= LARGEST for side in self.size):
+        if not all(MIN_SIDE_PIXELS <= side <= MAX_SIDE_PIXELS for side in self.size):
             height, width = self.size
             raise DataProblem(
                 f"synthetic: size={height}x{width} cannot be rendered; give height x width, "
-                f"each {SMALLEST} to {LARGEST}."
+                f"each {MIN_SIDE_PIXELS} to {MAX_SIDE_PIXELS}."
             )
         check_seed(self.seed, name="synthetic: seed", error=DataProblem)
 
     @property
     def task(self) -> Task:
-        """Classes and colours of the street scenes, of which nothing is ignored, or their depth."""
-        return MEANINGS[self.kind].task
+        """Classes and colours of the street scenes (no pixel is ignored), or their depth."""
+        return SCENE_TASKS[self.kind].task
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -140,7 +139,9 @@ def from_options(options: Mapping[str, str], *, kind: Kind = "segmentation") -> 
     counts = {name: _whole(name, text) for name, text in options.items() if name not in ("size", "seed")}
     return Synthetic(
         images={**dict(DEFAULT_IMAGES), **counts},
-        size=parse_size(options["size"], what="synthetic: size") if "size" in options else (128, 256),
+        size=parse_size(options["size"], name="synthetic: size", error=DataProblem)
+        if "size" in options
+        else (128, 256),
         seed=_whole("seed", options.get("seed", "0")),
         kind=kind,
     )

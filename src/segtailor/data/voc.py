@@ -1,4 +1,4 @@
-"""Pascal VOC 2012 segmentation (Everingham et al., 2010): 21 classes, the augmented list when there."""
+"""Pascal VOC 2012 segmentation (Everingham et al., 2010): 21 classes; uses the augmented training list if present."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.registry import DATASETS
 from segtailor.core.task import IGNORE, Colour, Task
-from segtailor.data.labels import LabelMap
+from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileDataset, Pairing
 from segtailor.data.splits import read_list
 
@@ -43,7 +43,7 @@ AUGMENTED_LISTS = ("train_aug", "trainaug")
 
 
 def voc_palette(count: int) -> tuple[Colour, ...]:
-    """Return VOC's colours: the bits of the class number, dealt to red, green and blue from the top."""
+    """Return VOC's colours: the bits of the class number, distributed over red, green and blue from the highest bit."""
     colours = []
     for index in range(count):
         channels = [
@@ -90,7 +90,9 @@ class Voc(FileDataset):
         for root in (self.path, self.path / "VOC2012", self.path / "VOCdevkit/VOC2012"):
             if (root / "JPEGImages").is_dir() and (root / LISTS).is_dir():
                 return root
-        raise DataProblem(f"{self.path} is no VOC folder: expected JPEGImages and {LISTS.as_posix()} inside.")
+        raise DataProblem(
+            f"{self.path} is not a VOC folder: expected JPEGImages and {LISTS.as_posix()} inside."
+        )
 
     def _default_list(self) -> str:
         if (self._root / AUGMENTED_MASKS).is_dir():

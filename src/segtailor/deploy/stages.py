@@ -14,7 +14,7 @@ from segtailor.core.target import Includes
 from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.network import Network
 from segtailor.tasks import Head, kind_of
-from segtailor.tasks.segmentation.head import Labels
+from segtailor.tasks.segmentation.kind import LabelHead
 
 
 class Stages(NamedTuple):
@@ -88,7 +88,7 @@ def staged(
     if task is None:
         classes = network.plan.shape(network.plan.outputs[MAIN]).channels
         label_type = torch.int32 if classes > 256 else torch.uint8
-        head: Head = Labels(align_corners=network.plan.align_corners, label_type=label_type)
+        head: Head = LabelHead(align_corners=network.plan.align_corners, label_type=label_type)
     else:
         head = kind_of(task).head(task, align_corners=network.plan.align_corners)
     if image is not None and stages.finished and stages.resize:

@@ -14,10 +14,10 @@ from typing import Literal, TypeAlias
 
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.ownership import is_frames, is_picture, refuse_overwrite
-from segtailor.data.files import SUFFIXES, list_pictures
+from segtailor.data.files import PICTURE_SUFFIXES, list_pictures
 from segtailor.tasks import Form
 
-IMAGES = SUFFIXES | {".webp", ".gif", ".ppm", ".pgm", ".jfif"}
+IMAGES = PICTURE_SUFFIXES | {".webp", ".gif", ".ppm", ".pgm", ".jfif"}
 VIDEOS = frozenset(
     {".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".ts", ".mts", ".wmv", ".flv", ".ogv", ".3gp"}
 )  # fmt: skip

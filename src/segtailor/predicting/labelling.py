@@ -18,7 +18,7 @@ from PIL import Image
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.task import Task
-from segtailor.data.signature import signature
+from segtailor.data.files import software_tag
 from segtailor.tasks import Look, kind_of
 
 STRIDE = (
@@ -86,7 +86,7 @@ def paint(image: NDArray[np.uint8], prediction: NDArray[Any], task: Task, look: 
 def png(picture: Image.Image) -> bytes:
     """Return a picture as the content of a PNG file."""
     stream = BytesIO()
-    picture.save(stream, "PNG", compress_level=PNG_COMPRESSION, **signature("PNG"))
+    picture.save(stream, "PNG", compress_level=PNG_COMPRESSION, **software_tag("PNG"))
     return stream.getvalue()
 
 

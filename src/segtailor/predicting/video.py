@@ -18,8 +18,7 @@ from PIL import Image
 from segtailor.core.atomic import new_file, new_folder
 from segtailor.core.errors import DataProblem, Unsupported
 from segtailor.core.ownership import MARK
-from segtailor.data.files import PIXEL_LIMIT
-from segtailor.data.signature import signature
+from segtailor.data.files import MAX_PIXELS, software_tag
 
 DEFAULT_RATE = Fraction(25)  # frames per second, for files that do not tell
 TICKS_PER_SECOND = 90_000  # of the clock of results, fine enough for any rate
@@ -145,7 +144,7 @@ def frame_folder(path: Path) -> Iterator[Add]:
     """Yield a function that adds a frame to the folder `path`, as 000000.png and so on."""
     with new_folder(path, what="frames") as temporary:
         count = itertools.count()
-        yield lambda picture, _: picture.save(temporary / f"{next(count):06d}.png", **signature("PNG"))
+        yield lambda picture, _: picture.save(temporary / f"{next(count):06d}.png", **software_tag("PNG"))
 
 
 class _Writer:
@@ -199,10 +198,10 @@ def _opened(source: str, subject: str, *, name: str, **how: Any) -> Iterator[Foo
                 f"{subject} cannot be read: its pictures are coded in a way that is not known here. "
                 "Convert it, e.g. to H.264 in an MP4 file."
             )
-        if (stream.width or 0) * (stream.height or 0) > PIXEL_LIMIT:
+        if (stream.width or 0) * (stream.height or 0) > MAX_PIXELS:
             raise DataProblem(
                 f"{subject} cannot be read: frames of {stream.width}x{stream.height} are over the limit "
-                f"of {PIXEL_LIMIT} pixels. Make it smaller first."
+                f"of {MAX_PIXELS} pixels. Make it smaller first."
             )
         stream.thread_type = "AUTO"
         yield Footage(container, stream, name=name, live="format" in how)

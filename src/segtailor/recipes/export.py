@@ -42,7 +42,7 @@ from segtailor.nets.models import load, model_place
 from segtailor.nets.onnx.metadata import OutputKind
 from segtailor.targets.tensorrt import EngineFile
 from segtailor.tasks import Targets, kind_of
-from segtailor.tasks.segmentation.targets import Labels
+from segtailor.tasks.segmentation.kind import Labels
 
 DEFAULT_SIZE = (512, 1024)  # height and width, where a bundle does not tell its own
 DATA_SAMPLES = 8  # pictures of a data set that a file is checked on

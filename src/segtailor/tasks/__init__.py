@@ -1,9 +1,8 @@
-"""The kinds of dense tasks: each owns targets, loss, figures, pictures and what an exported file gives."""
+"""The kinds of dense tasks: each has its own targets, loss, figures, pictures and output of exported files."""
 
 from segtailor.core.registry import TASK_KINDS
-from segtailor.tasks.depth.kind import Depth
-from segtailor.tasks.kind import Criterion, Head, Meter, Scores, TaskKind, kind_of
-from segtailor.tasks.looks import Form, Look
+from segtailor.tasks.depth import Depth
+from segtailor.tasks.kind import Criterion, Form, Head, Look, Meter, Scores, TaskKind, kind_of
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.pose.kind import Pose
 from segtailor.tasks.segmentation.kind import Segmentation

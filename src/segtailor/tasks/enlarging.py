@@ -1,7 +1,7 @@
-"""From a network's stride to pixels: the one resize that all outputs go through. Its gradient is two matrix products.
+"""Bilinear upsampling from a network's stride to pixels, used for all outputs. Its gradient is two matrix products.
 
-On a GPU torch adds up the gradient of a large enlargement pixel by pixel, in no fixed order: at the last step of a
-segmentation network that takes most of the training step. The matrices below hold the same weights.
+On a GPU torch accumulates the gradient of a bilinear upsampling pixel by pixel, in no fixed order. For the last layer
+of a segmentation network this takes most of the training step. The matrices here have the same weights as torch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.nn import functional
 
 
 def enlarge(logits: Tensor, size: tuple[int, int], *, align_corners: bool) -> Tensor:
-    """Resize logits bilinearly: the one way from a network's stride to pixels."""
+    """Resize logits bilinearly from a network's stride to pixels."""
     if logits.shape[-2:] == size:
         return logits
     return resize_bilinear(logits, size, align_corners=align_corners)
 
 
 def resize_bilinear(maps: Tensor, size: tuple[int, int], *, align_corners: bool) -> Tensor:
-    """Resize (n, channels, height, width) as torch does; only the gradient is computed otherwise."""
+    """Resize (n, channels, height, width) as torch does; only the gradient is computed differently."""
     if torch.is_grad_enabled() and maps.requires_grad:
         resized: Tensor = _Resized.apply(maps, size, align_corners)  # type: ignore[no-untyped-call]
         return resized
@@ -49,9 +49,9 @@ class _Resized(torch.autograd.Function):
 def weights(
     source: int, target: int, align_corners: bool, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Return (source, target): what each source pixel gives to each target pixel along one axis."""
-    made = _weights if torch.compiler.is_compiling() else _remembered  # a compiler has no use for memory
-    return made(source, target, align_corners, dtype, device)
+    """Return (source, target): the weight of each source pixel in each target pixel along one axis."""
+    compute = _weights if torch.compiler.is_compiling() else _cached_weights
+    return compute(source, target, align_corners, dtype, device)
 
 
 def _weights(
@@ -61,4 +61,4 @@ def _weights(
     return functional.interpolate(unit, size=target, mode="linear", align_corners=align_corners)[0]
 
 
-_remembered = lru_cache(maxsize=64)(_weights)
+_cached_weights = lru_cache(maxsize=64)(_weights)

@@ -1,4 +1,4 @@
-"""Looking at predictions one by one, whatever their kind: how good each is, and how it looks beside the truth."""
+"""Scores and draws predictions of single samples for reports, for any kind of task."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from segtailor.core.task import KIND_FACTS, Task
-from segtailor.tasks.kind import Meter, kind_of
-from segtailor.tasks.looks import Look
+from segtailor.tasks.kind import Look, Meter, kind_of
 
 
-class Sample(Protocol):
+class ImageWithTarget(Protocol):
     """A picture and its target (`data.dataset.Pair`)."""
 
     @property
@@ -24,18 +23,18 @@ class Sample(Protocol):
 
     @property
     def labels(self) -> NDArray[Any]:
-        """What is to be predicted."""
+        """The target."""
 
 
-class Examiner:
-    """Predicts samples with `predict`, from a picture to a prediction at its size, and adds up how good they are."""
+class PredictionExaminer:
+    """Predicts samples with `predict` (picture to prediction at its size) and accumulates their scores."""
 
     def __init__(self, predict: Callable[[NDArray[np.uint8]], NDArray[Any]], task: Task) -> None:
         self._predict, self._task, self._kind = predict, task, kind_of(task)
         self._all = self._meter()
         self.figure = KIND_FACTS[task.kind].headline.label
 
-    def judge(self, sample: Sample) -> float:
+    def judge(self, sample: ImageWithTarget) -> float:
         """Predict a sample, count it, and return its quality."""
         found = torch.from_numpy(np.array(self._predict(sample.image)))[None]
         target = torch.from_numpy(np.array(sample.labels))[None]
@@ -45,7 +44,7 @@ class Examiner:
             meter.images += 1
         return alone.scores().quality
 
-    def draw(self, sample: Sample) -> tuple[Image.Image, Image.Image, Image.Image, Image.Image]:
+    def draw(self, sample: ImageWithTarget) -> tuple[Image.Image, Image.Image, Image.Image, Image.Image]:
         """Return image, truth, prediction and error."""
         image, target = np.asarray(sample.image), np.asarray(sample.labels)
         found, colours = self._predict(image), Look(form="colour")
@@ -53,7 +52,7 @@ class Examiner:
         return Image.fromarray(image), truth, guess, self._kind.mark(image, target, found, self._task)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return name and value of the figures of all that was judged."""
+        """Return name and value of the figures over all judged samples."""
         found = self._all.scores().figures()
         known = KIND_FACTS[self._task.kind].figures
         return [(figure.label, figure.told(found[figure.name])) for figure in known if figure.name in found]

@@ -1,4 +1,4 @@
-"""Settings of the losses of all kinds of tasks, and what these losses share."""
+"""Settings of the losses of all kinds of tasks, and the resize that these losses share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Resized: TypeAlias = Literal["logits", "labels"]
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """What a network is trained by. Settings that another kind of task has no use for are refused by its loss.
+    """Settings of the training loss. The loss of each kind of task refuses settings that it does not use.
 
     `ohem` keeps only pixels whose true class has at most this probability (0.7 is usual), but at least the share
     `ohem_keep` of all pixels. `balance` derives class weights from pixel frequencies, `class_weights` gives them.
-    `overlap` adds that much of `1 - soft IoU`, averaged over the classes in the batch: it weighs classes by what they
-    add to the mean IoU, however few pixels they have. `auxiliary` holds coefficients of outputs by name; other
+    `overlap` is the weight of `1 - soft IoU`, averaged over the classes in the batch: it weighs classes equally, as the
+    mean IoU does, however few pixels they have. `auxiliary` holds coefficients of outputs by name; other
     auxiliary outputs get `auxiliary_default`. `resize` says whether logits are enlarged to the labels or labels
     shrunk (nearest) to the logits. `knee` is for depth: the share of the largest error of a batch beyond which an error
     counts squared.
@@ -43,11 +43,11 @@ class LossSettings:
     def __post_init__(self) -> None:
         if self.ohem is not None and not 0 < self.ohem <= 1:
             raise UserError(
-                f"loss.ohem: {self.ohem} is no probability; give a threshold such as 0.7, or none."
+                f"loss.ohem: {self.ohem} is not a probability; give a threshold such as 0.7, or none."
             )
         if not 0 <= self.ohem_keep <= 1:
             raise UserError(
-                f"loss.ohem_keep: {self.ohem_keep} is no share of pixels; give a value from 0 to 1."
+                f"loss.ohem_keep: {self.ohem_keep} is not a share of pixels; give a value from 0 to 1."
             )
         if not 0 <= self.label_smoothing < 1:
             raise UserError(
@@ -58,7 +58,7 @@ class LossSettings:
         if self.balance and self.class_weights is not None:
             raise UserError("loss.balance and loss.class_weights exclude each other; give only one of them.")
         if not 0 < self.knee <= 1:
-            raise UserError(f"loss.knee: {self.knee} is no share of the largest error; give e.g. 0.2.")
+            raise UserError(f"loss.knee: {self.knee} is not a share of the largest error; give e.g. 0.2.")
         if self.class_weights is not None and min(self.class_weights, default=0) < 0:
             raise UserError("loss.class_weights: a weight is negative; give values of 0 or more.")
 
@@ -67,11 +67,11 @@ class LossSettings:
         return 1.0 if output == MAIN else self.auxiliary.get(output, self.auxiliary_default)
 
     def only(self, kind: str, *used: str) -> None:
-        """Raise `Unsupported` where a setting that this kind of task has no use for was changed."""
+        """Raise `Unsupported` where a setting was changed that this kind of task does not use."""
         usual, shared = LossSettings(), ("auxiliary", "auxiliary_default", "resize")
         for item in fields(self):
             if item.name not in (*shared, *used) and getattr(self, item.name) != getattr(usual, item.name):
-                raise Unsupported(f"loss.{item.name} means nothing for the task '{kind}'; leave it out.")
+                raise Unsupported(f"loss.{item.name} has no effect for the task '{kind}'; leave it out.")
 
 
 def same_size(

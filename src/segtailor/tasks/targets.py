@@ -1,23 +1,24 @@
-"""What a network is to predict, as arrays: how a kind of task stores its targets, checks them and cuts crops."""
+"""Targets as arrays: how a kind of task stores them, checks them, crops, rotates and resizes them."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 
 class Geometry(NamedTuple):
-    """Where the crops of a batch come from, on the device.
+    """The source positions of the crops of a batch, on the device.
 
-    `image` (batch, 1) is the index of each source; `rows`, `columns` (batch, side) the nearest source row and column of
-    each pixel, `rows_inside`, `columns_inside` 1 where the source has such a one. `lines` (batch, 4) has the same as
-    numbers: source row = lines[0] + lines[1] * row, source column = lines[2] + lines[3] * column; a negative slope is a
-    mirrored image, and the size of a slope the inverse of the scale. With `rescale`, targets that are lengths in the
-    world follow the scale.
+    `image` (batch, 1) is the index of each source; `rows`, `columns` (batch, side) are the nearest source row and
+    column of each pixel, `rows_inside`, `columns_inside` are 1 where they lie inside the source. `lines` (batch, 4)
+    holds the same as linear functions: source row = lines[0] + lines[1] * row, source column = lines[2] + lines[3] *
+    column. A negative slope means a mirrored image; the absolute slope is the inverse of the scale. With `rescale`,
+    targets that are lengths in the world (depths) are scaled too.
     """
 
     image: Tensor
@@ -35,7 +36,7 @@ class Geometry(NamedTuple):
 
 
 class Targets(Protocol):
-    """How the targets of one task look in memory and in caches."""
+    """How the targets of one task are stored in memory and in caches."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -43,28 +44,40 @@ class Targets(Protocol):
 
     @property
     def missing(self) -> float:
-        """The number that stands for nothing known."""
+        """The value for missing targets."""
 
     def shape(self, size: tuple[int, int]) -> tuple[int, ...]:
         """Return the shape of the target of an image of `size` (height, width)."""
 
     def check(self, target: NDArray[Any], *, name: str) -> None:
-        """Raise `DataProblem` where the numbers of a sample's target cannot be; type and shape are right already."""
+        """Raise `DataProblem` where a target holds impossible values; type and shape are already checked."""
 
     def crop(self, targets: Tensor, geometry: Geometry) -> Tensor:
         """Return the targets of the crops, (batch, *shape(size)), from those of the sources (n, *shape(their size))."""
 
     def turn(self, targets: Tensor, angles: Tensor, size: tuple[int, int]) -> Tensor:
-        """Return the targets of crops of `size` that are turned clockwise about their centre, angles in radians."""
+        """Return the targets of crops of `size` rotated clockwise about their centre by `angles` in radians."""
 
     def resized(self, target: NDArray[Any], size: tuple[int, int], to: tuple[int, int]) -> NDArray[Any]:
-        """Return the target of an image of `size` as it is when the image is resized to `to`."""
+        """Return the target of an image of `size` after the image is resized to `to`."""
 
 
-def nearest(maps: Tensor, geometry: Geometry) -> Tensor:
-    """Return crops of maps (n, height, width) by the nearest pixel, whatever lies outside of the source."""
+def crop_nearest(maps: Tensor, geometry: Geometry) -> Tensor:
+    """Crop maps (n, height, width) by the nearest pixel; positions outside of the source hold arbitrary values."""
     batch, (height, width) = len(geometry.image), geometry.size
     lines = maps.view(-1, maps.shape[-1])
     rows = (geometry.image * maps.shape[1] + geometry.rows).flatten()
     chosen = lines.index_select(0, rows).view(batch, height, -1)
     return torch.gather(chosen, 2, geometry.columns.long()[:, None].expand(batch, height, width))
+
+
+def rotate_maps(maps: Tensor, angles: Tensor, *, mode: Literal["bilinear", "nearest"]) -> Tensor:
+    """Rotate maps (n, channels, height, width) clockwise by angles (n,) in radians; outside pixels become 0."""
+    count, _, height, width = maps.shape
+    down = torch.arange(height, device=maps.device) - (height - 1) / 2
+    across = torch.arange(width, device=maps.device) - (width - 1) / 2
+    cosine, sine = (part[:, None, None] for part in (angles.cos(), angles.sin()))
+    x = cosine * across[None, None] + sine * down[None, :, None]
+    y = cosine * down[None, :, None] - sine * across[None, None]
+    grid = torch.stack([2 * x / width, 2 * y / height], dim=-1).expand(count, height, width, 2)
+    return functional.grid_sample(maps, grid, mode=mode, padding_mode="zeros", align_corners=False)

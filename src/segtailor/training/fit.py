@@ -22,7 +22,7 @@ from segtailor.core.job import Step
 from segtailor.core.memory import check_memory
 from segtailor.core.plan import Plan
 from segtailor.core.task import KIND_FACTS, Preprocessing, Task
-from segtailor.data.batches import BATCH_PIXEL_BYTES, Batch
+from segtailor.data.batches import BATCH_BYTES_PER_PIXEL, Batch
 from segtailor.nets.inference import aligns_corners
 from segtailor.ops import Sum
 from segtailor.tasks import Scores, kind_of
@@ -126,7 +126,7 @@ class Fit:
         at_crop = values * height * width // (plan.image.height * plan.image.width)
         value_bytes = 4 if self.settings.precision == "fp32" else 2
         check_memory(
-            share * (2 * at_crop * value_bytes + height * width * BATCH_PIXEL_BYTES),
+            share * (2 * at_crop * value_bytes + height * width * BATCH_BYTES_PER_PIXEL),
             what=f"training on {share} crops of {height}x{width} at a time",
             remedy="Choose a smaller batch (--batch) or smaller crops (--crop).",
         )

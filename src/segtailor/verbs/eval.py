@@ -124,10 +124,10 @@ def _differing_names(model: Task, data: Task) -> list[str]:
 
 def _trained_on(provenance: Mapping[str, JsonValue], data: str, split: str) -> list[str]:
     """Warn where a model was trained on the images that it is scored on, as far as the names of splits tell."""
-    from segtailor.data.splits import named_parts
+    from segtailor.data.splits import split_parts
 
     trained, used = str(provenance.get("data", "")), str(provenance.get("train_split", ""))
-    shared = set(named_parts(used)) & set(named_parts(split))
+    shared = set(split_parts(used)) & set(split_parts(split))
     if not used or not shared or not _same_data(trained, data):
         return []
     return [

@@ -126,7 +126,7 @@ def inspect_run(run: str | Path, *, context: Context | None = None) -> Quality:
     from segtailor.data.cache import open_pixels
     from segtailor.data.locate import locate
     from segtailor.nets.bundle import load_bundle
-    from segtailor.tasks.examining import Examiner
+    from segtailor.tasks.examining import PredictionExaminer
     from segtailor.training.device import pick_device
 
     folder, context = Path(run), context or Context()
@@ -144,7 +144,7 @@ def inspect_run(run: str | Path, *, context: Context | None = None) -> Quality:
     if KIND_FACTS[model.task.kind].labelled:
         quality = inspect(model.predict, pixels, task=model.task, names=names, note=note)
     else:
-        quality = examine(Examiner(model.predict, model.task), pixels, names=names, note=note)
+        quality = examine(PredictionExaminer(model.predict, model.task), pixels, names=names, note=note)
     save_parts(folder, replace(kept_parts(folder), quality=quality))
     return quality
 

@@ -9,7 +9,7 @@ import pytest
 
 from segtailor.core.errors import DataProblem
 from segtailor.tasks.pose import MPII, Variation, Variety, crop_of, cut_person
-from segtailor.tasks.pose.persons import Box, Person, View
+from segtailor.tasks.pose.persons import Box, Person, PersonView
 
 
 def person(box: Box = (20.0, 10.0, 30.0, 60.0), joints: np.ndarray | None = None) -> Person:
@@ -65,7 +65,7 @@ def test_pixels_move_with_the_joints(variation: Variation) -> None:
     joints = np.zeros((16, 3))
     joints[3] = (40, 33, 2)
     pixels, moved, crop = cut_person(
-        View(image, person(joints=joints)), MPII, (128, 128), variation=variation
+        PersonView(image, person(joints=joints)), MPII, (128, 128), variation=variation
     )
     where = 2 if variation.mirrored else 3  # the left hip becomes the right one
     light = pixels[:, :, 0].astype(float)
@@ -104,7 +104,7 @@ def test_a_box_that_is_no_box_is_refused() -> None:
 def test_joints_outside_the_picture_are_unlabelled_even_inside_the_crop() -> None:
     joints = person().joints.copy()
     joints[4] = (25, 91, 2)  # below the picture, inside the enlarged box
-    _, moved, crop = cut_person(View(noise(), person((20, 60, 30, 40), joints)), MPII, (128, 128))
+    _, moved, crop = cut_person(PersonView(noise(), person((20, 60, 30, 40), joints)), MPII, (128, 128))
     assert (crop.to_crop(joints[4])[:2] < 128).all()
     assert moved[4].tolist() == [0, 0, 0]
     assert moved[0].tolist() == [0, 0, 0]  # in the picture, above the crop
@@ -112,11 +112,11 @@ def test_joints_outside_the_picture_are_unlabelled_even_inside_the_crop() -> Non
 
 def test_wrong_joints_are_refused_by_name() -> None:
     with pytest.raises(DataProblem, match=r"person 7 has joints of shape \(17, 3\)"):
-        cut_person(View(noise(), person(joints=np.ones((17, 3)))), MPII, (64, 64))
+        cut_person(PersonView(noise(), person(joints=np.ones((17, 3)))), MPII, (64, 64))
     bad = person().joints.copy()
     bad[2, 0] = math.nan
     with pytest.raises(DataProblem, match="joint 2 at"):
-        cut_person(View(noise(), person(joints=bad)), MPII, (64, 64))
+        cut_person(PersonView(noise(), person(joints=bad)), MPII, (64, 64))
 
 
 def test_variations_stay_in_their_ranges_and_follow_the_seed() -> None:

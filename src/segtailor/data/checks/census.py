@@ -1,4 +1,4 @@
-"""One pass over all samples: pixel counts, fingerprints, and every reason why one cannot be used."""
+"""One pass over all samples of a split: pixel counts, fingerprints, and every reason why a sample cannot be used."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from PIL import Image
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Task
-from segtailor.data.dataset import Pair, Placed, Sample
+from segtailor.data.dataset import Pair, Placed, Sample, resize_pair
 from segtailor.data.files import RawMask, read_image, read_mask
-from segtailor.data.labels import LabelMap
+from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileSample
-from segtailor.data.sizes import resized
-from segtailor.data.survey import strange_ids, surveyed
+from segtailor.data.survey import masks_to_survey, strange_ids
 from segtailor.tasks import Targets, kind_of
 
 T = TypeVar("T")
-THUMB = 16  # side of the grey thumbnail that near duplicates are compared by
+THUMBNAIL_SIDE_PIXELS = 16  # side of the grey thumbnail that near duplicates are compared by
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
-    """What is known of an image that can be read, whatever is wrong with its mask."""
+class ImageFacts:
+    """What the checks know of a readable image, whether its mask is usable or not."""
 
     name: str
     file: str
     size: tuple[int, int]
-    digest: bytes
-    thumb: NDArray[np.float32]
+    fingerprint: bytes
+    thumbnail: NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record(Picture):
-    """What the checks need to know of one usable sample; `mask` is to blame for its labels.
+class SampleFacts(ImageFacts):
+    """What the checks know of a usable sample; `mask` is the file that findings about its target name.
 
-    `counts` has 256 numbers: pixels of each label, or of each level of what is no label; the last does not count.
+    `counts` has 256 numbers: pixels of each label (of each level where targets are not labels); the last counts what
+    is ignored.
     """
 
     mask: str
@@ -57,7 +57,7 @@ class Record(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One reason why a sample cannot be used; `ids` are the stored ids of a mask whose ids are refused."""
+    """One reason why a sample cannot be used; for a mask with invalid ids, all its `ids` and those `refused`."""
 
     kind: str
     file: str
@@ -66,41 +66,41 @@ class Fault:
     refused: frozenset[int] = frozenset()
 
 
-class Seen(NamedTuple):
-    """What one sample showed: its picture (a `Record` if all of it can be used), and all that is wrong with it."""
+class Inspection(NamedTuple):
+    """Result of reading one sample: facts of its image (`SampleFacts` if it can be used), and all its faults."""
 
-    picture: Picture | None
+    picture: ImageFacts | None
     faults: tuple[Fault, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Census:
-    """All that was learned of one split; `total` counts the samples that exist, `looked` those that were read.
+    """Facts about one split; `total` counts the samples that exist, `looked` those that were read.
 
-    `pictures` are all images that can be read, `records` those of them whose whole sample can be used.
+    `pictures` are all readable images, `records` those whose sample can be used.
     """
 
     split: str
     total: int
     looked: int = 0
-    pictures: tuple[Picture, ...] = ()
-    records: tuple[Record, ...] = ()
+    pictures: tuple[ImageFacts, ...] = ()
+    records: tuple[SampleFacts, ...] = ()
     faults: tuple[Fault, ...] = ()
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(256, np.int64))
 
     @property
     def partial(self) -> bool:
-        """Whether only some samples were looked at."""
+        """Whether only some samples were read."""
         return self.looked < self.total
 
     @property
-    def blank(self) -> tuple[Record, ...]:
-        """Samples of whose target nothing is known."""
+    def blank(self) -> tuple[SampleFacts, ...]:
+        """Samples whose target is completely ignored or missing."""
         return tuple(record for record in self.records if record.ignored == 1)
 
     @property
     def all_blank(self) -> bool:
-        """Whether that is so for every sample, and there are some."""
+        """Whether there are samples and all of them are blank."""
         return bool(self.records) and len(self.blank) == len(self.records)
 
     def shares(self, classes: int) -> NDArray[np.float64]:
@@ -121,14 +121,14 @@ def take_census(
 ) -> Census:
     """Read all samples of a split, or at most `limit` spread evenly over it, and `count` their targets.
 
-    Images that stand `alone`, without a mask, are looked at too: they may be damaged or stand elsewhere as well.
+    Images without a mask (`alone`) are read too: they may be damaged, or duplicates.
     """
     chosen = _spread(samples, limit)
     with ThreadPoolExecutor(workers, thread_name_prefix="census") as pool:
-        seen = list(pool.map(partial(look, task=task, count=count), chosen))
-        seen += pool.map(_look_at_image, _spread(alone, limit))
+        seen = list(pool.map(partial(inspect_sample, task=task, count=count), chosen))
+        seen += pool.map(_inspect_image, _spread(alone, limit))
     pictures = tuple(one.picture for one in seen if one.picture is not None)
-    records = tuple(picture for picture in pictures if isinstance(picture, Record))
+    records = tuple(picture for picture in pictures if isinstance(picture, SampleFacts))
     return Census(
         split=split,
         total=len(samples),
@@ -140,29 +140,31 @@ def take_census(
     )
 
 
-def look(sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Seen:
-    """Read one sample, keep what the checks need, and say all that is wrong with it."""
+def inspect_sample(
+    sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[np.int64]]
+) -> Inspection:
+    """Read one sample and return the facts that the checks need, with all its faults."""
     if isinstance(sample, FileSample):
-        return _look_at_files(sample, count)
+        return _inspect_files(sample, count)
     place, source = (sample.place, sample.source) if isinstance(sample, Placed) else (sample.name, None)
     try:
         pair = sample.read()
     except DataProblem as problem:
-        return Seen(None, (_unreadable(place, problem),))
+        return Inspection(None, (_unreadable(place, problem),))
     wrong = _malformed_image(pair.image)
     if wrong:
-        return Seen(None, (Fault(kind="size-mismatch", file=place, message=wrong),))
-    picture = _picture(sample.name, place, pair.image, source=source)
+        return Inspection(None, (Fault(kind="size-mismatch", file=place, message=wrong),))
+    picture = _image_facts(sample.name, place, pair.image, source=source)
     wrong = _malformed_labels(pair, kind_of(task).targets(task))
     if wrong:
-        return Seen(picture, (Fault(kind="size-mismatch", file=place, message=wrong),))
-    return Seen(_record(picture, mask=place, counts=count(pair.labels)))
+        return Inspection(picture, (Fault(kind="size-mismatch", file=place, message=wrong),))
+    return Inspection(_sample_facts(picture, mask=place, counts=count(pair.labels)))
 
 
 def explain_masks(masks: Sequence[Path], problem: DataProblem) -> list[Fault]:
-    """Say which masks keep a dataset from telling its classes, as `problem` says; damaged ones are not named."""
-    ids: dict[str, frozenset[int]] = {}  # by file, 255 apart
-    for mask in surveyed(masks):
+    """Return a fault for each mask that causes `problem`: the classes cannot be derived. Damaged masks are skipped."""
+    ids: dict[str, frozenset[int]] = {}  # by file, without 255
+    for mask in masks_to_survey(masks):
         try:
             raw = read_mask(mask)
         except DataProblem:
@@ -184,8 +186,8 @@ def explain_masks(masks: Sequence[Path], problem: DataProblem) -> list[Fault]:
     return [Fault(kind=kind, file=file, message=str(problem))]
 
 
-def _look_at_files(sample: FileSample, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Seen:
-    """Look at image and mask each for itself, so that no fault hides another."""
+def _inspect_files(sample: FileSample, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> Inspection:
+    """Read image and mask independently, so that all faults are found."""
     faults: list[Fault] = []
     image = raw = labels = None
     try:
@@ -202,38 +204,42 @@ def _look_at_files(sample: FileSample, count: Callable[[NDArray[Any]], NDArray[n
         message = str(sample.mismatch(image.shape[:2], raw.values.shape[:2]))
         faults.append(Fault(kind="size-mismatch", file=str(sample.mask), message=message))
     if image is None:
-        return Seen(None, tuple(faults))
+        return Inspection(None, tuple(faults))
     if faults or labels is None:
-        shown = resized(Pair(image, image[:, :, 0]), sample.size).image
-        return Seen(_picture(sample.name, str(sample.image), shown), tuple(faults))
-    pair = resized(Pair(image, labels), sample.size)
-    picture = _picture(sample.name, str(sample.image), pair.image)
-    return Seen(_record(picture, mask=str(sample.mask), counts=count(pair.labels)))
+        shown = resize_pair(Pair(image, image[:, :, 0]), sample.size).image
+        return Inspection(_image_facts(sample.name, str(sample.image), shown), tuple(faults))
+    pair = resize_pair(Pair(image, labels), sample.size)
+    picture = _image_facts(sample.name, str(sample.image), pair.image)
+    return Inspection(_sample_facts(picture, mask=str(sample.mask), counts=count(pair.labels)))
 
 
-def _look_at_image(path: Path) -> Seen:
-    """Look at an image that has no mask."""
+def _inspect_image(path: Path) -> Inspection:
+    """Read an image that has no mask."""
     try:
-        return Seen(_picture(path.stem, str(path), read_image(path)))
+        return Inspection(_image_facts(path.stem, str(path), read_image(path)))
     except DataProblem as damage:
-        return Seen(None, (_unreadable(str(path), damage),))
+        return Inspection(None, (_unreadable(str(path), damage),))
 
 
-def _picture(name: str, file: str, image: NDArray[np.uint8], *, source: Path | None = None) -> Picture:
-    """Return the facts of an image; one that was cut out of the file `source` is known by that file's bytes."""
-    small = Image.fromarray(image).convert("L").resize((THUMB, THUMB), Image.Resampling.BOX)
+def _image_facts(name: str, file: str, image: NDArray[np.uint8], *, source: Path | None = None) -> ImageFacts:
+    """Return the facts of an image; where it is cut out of the file `source`, the fingerprint is of that file."""
+    small = (
+        Image.fromarray(image)
+        .convert("L")
+        .resize((THUMBNAIL_SIDE_PIXELS, THUMBNAIL_SIDE_PIXELS), Image.Resampling.BOX)
+    )
     content = repr(image.shape).encode() + image.tobytes() if source is None else source.read_bytes()
-    return Picture(
+    return ImageFacts(
         name=name,
         file=file,
         size=(image.shape[0], image.shape[1]),
-        digest=hashlib.blake2b(content, digest_size=16).digest(),
-        thumb=np.asarray(small, np.float32).ravel(),
+        fingerprint=hashlib.blake2b(content, digest_size=16).digest(),
+        thumbnail=np.asarray(small, np.float32).ravel(),
     )
 
 
-def _record(picture: Picture, *, mask: str, counts: NDArray[np.int64]) -> Record:
-    return Record(**vars(picture), mask=mask, counts=counts)
+def _sample_facts(picture: ImageFacts, *, mask: str, counts: NDArray[np.int64]) -> SampleFacts:
+    return SampleFacts(**vars(picture), mask=mask, counts=counts)
 
 
 def _spread(items: Sequence[T], limit: int | None) -> list[T]:
@@ -244,7 +250,7 @@ def _spread(items: Sequence[T], limit: int | None) -> list[T]:
 
 
 def _strange_values(sample: FileSample, raw: RawMask, problem: DataProblem) -> Fault:
-    """Say what is wrong with the values of a mask."""
+    """Return the fault of a mask whose values are refused."""
     file = str(sample.mask)
     if not isinstance(sample.labels, LabelMap):
         return Fault(kind="unusable", file=file, message=str(problem))
@@ -261,14 +267,14 @@ def _unreadable(file: str, problem: DataProblem) -> Fault:
 
 
 def _malformed_image(image: NDArray[Any]) -> str:
-    """Say what is wrong with the image of a dataset that is not ours."""
+    """Return what is wrong with an image of a registered outside dataset; empty where nothing is."""
     if image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8 and image.size:
         return ""
     return f"the image is {image.dtype} of shape {image.shape} instead of uint8 (height, width, 3)"
 
 
 def _malformed_labels(pair: Pair, targets: Targets) -> str:
-    """Say what is wrong with the target of a dataset that is not ours."""
+    """Return what is wrong with a target of a registered outside dataset; empty where nothing is."""
     wanted = targets.shape((pair.image.shape[0], pair.image.shape[1]))
     if pair.labels.dtype == targets.dtype and pair.labels.shape == wanted and pair.labels.size:
         return ""

@@ -1,4 +1,4 @@
-"""Rules about splits that know each other: the same picture twice, or frames of one drive on both sides."""
+"""Rules of the dataset doctor about images that occur in two splits: duplicates, and frames of one recording."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.task import Task
-from segtailor.data.checks.census import Census, Picture
-from segtailor.data.checks.findings import Finding
+from segtailor.data.checks.census import Census, ImageFacts
+from segtailor.data.dataset import Finding
 
-ALIKE = (
-    0.996  # correlation of grey thumbnails; neighbouring video frames stay below, recompressed copies above
-)
-FLAT = 3.0  # grey levels: pictures with less contrast all look alike as thumbnails
-BLOCK = 1024  # thumbnails compared at once
-COMPARED = 20_000  # thumbnails per split
-FRAMES = 3  # a prefix shared by fewer files on average is a running number, not a drive
-GENERIC = frozenset(
+# Of grey thumbnails: neighbouring video frames stay below, recompressed copies lie above.
+DUPLICATE_CORRELATION = 0.996
+MIN_CONTRAST_GREY_LEVELS = 3.0  # standard deviation; thumbnails with less are too similar to compare
+THUMBNAILS_PER_BLOCK = 1024  # compared at once
+MAX_THUMBNAILS_PER_SPLIT = 20_000  # more are not compared
+MIN_FRAMES_PER_DRIVE = 3  # on average; a prefix shared by fewer files is a running number, not a recording
+GENERIC_PREFIXES = frozenset(
     ("img", "image", "frame", "pic", "picture", "photo", "sample", "scene", "train", "val", "valid", "test")
 )
 
 
 def exact_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """The same pixels in two splits, or twice in one."""
+    """Report images with the same pixels, in two splits or twice in one."""
     del task
-    seen: dict[bytes, tuple[str, str]] = {}
-    told: set[tuple[str, str]] = set()  # several samples may be cut out of one picture
+    first_use: dict[bytes, tuple[str, str]] = {}  # fingerprint: split and file
+    reported: set[tuple[str, str]] = set()  # several samples may be cut out of one picture
     for split in census:
         for record in split.pictures:
             here = (split.split, record.file)
-            other = seen.setdefault(record.digest, here)
-            if here == other or here in told:
+            other = first_use.setdefault(record.fingerprint, here)
+            if here == other or here in reported:
                 continue
-            told.add(here)
+            reported.add(here)
             across = other[0] != split.split
             yield Finding(
                 severity="warning" if across else "info",
@@ -51,20 +50,20 @@ def exact_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def near_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Pictures of two splits that differ by little more than compression, size or brightness."""
+    """Report images of two splits that differ only in compression, size or brightness."""
     del task
     for first, second in combinations(census, 2):
         ours, theirs = _comparable(first.pictures), _comparable(second.pictures)
         if not ours or not theirs:
             continue
         table = _normalised(ours)
-        for start in range(0, len(theirs), BLOCK):
-            part = theirs[start : start + BLOCK]
+        for start in range(0, len(theirs), THUMBNAILS_PER_BLOCK):
+            part = theirs[start : start + THUMBNAILS_PER_BLOCK]
             likeness = _normalised(part) @ table.T
             best = likeness.argmax(1)
-            for row in np.flatnonzero(likeness[np.arange(len(part)), best] > ALIKE):
+            for row in np.flatnonzero(likeness[np.arange(len(part)), best] > DUPLICATE_CORRELATION):
                 twin = ours[best[row]]
-                if twin.digest == part[row].digest:
+                if twin.fingerprint == part[row].fingerprint:
                     continue  # reported as exact
                 yield Finding(
                     severity="warning",
@@ -77,11 +76,11 @@ def near_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def shared_drives(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Frames of one recording in two splits, told by the first part of the file name."""
+    """Report recordings whose frames are in two splits; frames of one share the first part of the file name."""
     del task
     groups = {split.split: Counter(filter(None, map(_drive, split.pictures))) for split in census}
     total = sum(groups.values(), Counter[str]())
-    if not total or total.total() < FRAMES * len(total):
+    if not total or total.total() < MIN_FRAMES_PER_DRIVE * len(total):
         return
     for first, second in combinations(groups, 2):
         shared = sorted(name for name in groups[first].keys() & groups[second].keys() if _tells(name, total))
@@ -99,8 +98,8 @@ def shared_drives(census: Sequence[Census], task: Task) -> Iterator[Finding]:
         )
 
 
-def sizes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
-    """Pictures of several sizes: allowed, but batches will be resampled."""
+def mixed_sizes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
+    """Report images of several sizes: allowed, but batches will be resampled."""
     del task
     found = Counter(record.size for split in census for record in split.pictures)
     if len(found) > 1:
@@ -113,24 +112,26 @@ def sizes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
         )
 
 
-def _comparable(records: Sequence[Picture]) -> list[Picture]:
-    return [record for record in records if record.thumb.std() >= FLAT][:COMPARED]
+def _comparable(records: Sequence[ImageFacts]) -> list[ImageFacts]:
+    return [record for record in records if record.thumbnail.std() >= MIN_CONTRAST_GREY_LEVELS][
+        :MAX_THUMBNAILS_PER_SPLIT
+    ]
 
 
-def _normalised(records: Sequence[Picture]) -> NDArray[np.float32]:
-    table = np.stack([record.thumb for record in records])
+def _normalised(records: Sequence[ImageFacts]) -> NDArray[np.float32]:
+    table = np.stack([record.thumbnail for record in records])
     table = table - table.mean(1, keepdims=True)
     return np.asarray(table / np.linalg.norm(table, axis=1, keepdims=True), np.float32)
 
 
-def _drive(record: Picture) -> str:
+def _drive(record: ImageFacts) -> str:
     """Return the part of a name before its running number, e.g. `0016E5` of `0016E5_08641`."""
     match = re.match(r"([^_\-.]*[A-Za-z0-9][^_\-.]*)[_\-].*\d", PurePosixPath(record.name).name)
     return match[1] if match else ""
 
 
 def _tells(name: str, total: Counter[str]) -> bool:
-    """Tell whether a prefix names a recording: no word like `img`, no year, not the only plain word."""
-    if name.lower() in GENERIC or re.fullmatch(r"(19|20)\d\d", name):
+    """Tell whether a prefix names a recording: not a word like `img`, not a year, not a single word for all files."""
+    if name.lower() in GENERIC_PREFIXES or re.fullmatch(r"(19|20)\d\d", name):
         return False
     return len(total) > 1 or any(character.isdigit() for character in name)

@@ -1,4 +1,4 @@
-"""Compose one scene: layout, backdrop, ground, things from far to near, then haze, lens and sensor."""
+"""Composes one scene: layout, background, objects from far to near, then haze, lens and sensor noise."""
 
 from __future__ import annotations
 
@@ -11,10 +11,26 @@ from numpy.random import PCG64, Generator
 from numpy.typing import NDArray
 
 from segtailor.data.scene import things
-from segtailor.data.scene.backdrop import draw_houses, paint_houses, paint_sky, paint_skyline, shade_heights
-from segtailor.data.scene.canvas import SKY, TILE, Camera, Canvas, Floats, grain_tile
-from segtailor.data.scene.ground import paint_ground
-from segtailor.data.scene.style import Light, Street, draw_light, draw_street
+from segtailor.data.scene.canvas import (
+    SKY,
+    TILE_SIDE_PIXELS,
+    Camera,
+    Canvas,
+    Floats,
+    Light,
+    Street,
+    draw_light,
+    draw_street,
+    grain_tile,
+)
+from segtailor.data.scene.street import (
+    draw_houses,
+    paint_ground,
+    paint_houses,
+    paint_sky,
+    paint_skyline,
+    shade_heights,
+)
 
 
 class Scene(NamedTuple):
@@ -55,7 +71,7 @@ def _camera(size: tuple[int, int], rng: Generator) -> Camera:
 
 
 def _populate(canvas: Canvas, street: Street, light: Light, rng: Generator) -> None:
-    """Draw what is where, then paint it far to near: the depth test needs no order, soft shadows do."""
+    """Draw the positions of all objects, then paint from far to near: soft shadows depend on this order."""
     busy = rng.uniform(0.5, 1.6)
     placed: list[tuple[float, str, float]] = []
     for side in (0, 1):
@@ -79,7 +95,7 @@ def _populate(canvas: Canvas, street: Street, light: Light, rng: Generator) -> N
     for start, end in street.gaps:
         if rng.random() < 0.5:
             placed.append((rng.uniform(start + 2, end - 2), "crossing", rng.uniform(left - 8, right + 8)))
-    seeds = rng.integers(2**32, size=len(placed))  # one each: what is out of view changes nothing in view
+    seeds = rng.integers(2**32, size=len(placed))  # one each, so that objects out of view change nothing
     for (z, kind, x), seed in sorted(zip(placed, seeds, strict=True), reverse=True):
         if canvas.camera.sees(x, z, 3.5):
             _paint(canvas, kind, (float(x), float(z)), light, Generator(PCG64(seed)))
@@ -121,7 +137,7 @@ def _spread(rng: Generator, near: float, far: float, every: float, least: float 
 
 
 def _expose(canvas: Canvas, light: Light, rng: Generator) -> NDArray[np.uint8]:
-    """Turn light into a photograph: haze, exposure, vignette, blur, noise."""
+    """Turn the canvas into a photograph: haze, exposure, vignette, blur, noise."""
     height, width = canvas.camera.size
     air = np.exp(canvas.depth * np.float32(-1 / light.visibility))
     np.copyto(air, np.float32(1), where=canvas.labels == SKY)  # the sky has its haze already
@@ -140,7 +156,7 @@ def _expose(canvas: Canvas, light: Light, rng: Generator) -> NDArray[np.uint8]:
 
 
 def _soften(image: Floats, weight: float) -> Floats:
-    """Blur by one pixel in each direction, as a lens does; also hides stair steps."""
+    """Blur by one pixel in each direction, as a lens does; this also smooths edges."""
     side, middle = np.float32(weight), np.float32(1 - 2 * weight)
     tall = image * middle
     tall[1:-1] += (image[:-2] + image[2:]) * side
@@ -153,6 +169,6 @@ def _soften(image: Floats, weight: float) -> Floats:
 
 def _grain(size: tuple[int, int], rng: Generator) -> Floats:
     """Sensor noise: one tile, shuffled by row and column so that it does not repeat visibly."""
-    rows, columns = rng.integers(TILE, size=size[0]), rng.integers(TILE, size=size[1])
+    rows, columns = rng.integers(TILE_SIDE_PIXELS, size=size[0]), rng.integers(TILE_SIDE_PIXELS, size=size[1])
     flat: Floats = grain_tile().reshape(-1)
-    return flat.take((rows * TILE)[:, None] + columns)
+    return flat.take((rows * TILE_SIDE_PIXELS)[:, None] + columns)

@@ -1,4 +1,7 @@
-"""Street furniture and traffic: trees, poles, signs, cars, people, bicycles; one function each."""
+"""Street furniture and traffic: trees, poles, signs, cars, people, bicycles; one function each.
+
+Objects are made of plane shapes, masks over a patch that are never thinner than a pixel, so that far poles stay whole.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,21 @@ from segtailor.data.scene.canvas import (
     TREE,
     Canvas,
     Floats,
+    Light,
     Mask,
     Patch,
+    grey,
+    paint_colour,
     texture,
+    vivid,
 )
-from segtailor.data.scene.ground import shadow_blob
-from segtailor.data.scene.shapes import bar, disc, ring, rod, taper, thick
-from segtailor.data.scene.style import Light, grey, paint_colour, vivid
+from segtailor.data.scene.street import shadow_blob
 
 DARK = np.array((0.05, 0.05, 0.06), np.float32)
 
 
 def paint_tree(canvas: Canvas, at: tuple[float, float], light: Light, rng: Generator) -> None:
-    """Paint a tree or a shrub: a ragged crown one can look through, on a trunk."""
+    """Paint a tree or a shrub: a ragged crown with holes, on a trunk."""
     x, z = at
     shrub = rng.random() < 0.2
     top = rng.uniform(0.8, 2.0) if shrub else rng.uniform(4, 10)
@@ -95,7 +100,7 @@ def paint_sign(canvas: Canvas, at: tuple[float, float], rng: Generator) -> None:
 
 
 def paint_person(canvas: Canvas, at: tuple[float, float], rng: Generator, *, seat: float = 0.0) -> None:
-    """Paint someone standing or walking, or sitting at height `seat`."""
+    """Paint a person standing or walking, or sitting at height `seat`."""
     x, z = at
     tall = rng.uniform(0.85, 1.1) if rng.random() < 0.9 else rng.uniform(0.6, 0.8)
     if not seat:
@@ -143,9 +148,7 @@ def paint_bicycle(canvas: Canvas, at: tuple[float, float], rng: Generator, *, ri
     for hub in (-0.5, 0.5):
         dark |= ring(u - hub, v - 0.34, 0.32, tyre)
     wheels = disc(u - 0.5, v - 0.34, 0.32) | disc(u + 0.5, v - 0.34, 0.32)
-    spokes = (
-        canvas.image[patch.rows, patch.columns] * 0.75
-    )  # one looks through them, yet they are the bicycle
+    spokes = canvas.image[patch.rows, patch.columns] * 0.75  # transparent, but labelled as bicycle
     canvas.paint(patch, wheels, spokes, BICYCLE)
     canvas.paint(patch, dark, DARK * rng.uniform(1, 4), BICYCLE)
     canvas.paint(patch, frame, paint_colour(rng, 0.6), BICYCLE)
@@ -250,3 +253,42 @@ def _sign_shape(kind: str, u: Floats, v: Floats, size: float) -> tuple[Mask, Mas
     half = (size * 0.45, size * 1.3) if kind == "lights" else (size * 1.3, size * 0.75)
     outer = (np.abs(u) < half[0]) & (np.abs(v) < half[1])
     return outer, (np.abs(u) < half[0] * 0.88) & (np.abs(v) < half[1] * 0.82)
+
+
+def thick(half: float, patch: Patch) -> float | Floats:
+    """Return a half width of at least half a pixel."""
+    return np.maximum(half, 0.55 * patch.pixel)
+
+
+def bar(u: Floats, v: Floats, span: tuple[float, float], half: float | Floats) -> Mask:
+    """Upright bar around u = 0 from span[0] to span[1]."""
+    return (np.abs(u) < half) & (v >= span[0]) & (v <= span[1])
+
+
+def disc(u: Floats, v: Floats, radius: float | Floats, squeeze: float = 1.0) -> Mask:
+    """Disc around the origin, `squeeze` times as wide as high."""
+    return np.asarray((u / squeeze) ** 2 + v**2 < np.square(radius))
+
+
+def ring(u: Floats, v: Floats, radius: float, half: float | Floats, squeeze: float = 1.0) -> Mask:
+    """Ring around the origin, `squeeze` times as wide as high."""
+    return np.asarray(np.abs(np.sqrt((u / squeeze) ** 2 + v**2) - radius) < half)
+
+
+def rod(
+    u: Floats, v: Floats, ends: tuple[tuple[float, float], tuple[float, float]], half: float | Floats
+) -> Mask:
+    """Straight rod between two points."""
+    (u0, v0), (u1, v1) = ends
+    du, dv = u1 - u0, v1 - v0
+    u, v = u - u0, v - v0
+    square = max(du * du + dv * dv, 1e-9)
+    t = np.minimum(np.maximum(u * (du / square) + v * (dv / square), 0), 1)
+    across, up = u - t * du, v - t * dv
+    return np.asarray(across * across + up * up < half * half)
+
+
+def taper(u: Floats, v: Floats, low: tuple[float, float], high: tuple[float, float]) -> Mask:
+    """Symmetric trapezoid; `low` and `high` are (v, half width)."""
+    t = (v - low[0]) / max(high[0] - low[0], 1e-6)
+    return np.asarray((t >= 0) & (t <= 1) & (np.abs(u) < low[1] + (high[1] - low[1]) * t))

@@ -17,7 +17,7 @@ from segtailor.core.codec import Json, fingerprint, to_json
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import IMAGE, Plan, Shape
 from segtailor.core.task import Preprocessing
-from segtailor.data.arrays import Spec, Store
+from segtailor.data.arrays import ArraySpec, ArrayStore
 from segtailor.data.augment import Augment
 from segtailor.data.batches import batches_of
 from segtailor.data.cache import Pixels
@@ -62,11 +62,11 @@ class FixedEncoder:
 class FeatureStores:
     """The files of one evaluator: maps to train on, with the teacher's logits, and maps to score on."""
 
-    fit: Store
-    judge: Store
-    teacher: Store | None = None
+    fit: ArrayStore
+    judge: ArrayStore
+    teacher: ArrayStore | None = None
 
-    def all(self) -> list[Store]:
+    def all(self) -> list[ArrayStore]:
         """Return all stores that exist for these settings."""
         return [store for store in (self.fit, self.judge, self.teacher) if store is not None]
 
@@ -98,25 +98,25 @@ def stores(
     fit_shapes = tap_shapes(encoder, crop_settings.augment.crop)
     size = (fit_shapes[0].height, fit_shapes[0].width)
     fit_arrays = _map_specs(fit_shapes, crop_settings.images) | {
-        "labels": Spec(shape=(crop_settings.images, *size), dtype=dtype)
+        "labels": ArraySpec(shape=(crop_settings.images, *size), dtype=dtype)
     }
     judge_about: dict[str, Json] = {**same, "data": judge.fingerprint, "size": list(crop_settings.judge)}
     count = len(judge)
     judge_arrays = _map_specs(tap_shapes(encoder, crop_settings.judge), count)
     judge_arrays |= {
-        "labels": Spec(shape=(count, *crop_settings.judge), dtype=dtype),
-        "images": Spec(shape=(count, *crop_settings.judge, 3), dtype="uint8"),
+        "labels": ArraySpec(shape=(count, *crop_settings.judge), dtype=dtype),
+        "images": ArraySpec(shape=(count, *crop_settings.judge, 3), dtype="uint8"),
     }
     teacher_store = None
     if teacher is not None:
         teacher_about: dict[str, Json] = {**about, "teacher": teacher.fingerprint}
-        logits = {"logits": Spec(shape=(crop_settings.images, classes, *size))}
-        teacher_store = Store(
+        logits = {"logits": ArraySpec(shape=(crop_settings.images, classes, *size))}
+        teacher_store = ArrayStore(
             folder=root / f"teacher-{fingerprint(teacher_about)}", about=teacher_about, arrays=logits
         )
     return FeatureStores(
-        fit=Store(folder=root / f"fit-{fingerprint(about)}", about=about, arrays=fit_arrays),
-        judge=Store(
+        fit=ArrayStore(folder=root / f"fit-{fingerprint(about)}", about=about, arrays=fit_arrays),
+        judge=ArrayStore(
             folder=root / f"judge-{fingerprint(judge_about)}", about=judge_about, arrays=judge_arrays
         ),
         teacher=teacher_store,
@@ -236,8 +236,8 @@ def calibrate_norms(part: nn.Module, images: Sequence[Tensor]) -> None:
     part.eval()
 
 
-def _map_specs(shapes: Sequence[Shape], count: int) -> dict[str, Spec]:
-    return {f"tap{level}": Spec(shape=(count, *shape)) for level, shape in enumerate(shapes)}
+def _map_specs(shapes: Sequence[Shape], count: int) -> dict[str, ArraySpec]:
+    return {f"tap{level}": ArraySpec(shape=(count, *shape)) for level, shape in enumerate(shapes)}
 
 
 def _numbered(maps: Any) -> dict[str, NDArray[Any]]:

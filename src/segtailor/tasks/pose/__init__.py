@@ -2,12 +2,17 @@
 
 from segtailor.tasks.pose.crops import Crop, Variation, Variety, crop_of, cut_person
 from segtailor.tasks.pose.drawing import draw_skeleton
-from segtailor.tasks.pose.flip import flip_test, mirror_joints, mirror_maps
-from segtailor.tasks.pose.heatmaps import HeatMaps
-from segtailor.tasks.pose.loss import heatmap_loss, resized
-from segtailor.tasks.pose.metrics import Pckh, pckh
+from segtailor.tasks.pose.heatmaps import (
+    HeatMaps,
+    flip_test,
+    heatmap_loss,
+    mirror_joints,
+    mirror_maps,
+    resize_maps,
+)
 from segtailor.tasks.pose.oks import Found, KeypointScores, keypoint_scores, oks
-from segtailor.tasks.pose.persons import Person, View
+from segtailor.tasks.pose.persons import Person, PersonView
+from segtailor.tasks.pose.scoring import Pckh, pckh
 from segtailor.tasks.pose.skeletons import COCO, MPII, SKELETONS, Skeleton, skeleton_called
 
 __all__ = [
@@ -20,10 +25,10 @@ __all__ = [
     "KeypointScores",
     "Pckh",
     "Person",
+    "PersonView",
     "Skeleton",
     "Variation",
     "Variety",
-    "View",
     "crop_of",
     "cut_person",
     "draw_skeleton",
@@ -34,6 +39,6 @@ __all__ = [
     "mirror_maps",
     "oks",
     "pckh",
-    "resized",
+    "resize_maps",
     "skeleton_called",
 ]

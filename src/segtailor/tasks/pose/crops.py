@@ -1,6 +1,7 @@
-"""One person cut out of a picture at the network's input size, and the way back.
+"""Crops of one person at the network's input size, and the mapping of joints between picture and crop.
 
-The box grows to the input's aspect ratio around its centre, then by a margin; what lies beyond the picture is black.
+The box grows around its centre to the aspect ratio of the input, then by a margin; pixels outside of the picture are
+black.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image
 
-from segtailor.tasks.pose.persons import Box, Joints, View, check_box, check_joints, outside
+from segtailor.tasks.pose.persons import Box, Joints, PersonView, check_box, check_joints, outside
 from segtailor.tasks.pose.skeletons import Skeleton
 
 MARGIN = 1.25  # times the box (Xiao et al., 2018)
@@ -21,7 +22,7 @@ MARGIN = 1.25  # times the box (Xiao et al., 2018)
 
 @dataclass(frozen=True, kw_only=True)
 class Variation:
-    """How one crop differs from the plain one: zoom (above 1: nearer), clockwise degrees, mirrored or not."""
+    """Changes to a crop: zoom (above 1: larger), clockwise rotation in degrees, mirrored or not."""
 
     zoom: float = 1.0
     degrees: float = 0.0
@@ -50,7 +51,7 @@ class Variety:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Crop:
-    """The way from a picture to a crop of `size` (height, width): `matrix` (2, 3) maps x, y of the picture."""
+    """The affine map from a picture to a crop of `size` (height, width): `matrix` (2, 3) maps x, y of the picture."""
 
     matrix: NDArray[np.float64]
     size: tuple[int, int]
@@ -64,12 +65,12 @@ class Crop:
         return _moved(joints, _inverse(self.matrix))
 
     def cut(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Cut the crop (height, width, 3) out of a picture, smoothly also where that is much larger."""
+        """Cut the crop (height, width, 3) out of a picture; large pictures are reduced first to avoid aliasing."""
         back = _inverse(self.matrix)
         picture = Image.fromarray(image)
         every = math.floor(math.hypot(back[0, 0], back[1, 0]))  # picture pixels per crop pixel
         every = max(1, min(every, *picture.size))
-        # PIL asks where an output pixel comes from and counts from pixel corners, we from their centres.
+        # PIL maps output to input pixels and measures from pixel corners, we measure from pixel centres.
         back[:, 2] += 0.5 - back[:, :2].sum(1) / 2
         height, width = self.size
         return np.asarray(
@@ -97,20 +98,22 @@ def crop_of(box: Box, size: tuple[int, int], *, margin: float = MARGIN, variatio
 
 
 def cut_person(
-    view: View,
+    view: PersonView,
     skeleton: Skeleton,
     size: tuple[int, int],
     *,
     margin: float = MARGIN,
     variation: Variation = PLAIN,
 ) -> tuple[NDArray[np.uint8], Joints, Crop]:
-    """Return the crop's pixels, its joints and the way back. Joints outside picture or crop are unlabelled."""
+    """Return pixels and joints of the crop, and the crop itself. Joints outside of picture or crop are unlabelled."""
     image, person = view
     crop = crop_of(person.box, size, margin=margin, variation=variation)
     joints = check_joints(person.joints, skeleton.count, who=f"person {person.id}")
     moved = crop.to_crop(joints)
-    gone = (joints[:, 2] <= 0) | outside(joints, (image.shape[0], image.shape[1])) | outside(moved, size)
-    moved[gone] = 0
+    unlabelled = (
+        (joints[:, 2] <= 0) | outside(joints, (image.shape[0], image.shape[1])) | outside(moved, size)
+    )
+    moved[unlabelled] = 0
     if variation.mirrored:
         moved = moved[list(skeleton.mirrored)]
     return crop.cut(image), moved, crop

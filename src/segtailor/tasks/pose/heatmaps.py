@@ -1,4 +1,5 @@
-"""Joints as heat maps and back (Xiao et al., Simple Baselines for Human Pose Estimation, ECCV 2018).
+"""Heat maps of joints (Xiao et al., Simple Baselines for Human Pose Estimation, ECCV 2018): encoding and decoding, the
+loss, mirroring, and the flip test.
 
 Pixel (0, 0) is at the centre of the top left pixel, in pictures and in maps, so a map pixel i covers the picture
 around stride * (i + 0.5) - 0.5. That way mirroring a map is exactly mirroring the picture, whatever the stride.
@@ -6,14 +7,19 @@ around stride * (i + 0.5) - 0.5. That way mirroring a map is exactly mirroring t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from segtailor.core.errors import DataProblem
+from segtailor.tasks.pose.persons import Joints
+from segtailor.tasks.pose.skeletons import Skeleton
 
-QUARTER = 0.25  # of a map pixel: the decoded place moves so far towards the higher neighbour
+PEAK_SHIFT_MAP_PIXELS = 0.25  # a decoded peak moves this far towards the higher neighbour
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +59,7 @@ class HeatMaps:
         labelled = joints[..., 2] > 0
         places = joints[..., :2].float()
         if not bool(torch.isfinite(places[labelled]).all()):
-            raise DataProblem("a labelled joint has a place that is no number; set its visibility to 0.")
+            raise DataProblem("a labelled joint has a place that is not a number; set its visibility to 0.")
         places = torch.where(labelled[..., None], (places + 0.5) / self.stride - 0.5, -1.0)
         height, width = self.shape
         limit = places.new_tensor((width, height)) - 0.5
@@ -84,10 +90,50 @@ class HeatMaps:
         return torch.exp(-(distance**2) / (2 * self.sigma**2))
 
 
+def resize_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize maps bilinearly; pixel centres stay in place. Maps that have the size are returned as they are."""
+    if tuple(maps.shape[-2:]) == size:
+        return maps
+    return F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+
+
+def heatmap_loss(maps: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean over joints of each map's mean squared error.
+
+    `maps` and `target` are (batch, joints, height, width), `weights` (batch, joints). Maps of another size, e.g. at
+    stride 8, are first resized. A batch without any counted joint costs 0 and moves nothing.
+    """
+    if maps.ndim != 4 or target.shape[:2] != maps.shape[:2] or weights.shape != maps.shape[:2]:
+        raise DataProblem(
+            f"{tuple(maps.shape)} maps do not fit {tuple(target.shape)} targets with {tuple(weights.shape)} weights; "
+            "the network needs one output per joint of the skeleton."
+        )
+    errors = (resize_maps(maps, (target.shape[2], target.shape[3])) - target).square().mean((2, 3))
+    return (errors * weights).sum() / weights.sum().clamp(min=1)
+
+
+def mirror_maps(maps: Tensor, skeleton: Skeleton) -> Tensor:
+    """Turn the maps (..., joints, height, width) of a mirrored picture into those of the picture itself."""
+    order = torch.tensor(skeleton.mirrored, device=maps.device)
+    return maps.flip(-1).index_select(-3, order)
+
+
+def mirror_joints(joints: Joints, width: int, skeleton: Skeleton) -> Joints:
+    """Return the joints (joints, 3) of the mirrored picture of that width."""
+    turned = joints[list(skeleton.mirrored)].copy()
+    turned[:, 0] = np.where(turned[:, 2] > 0, width - 1 - turned[:, 0], turned[:, 0])
+    return turned
+
+
+def flip_test(network: Callable[[Tensor], Tensor], images: Tensor, skeleton: Skeleton) -> Tensor:
+    """Return the mean of the network's maps for images (batch, 3, height, width) and for their mirror images."""
+    return (network(images) + mirror_maps(network(images.flip(-1)), skeleton)) / 2
+
+
 def _shift(flat: Tensor, place: Tensor, index: Tensor, length: int, step: int) -> Tensor:
     """Return -1/4, 0 or 1/4 along one axis; nothing at the border, where one neighbour is missing."""
     inner = (index > 0) & (index < length - 1)
     last = flat.shape[-1] - 1
     after = flat.gather(-1, (place + step).clamp(max=last)[..., None])[..., 0]
     before = flat.gather(-1, (place - step).clamp(min=0)[..., None])[..., 0]
-    return torch.where(inner, QUARTER * torch.sign(after - before), 0.0)
+    return torch.where(inner, PEAK_SHIFT_MAP_PIXELS * torch.sign(after - before), 0.0)

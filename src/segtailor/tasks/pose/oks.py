@@ -1,7 +1,8 @@
 """Object keypoint similarity and the average precision and recall over it, by COCO's rules.
 
-The rules of cocodataset.org/#keypoints-eval: at most 20 people per picture, thresholds 0.50 to 0.95, precision
-read at 101 recalls. Groups, people without joints and people of another size are matched but not counted.
+The rules of cocodataset.org/#keypoints-eval: at most 20 people per picture, thresholds 0.50 to 0.95, precision at 101
+recalls. Groups, people without joints and people of another size are matched but not counted. The figures equal those
+of pycocotools (docs/decisions/0013-oks.md).
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from segtailor.tasks.pose.skeletons import Skeleton
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)
-MOST = 20  # found people per picture that are looked at, best first
+MAX_FOUND = 20  # people per picture that are scored, those with the highest scores
 ALL, MEDIUM, LARGE = (0.0, 1e10), (32.0**2, 96.0**2), (96.0**2, 1e10)  # square pixels
-PERFECT = 1 - 1e-10  # the highest similarity that is ever asked for
+HIGHEST_SIMILARITY = 1 - 1e-10  # thresholds are capped here, as in COCO
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Found:
-    """One found person: joints (joints, 2 or more) in pixels of its picture, and how sure we are."""
+    """One predicted person: joints (joints, 2 or more) in pixels of the picture, and a score (higher is surer)."""
 
     picture: str
     joints: NDArray[np.floating]
@@ -44,7 +45,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class KeypointScores:
-    """Average precision and recall, overall, at two thresholds and by size; None where nobody counts."""
+    """Average precision and recall, overall, at two thresholds and by size; None where no person counts."""
 
     ap: float | None
     ap50: float | None
@@ -59,7 +60,7 @@ class KeypointScores:
 
 
 class _Picture(NamedTuple):
-    """The people of one picture: similarity (found, true) and what decides who counts."""
+    """The people of one picture: similarity (found, true), scores, areas, and which true people do not count."""
 
     similarity: Floats
     scores: Floats
@@ -70,7 +71,7 @@ class _Picture(NamedTuple):
 
 
 class _Curves(NamedTuple):
-    """Precision (thresholds, recalls) and final recall (thresholds); both None where nobody counts."""
+    """Precision (thresholds, recalls) and final recall (thresholds); both None where no person counts."""
 
     precision: Floats | None
     recall: Floats | None
@@ -79,20 +80,9 @@ class _Curves(NamedTuple):
 def oks(found: NDArray[np.floating], person: Person, skeleton: Skeleton) -> float:
     """Return the similarity of found joints (joints, 2 or more) to a person: 1 is exact, 0 far away.
 
-    A person without labelled joints is similar to whatever lies in the doubled box, as COCO has it.
+    For a person without labelled joints COCO measures how far the found joints lie outside of the enlarged box.
     """
-    variances = (2 * _sigmas(skeleton)) ** 2
-    places = np.asarray(found, np.float64)[:, :2]
-    if places.shape != (skeleton.count, 2) or person.joints.shape != (skeleton.count, 3):
-        raise DataProblem(
-            f"OKS compares {skeleton.count} joints of '{skeleton.name}', got {places.shape} found and "
-            f"{person.joints.shape} true; use one skeleton for both."
-        )
-    labelled = person.labelled
-    away = places - person.joints[:, :2] if labelled.any() else _beyond(places, person.box)
-    errors = (away**2).sum(1) / variances / (_area(person) + np.spacing(1)) / 2
-    likeness = np.exp(-errors[labelled] if labelled.any() else -errors)
-    return float(np.nan_to_num(likeness, nan=0.0).mean())  # a place that is no number is nowhere near
+    return _similarity(np.asarray(found, np.float64)[:, :2], person, skeleton, _variances(skeleton))
 
 
 def keypoint_scores(found: Iterable[Found], people: Iterable[Person], skeleton: Skeleton) -> KeypointScores:
@@ -113,12 +103,26 @@ def keypoint_scores(found: Iterable[Found], people: Iterable[Person], skeleton: 
     )
 
 
-def _sigmas(skeleton: Skeleton) -> Floats:
+def _variances(skeleton: Skeleton) -> Floats:
     if not skeleton.sigmas:
         raise DataProblem(
             f"skeleton '{skeleton.name}' has no sigmas, so OKS is not defined for it; use PCKh instead."
         )
-    return np.asarray(skeleton.sigmas, np.float64)
+    return np.asarray((2 * np.asarray(skeleton.sigmas, np.float64)) ** 2)
+
+
+def _similarity(places: Floats, person: Person, skeleton: Skeleton, variances: Floats) -> float:
+    if places.shape != (skeleton.count, 2) or person.joints.shape != (skeleton.count, 3):
+        raise DataProblem(
+            f"OKS compares {skeleton.count} joints of '{skeleton.name}', got {places.shape} found and "
+            f"{person.joints.shape} true; use one skeleton for both."
+        )
+    labelled = person.labelled
+    known = bool(labelled.any())
+    away = places - person.joints[:, :2] if known else _beyond(places, person.box)
+    errors = (away**2).sum(1) / variances / (_area(person) + np.spacing(1)) / 2
+    likeness = np.exp(-errors[labelled] if known else -errors)
+    return float(np.where(np.isnan(likeness), 0.0, likeness).mean())  # a joint at NaN has similarity 0
 
 
 def _area(person: Person) -> float:
@@ -132,19 +136,20 @@ def _beyond(places: Floats, box: Box) -> Floats:
 
 
 def _pictures(found: Sequence[Found], people: Sequence[Person], skeleton: Skeleton) -> list[_Picture]:
-    """Group by picture, names sorted; found people best first, equal scores in the given order."""
-    theirs: dict[str, tuple[list[Found], list[Person]]] = {}
+    """Group people by picture, names sorted; found people by falling score, ties in the given order."""
+    by_picture: dict[str, tuple[list[Found], list[Person]]] = {}
     for person in people:
-        theirs.setdefault(person.picture, ([], []))[1].append(person)
+        by_picture.setdefault(person.picture, ([], []))[1].append(person)
     for one in found:
         if not math.isfinite(one.score):
             raise DataProblem(f"someone found in {one.picture} has score {one.score}; give a number.")
-        theirs.setdefault(one.picture, ([], []))[0].append(one)
-    pictures = []
-    for name in sorted(theirs):
-        best = sorted(theirs[name][0], key=lambda one: -one.score)[:MOST]
-        true = theirs[name][1]
-        similarity = [[oks(one.joints, person, skeleton) for person in true] for one in best]
+        by_picture.setdefault(one.picture, ([], []))[0].append(one)
+    pictures, variances = [], _variances(skeleton)
+    for name in sorted(by_picture):
+        best = sorted(by_picture[name][0], key=lambda one: -one.score)[:MAX_FOUND]
+        true = by_picture[name][1]
+        places = [np.asarray(one.joints, np.float64)[:, :2] for one in best]
+        similarity = [[_similarity(xy, person, skeleton, variances) for person in true] for xy in places]
         pictures.append(
             _Picture(
                 similarity=np.array(similarity, np.float64).reshape(len(best), len(true)),
@@ -163,9 +168,7 @@ def _curves(pictures: Sequence[_Picture], sizes: tuple[float, float]) -> _Curves
     for picture in pictures:
         ignored = picture.ignored | _beyond_sizes(picture.true_areas, sizes)
         total += int((~ignored).sum())
-        results = [_match(picture, ignored, threshold) for threshold in THRESHOLDS]
-        hits = np.array([hit for hit, _ in results]).reshape(len(THRESHOLDS), -1)
-        unseen = np.array([skip for _, skip in results]).reshape(len(THRESHOLDS), -1)
+        hits, unseen = _match(picture, ignored)
         matched.append(hits)
         skipped.append(unseen | (~hits & _beyond_sizes(picture.found_areas, sizes)))
     if total == 0:
@@ -176,30 +179,34 @@ def _curves(pictures: Sequence[_Picture], sizes: tuple[float, float]) -> _Curves
     right, wrong = np.cumsum(hits & counts, 1), np.cumsum(~hits & counts, 1)
     recall = right / total
     precision = right / (right + wrong + np.spacing(1))
-    precision = np.maximum.accumulate(precision[:, ::-1], 1)[
-        :, ::-1
-    ]  # best precision at this recall or above
-    read = np.array([_read_at(row, best) for row, best in zip(recall, precision, strict=True)])
+    best = np.maximum.accumulate(precision[:, ::-1], 1)[:, ::-1]  # best precision at this recall or above
+    read = np.array([_read_at(*rows) for rows in zip(recall, best, strict=True)])
     final = recall[:, -1] if recall.shape[1] else np.zeros(len(THRESHOLDS))
     return _Curves(read, final)
 
 
-def _match(picture: _Picture, ignored: Flags, threshold: float) -> tuple[Flags, Flags]:
-    """Give every found person, best first, its most similar free true one; tell who was matched, who is ignored.
+def _match(picture: _Picture, ignored: Flags) -> tuple[Flags, Flags]:
+    """Give every found person, best first, the most similar true person that is free, at each threshold.
 
-    Ignored people are taken only where no counted one is similar enough; a group may be taken again and again.
+    Return who was matched and who was matched with an ignored person, both (thresholds, found). Ignored people are
+    used only where no counted one is similar enough; a group can be matched any number of times.
     """
-    count = len(picture.scores)
-    hits, skipped = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    taken = np.zeros(len(ignored), np.bool_)
+    shape = (len(THRESHOLDS), len(picture.scores))
+    hits, skipped = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+    if not len(ignored):
+        return hits, skipped
+    taken = np.zeros((len(THRESHOLDS), len(ignored)), np.bool_)
+    least = np.minimum(THRESHOLDS, HIGHEST_SIMILARITY)[:, None]
+    every = np.arange(len(THRESHOLDS))
     for index, row in enumerate(picture.similarity):
-        near = (row >= min(threshold, PERFECT)) & (~taken | picture.crowd)
-        wanted = near & ~ignored if (near & ~ignored).any() else near
-        if not wanted.any():
-            continue
+        near = (row >= least) & (~taken | picture.crowd)
+        counted = near & ~ignored
+        wanted = np.where(counted.any(1, keepdims=True), counted, near)
         similar = np.where(wanted, row, -1.0)
-        choice = len(similar) - 1 - int(np.argmax(similar[::-1]))  # of equals the last, as COCO does
-        hits[index], skipped[index], taken[choice] = True, ignored[choice], True
+        choice = len(ignored) - 1 - similar[:, ::-1].argmax(1)  # of equals the last, as COCO does
+        hits[:, index] = wanted.any(1)
+        skipped[:, index] = hits[:, index] & ignored[choice]
+        taken[every, choice] |= hits[:, index]
     return hits, skipped
 
 
@@ -208,10 +215,9 @@ def _beyond_sizes(areas: Floats, sizes: tuple[float, float]) -> Flags:
 
 
 def _read_at(recall: Floats, precision: Floats) -> Floats:
+    """Read the precision at `RECALLS`; 0 at recalls that are never reached."""
     places = np.searchsorted(recall, RECALLS, side="left")
-    return np.append(precision, 0.0)[
-        np.minimum(places, len(precision))
-    ]  # 0 at recalls that are never reached
+    return np.append(precision, 0.0)[np.minimum(places, len(precision))]
 
 
 def _mean(curve: Floats | None, threshold: int | None = None) -> float | None:

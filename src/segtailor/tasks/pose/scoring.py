@@ -1,4 +1,5 @@
-"""Quality of predicted joints over a split: PCKh where head sizes are known, average precision where OKS is defined.
+"""Figures of predicted joints over a split: PCKh (Andriluka et al., 2014) where head sizes are known, average precision
+where OKS is defined.
 
 Every crop shows one person, whose box is given: each found person is compared with that one alone.
 """
@@ -10,22 +11,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from segtailor.core.codec import Json
-from segtailor.core.errors import Unsupported
-from segtailor.tasks.pose.metrics import pckh
+from segtailor.core.errors import DataProblem, Unsupported
 from segtailor.tasks.pose.oks import Found, KeypointScores, keypoint_scores
 from segtailor.tasks.pose.persons import Person
 from segtailor.tasks.pose.skeletons import Skeleton
 
-COARSE, FINE = 0.5, 0.1  # head sizes
+COARSE_HEAD_SIZES, FINE_HEAD_SIZES = 0.5, 0.1  # thresholds of PCKh
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoseScores:
-    """Figures of one evaluation, from 0 to 1; None where the data does not have what a figure needs."""
+    """Figures of one evaluation, from 0 to 1; None where the data lacks head sizes or areas."""
 
     pckh: float | None = None
     pckh_fine: float | None = None
@@ -41,7 +41,7 @@ class PoseScores:
 
     @property
     def reward(self) -> float:
-        """What staged searches climb: the headline figure."""
+        """The headline figure."""
         return self.quality
 
     def figures(self) -> dict[str, float]:
@@ -59,7 +59,7 @@ class PoseScores:
 
 
 class PoseMeter:
-    """Keeps all joints until the end: precision needs everyone at once."""
+    """Keeps all joints until the end: average precision needs all people at once."""
 
     def __init__(self, skeleton: Skeleton) -> None:
         self.skeleton = skeleton
@@ -68,13 +68,13 @@ class PoseMeter:
         self._truth: list[NDArray[np.float32]] = []
 
     def add(self, predicted: Tensor, targets: Tensor) -> None:
-        """Keep a batch: joints (people, joints, 3) as x, y, score, and what `JointRows` holds."""
+        """Keep a batch: joints (people, joints, 3) as x, y, score, and targets as in `JointRows`."""
         self._found += list(predicted.float().cpu().numpy())
         self._truth += list(targets.cpu().numpy())
         self.images += len(targets)
 
     def merge(self, add_up: Callable[[Tensor], Tensor]) -> None:
-        """Refuse to be divided: people of other processes are not here."""
+        """Raise `Unsupported` where several processes evaluated: the people of the others are missing here."""
         own = torch.tensor(float(len(self._truth)))
         if float(add_up(own.clone())) != float(own):
             raise Unsupported(
@@ -90,7 +90,7 @@ class PoseMeter:
         heads = np.where(truth[:, -1, 0] > 0, truth[:, -1, 0], np.nan)
         coarse, fine = (
             pckh(found, truth[:, :-1], heads, skeleton=self.skeleton, threshold=threshold)
-            for threshold in (COARSE, FINE)
+            for threshold in (COARSE_HEAD_SIZES, FINE_HEAD_SIZES)
         )
         precise = self._precision(found, truth) if self.skeleton.sigmas else None
         return PoseScores(
@@ -120,10 +120,71 @@ class PoseMeter:
         return keypoint_scores(guesses, people, self.skeleton)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pckh:
+    """Shares between 0 and 1, None where no joint counted; `counted` joints went into `mean`."""
+
+    threshold: float
+    mean: float | None
+    per_joint: dict[str, float | None]
+    counted: int
+
+
+def pckh(
+    found: ArrayLike, truth: ArrayLike, head_sizes: ArrayLike, *, skeleton: Skeleton, threshold: float = 0.5
+) -> Pckh:
+    """Compare found joints (people, joints, 2 or more) with the truth (people, joints, 3), all in picture pixels.
+
+    A joint counts where the truth is labelled and the person's head size (people,) is known, i.e. finite and above 0;
+    it is right at a distance of at most `threshold` head sizes. The mean is over all counted joints of the skeleton
+    but the unscored ones, as in the published figures. A found joint at NaN counts as wrong.
+    """
+    places, known = np.asarray(found, np.float64), np.asarray(truth, np.float64)
+    sizes = np.asarray(head_sizes, np.float64)  # None becomes NaN
+    people = len(known)
+    if (
+        known.shape != (people, skeleton.count, 3)
+        or places.shape[:2] != known.shape[:2]
+        or places.ndim != 3
+        or places.shape[2] < 2
+        or sizes.shape != (people,)
+    ):
+        raise DataProblem(
+            f"PCKh of joints {places.shape} against {known.shape} with head sizes {sizes.shape} cannot be computed; "
+            f"give (people, {skeleton.count}, 3) twice and (people,)."
+        )
+    counted = (known[:, :, 2] > 0) & (np.isfinite(sizes) & (sizes > 0))[:, None]
+    right = _distances(places, known, sizes) <= threshold
+    right &= counted
+    scored = [joint for joint in range(skeleton.count) if joint not in skeleton.unscored]
+    return Pckh(
+        threshold=threshold,
+        mean=_share(right[:, scored], counted[:, scored]),
+        per_joint={
+            name: _share(right[:, joint], counted[:, joint]) for joint, name in enumerate(skeleton.joints)
+        },
+        counted=int(counted[:, scored].sum()),
+    )
+
+
 def _box(joints: NDArray[np.float32]) -> tuple[float, float, float, float]:
-    """Return the box around the labelled joints: its area stands in where the person's own is not known."""
+    """Return the box around the labelled joints: its area is used where the area of the person is unknown."""
     known = joints[joints[:, 2] > 0, :2]
     if not len(known):
         return 0.0, 0.0, 1.0, 1.0
     (left, top), (right, bottom) = known.min(0), known.max(0)
     return float(left), float(top), float(max(right - left, 1)), float(max(bottom - top, 1))
+
+
+def _distances(
+    places: NDArray[np.float64], known: NDArray[np.float64], sizes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return distances in head sizes; infinite where anything is NaN."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        distances = np.hypot(*np.moveaxis(places[..., :2] - known[..., :2], -1, 0)) / sizes[:, None]
+    return np.where(np.isfinite(distances), distances, np.inf)
+
+
+def _share(right: NDArray[np.bool_], counted: NDArray[np.bool_]) -> float | None:
+    total = int(counted.sum())
+    return float(right.sum() / total) if total else None

@@ -1,4 +1,4 @@
-"""Which joints a person has, in which order, and what belongs together: MPII's 16 and COCO's 17."""
+"""Skeletons: names and order of the joints, pairs of left and right, limbs. MPII has 16 joints, COCO 17."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Skeleton:
 
     @property
     def mirrored(self) -> tuple[int, ...]:
-        """For every joint, the one that stands in its place when left and right are swapped."""
+        """For every joint, the joint that takes its place when left and right are swapped."""
         order = list(range(self.count))
         for one, other in self.pairs:
             order[one], order[other] = other, one
@@ -57,7 +57,7 @@ class Skeleton:
 
 
 # Andriluka et al., 2D Human Pose Estimation, CVPR 2014; order of the released annotations (ids 0 to 15).
-# The published mean PCKh leaves out pelvis and thorax, which no two annotators place alike.
+# The published mean PCKh leaves out pelvis and thorax, which annotators place too differently.
 MPII = Skeleton(
     name="mpii",
     joints=(

@@ -1,1 +1,1 @@
-"""One class per pixel: labels, cross-entropy, mIoU and relatives, colours, labels inside exported files."""
+"""Semantic segmentation, one class per pixel: labels, losses, metrics, pictures, labels computed in exported files."""

@@ -1,8 +1,8 @@
-"""Segmentation losses over all outputs of a network. An ignored label never counts; nothing counted gives 0, not NaN.
+"""Segmentation losses over all outputs of a network. Ignored labels never count; without any counted label a loss is 0.
 
-Sums and normalisers are kept apart: with micro-batches or several processes the sum of a part is divided by the
-normaliser of the whole batch, so that every division of a batch gives the same gradient. Hard-example mining and
-shrunk labels know their normaliser only after the forward pass: they average within each part.
+Sums and normalisers are separate: with micro-batches or several processes the sum of a part is divided by the
+normaliser of the whole batch, so that every division of a batch gives the same gradient. With hard-example mining or
+labels shrunk to the logits the normaliser is known only after the forward pass: these average within each part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from segtailor.tasks.loss_settings import LossSettings, same_size
 TINY = 1e-12  # keeps 0 / 0 at 0
 
 
-class Criterion:
+class SegmentationLoss:
     """The loss of a training batch for `classes` classes, on one device."""
 
     def __init__(

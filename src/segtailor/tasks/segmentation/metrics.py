@@ -19,7 +19,7 @@ from segtailor.core.codec import Json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores:
+class SegmentationScores:
     """Figures of one evaluation; per class `None` where the class has no such figure."""
 
     miou: float
@@ -76,22 +76,25 @@ class Confusion:
             )
         cells = self.classes**2
         truth = labels.long()
-        cell = torch.where(
-            truth < self.classes, truth * self.classes + predicted, cells
-        )  # the last bin is dropped
-        self.matrix += torch.bincount(cell.flatten(), minlength=cells + 1)[:cells].view_as(self.matrix)
+        cell = torch.where(truth < self.classes, truth * self.classes + predicted, cells)
+        counts = torch.bincount(cell.flatten(), minlength=cells + 1)[
+            :cells
+        ]  # without the bin of ignored pixels
+        self.matrix += counts.view_as(self.matrix)
         self.images += len(labels)
 
     def merge(self, add_up: Callable[[Tensor], Tensor]) -> None:
         """Add the counts of all processes."""
         self.matrix = add_up(self.matrix)
 
-    def scores(self, *, without: Collection[int] = ()) -> Scores:
+    def scores(self, *, without: Collection[int] = ()) -> SegmentationScores:
         """Return the figures over all classes but those `without`."""
         return scores(self.matrix.cpu().numpy(), without=without, images=self.images)
 
 
-def scores(matrix: NDArray[np.int64], *, without: Collection[int] = (), images: int = 0) -> Scores:
+def scores(
+    matrix: NDArray[np.int64], *, without: Collection[int] = (), images: int = 0
+) -> SegmentationScores:
     """Return the figures of a confusion matrix; classes in `without` stay in it but out of the averages."""
     hit = np.diag(matrix).astype(float)
     truth, predicted = matrix.sum(1).astype(float), matrix.sum(0).astype(float)
@@ -99,7 +102,7 @@ def scores(matrix: NDArray[np.int64], *, without: Collection[int] = (), images: 
     seen, real = kept & (truth + predicted > 0), kept & (truth > 0)
     iou = np.divide(hit, truth + predicted - hit, out=np.zeros_like(hit), where=truth + predicted > 0)
     accuracy = np.divide(hit, truth, out=np.zeros_like(hit), where=truth > 0)
-    return Scores(
+    return SegmentationScores(
         miou=_mean(iou[seen]),
         fwiou=_mean(iou[real], truth[real]),
         mean_accuracy=_mean(accuracy[real]),

@@ -71,22 +71,22 @@ class Draws:
     def fresh(self) -> Candidate | None:
         """Return a random new candidate, or none if the space seems exhausted."""
         for _ in range(MAX_DRAWS):
-            found = self.accept(sample_picks(self._problem.space, self._rng))
-            if found is not None:
-                return found
+            candidate = self.accept(sample_picks(self._problem.space, self._rng))
+            if candidate is not None:
+                return candidate
         return self._near_cheapest()
 
     def several(self, count: int) -> list[Candidate]:
         """Return up to `count` new candidates; finding none at all is an error."""
-        found: list[Candidate] = []
-        while len(found) < count:
+        candidates: list[Candidate] = []
+        while len(candidates) < count:
             candidate = self.fresh()
             if candidate is None:
                 break
-            found.append(candidate)
-        if not found:
+            candidates.append(candidate)
+        if not candidates:
             raise self.nothing()
-        return found
+        return candidates
 
     def remember(self, proposed: Iterable[Architecture], *, cheapest: tuple[float, Picks]) -> None:
         """Restore what an earlier session proposed, and the cheapest architecture that it met."""
@@ -111,7 +111,7 @@ class Draws:
         if not self.cheapest[1]:
             return None
         for _ in range(MAX_DRAWS):
-            found = self.accept(mutate(self._problem.space, self.cheapest[1], self._rng))
-            if found is not None:
-                return found
+            candidate = self.accept(mutate(self._problem.space, self.cheapest[1], self._rng))
+            if candidate is not None:
+                return candidate
         return None

@@ -128,13 +128,13 @@ class GradientSearch:
                     phase="pretrain", done=self._pretrained, total=self._ahead, metrics=self._report()
                 )
                 seconds = pace.seconds()
-                told = threads.observe(steps=self._pretrained - pace.since, seconds=seconds)
+                message = threads.observe(steps=self._pretrained - pace.since, seconds=seconds)
                 if (
                     self._allowance.seconds is not None
                     and self._allowance.spent > MAX_PRETRAINING_SHARE * self._allowance.seconds
                 ):
                     self._ahead = self._pretrained
-                yield replace(step, checkpoint=at_mark, message=told or self._warnings.news())
+                yield replace(step, checkpoint=at_mark, message=message or self._warnings.news())
                 pace.rest(self._pretrained, seconds=seconds)
         if not self.trajectory:
             self._mark()
@@ -145,12 +145,12 @@ class GradientSearch:
             if at_mark or pace.due(self._done):
                 metrics, seconds = self._report(), pace.seconds()
                 steps = self._done - pace.since
-                told = threads.observe(steps=steps, seconds=seconds)
+                message = threads.observe(steps=steps, seconds=seconds)
                 self._shorten()
                 if at_mark or self._done == self._total:
                     metrics |= self._mark()
                 step = self._step(metrics, checkpoint=at_mark and self._worth_saving)
-                yield replace(step, message=told or step.message)
+                yield replace(step, message=message or step.message)
                 pace.rest(self._done, seconds=seconds)
 
     def _shorten(self) -> None:
@@ -225,16 +225,16 @@ class GradientSearch:
         """Return the chosen architecture of the first role, those of the others, fronts and the trajectory."""
         outcomes = {
             role: self._choosing.outcome(
-                [arch for _, arch in self._shortlist(role)], found, limited=self._pays(role)
+                [arch for _, arch in self._shortlist(role)], qualities, limited=self._pays(role)
             )
-            for role, found in self.judged.items()
+            for role, qualities in self.judged.items()
         }
         first = next(iter(outcomes.values()))
         return {
             **first,
             "unit": self._problem.cost.unit,
             "failed": 0,  # a network of the supernet can always be judged
-            "roles": {role: found for role, found in outcomes.items() if found is not first},
+            "roles": {role: outcome for role, outcome in outcomes.items() if outcome is not first},
             "warnings": list(self._warnings.all),
             "skipped": self._engine.guard.tally().skipped,
             "trajectory": list(self.trajectory),
@@ -309,11 +309,11 @@ class GradientSearch:
         step = partial(engine.step, temperature=self.temperature, goal=goal)
         if self._settings.updates == "alternating":
             if learning:
-                told = step(self._other.at(self._done), number=number + 1, rate=None, learning=learning)
-                self._warnings.add(told)
+                message = step(self._other.at(self._done), number=number + 1, rate=None, learning=learning)
+                self._warnings.add(message)
             learning = set()
-        told = step(self._fit.at(self._done), number=number, rate=fit.lr * factor, learning=learning)
-        self._warnings.add(told)
+        message = step(self._fit.at(self._done), number=number, rate=fit.lr * factor, learning=learning)
+        self._warnings.add(message)
         self._done += 1
         window, limit = self._settings.cost.window, self._problem.limit
         if window is not None and limit is not None and self._done % self._fit.steps_per_epoch == 0:
@@ -428,12 +428,12 @@ class GradientSearch:
         if role not in self._final_shortlists:
             seed = mixed_seed(self._problem.seed, 2, list(self.judged).index(role))
             samples, limited = self._settings.choice.samples, self._pays(role)
-            found = self._choosing.shortlist(
+            shortlist = self._choosing.shortlist(
                 self._to_choose(role), samples=samples, seed=seed, limited=limited
             )
             if self._done < self._total:
-                return found
-            self._final_shortlists[role] = found
+                return shortlist
+            self._final_shortlists[role] = shortlist
         return self._final_shortlists[role]
 
     def _to_choose(self, role: str) -> Mapping[str, list[float]]:

@@ -68,14 +68,14 @@ class Roles:
 
     def to_choose(self, role: str) -> dict[str, Tensor]:
         """Return the distribution without the options that a role never chooses."""
-        found = self.probabilities(role)
+        rows = self.probabilities(role)
         for decision in self.decisions:
             barred = [index for index, option in enumerate(decision.options) if option in self._never[role]]
             if barred and len(barred) < len(decision.options):
-                row = found[decision.name].detach().clone()
+                row = rows[decision.name].detach().clone()
                 row[barred] = 0
-                found[decision.name] = row / row.sum()
-        return found
+                rows[decision.name] = row / row.sum()
+        return rows
 
     def definite(self, role: str, widths: Widths) -> dict[str, int | None]:
         """Return decisions whose option is known before any draw; None means that it is drawn uniformly."""

@@ -192,11 +192,6 @@ class RemainingSpace:
             name: left.index(whole[name]) if whole[name] in left else 0 for name, left in self._left.items()
         }
 
-    @cached_property
-    def _left(self) -> dict[str, tuple[int, ...]]:
-        rows = self.space.decisions
-        return {row.name: tuple(self.options.get(row.name, range(len(row.options)))) for row in rows}
-
     def plan(self, arch: Architecture, image: Shape, classes: int) -> Plan:
         """Expand an architecture."""
         return self.space.plan(arch, image, classes)
@@ -204,6 +199,11 @@ class RemainingSpace:
     def calls(self, image: Shape, classes: int) -> Iterator[OpCall]:
         """Yield every call of the whole space, which includes those that are left."""
         return self.space.calls(image, classes)
+
+    @cached_property
+    def _left(self) -> dict[str, tuple[int, ...]]:
+        rows = self.space.decisions
+        return {row.name: tuple(self.options.get(row.name, range(len(row.options)))) for row in rows}
 
 
 def _named(task: Task) -> str:

@@ -260,7 +260,7 @@ class SupernetEngine:
         leaves = {
             name: row.detach().requires_grad_(learn and row.requires_grad) for name, row in drive.items()
         }
-        loss = self._data_loss(batch, leaves, self._kept(turn, drive))
+        loss = self._data_loss(batch, leaves, self._live_options(turn, drive))
         if learn:
             terms = [
                 (drive[name] * leaf.grad).sum() for name, leaf in leaves.items() if leaf.grad is not None
@@ -270,24 +270,24 @@ class SupernetEngine:
             torch.stack(terms).sum().backward()  # type: ignore[no-untyped-call]
         return loss
 
-    def _kept(self, turn: Pass, drive: Weights) -> Live:
+    def _live_options(self, turn: Pass, drive: Weights) -> Live:
         """Return the options that run: known beforehand, or read from the device, which means waiting for it."""
         if self.settings.mode != "soft":
             return live(drive)
         definite = self.roles.definite(turn.role, turn.widths)
-        kept = dict(self.supernet.remaining())
-        kept |= {name: (option,) for name, option in definite.items() if option is not None}
+        options = dict(self.supernet.remaining())
+        options |= {name: (option,) for name, option in definite.items() if option is not None}
         if self.settings.supernet.masked:
-            return kept
+            return options
         hard = {
             row.name: drive[row.name]
             for row in self.supernet.decisions
             if definite.get(row.name, 0) is None
             or (row.name not in definite and self.settings.learning(row.group).hard)
         }
-        return kept | live(hard)
+        return options | live(hard)
 
-    def _data_loss(self, batch: Batch, weights: Weights, kept: Live) -> Tensor:
+    def _data_loss(self, batch: Batch, weights: Weights, options: Live) -> Tensor:
         """Run the batch part by part, summing gradients."""
         fit, count = self.settings.fit, len(batch.labels)
         part = max(1, -(-count // fit.accumulate))
@@ -300,7 +300,7 @@ class SupernetEngine:
             images = devices.arrange(batch.images[rows], channels_last=fit.channels_last_on(self.device))
             try:
                 with devices.autocast(self.device, fit.precision):
-                    outputs = self.supernet.forward(images, part_weights, kept)
+                    outputs = self.supernet.forward(images, part_weights, options)
                     loss = self.criterion(outputs, batch.labels[rows], normaliser=normaliser)
                     if not self.criterion.global_normaliser:
                         loss = loss * len(images) / count

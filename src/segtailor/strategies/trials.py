@@ -306,9 +306,9 @@ class TrialSearch:
 
     def _forget_failed(self, numbers: range) -> None:
         """Forget a last batch in which every trial failed: it ended the search, and a resumed one tries it again."""
-        told = [self._records[number]["result"] for number in numbers if number in self._records]
+        results = [self._records[number]["result"] for number in numbers if number in self._records]
         last = len(self._records) == numbers.stop
-        if last and all(isinstance(item, dict) and item["status"] == "failed" for item in told):
+        if last and all(isinstance(item, dict) and item["status"] == "failed" for item in results):
             for number in numbers:
                 self._records.pop(number, None)
 
@@ -429,8 +429,8 @@ class TrialCache:
     def get(self, trial: Trial) -> TrialResult | None:
         """Return the result of an equal trial under this trial's id."""
         key = self._key(trial)
-        found = self._known.get(key) or self._read(key)
-        return replace(found, id=trial.id, cached=True) if found else None
+        result = self._known.get(key) or self._read(key)
+        return replace(result, id=trial.id, cached=True) if result else None
 
     def put(self, trial: Trial, result: TrialResult, *, told: bool = False) -> None:
         """Keep a result; failures are not kept, because they may have outside causes.

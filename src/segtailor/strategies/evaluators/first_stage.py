@@ -98,10 +98,10 @@ class FirstStage:
 
     def batch(self, rows: Rows) -> dict[str, Tensor]:
         """Return maps by their level, labels and, where there is a teacher, its logits."""
-        found = {name: self._taken(array, rows) for name, array in self.maps.fit.items()}
+        batch = {name: self._taken(array, rows) for name, array in self.maps.fit.items()}
         if self.maps.logits is not None:
-            found["logits"] = self._taken(self.maps.logits, rows)
-        return found
+            batch["logits"] = self._taken(self.maps.logits, rows)
+        return batch
 
     def loss(self, rows: Rows) -> Tensor:
         """Return the loss of some rows."""
@@ -141,16 +141,13 @@ class FirstStage:
             chosen = torch.from_numpy(rows).to(self.device)
             if array.dim() != 4:
                 return array.index_select(0, chosen)
-            picked = (
-                array.permute(0, 2, 3, 1).index_select(0, chosen).permute(0, 3, 1, 2)
-            )  # as it lies: `_copied`
+            # in the order in which `_copied` stores it
+            picked = array.permute(0, 2, 3, 1).index_select(0, chosen).permute(0, 3, 1, 2)
             return picked if self.settings.stage1.channels_last_on(self.device) else picked.contiguous()
-        found = torch.from_numpy(array[rows]).to(self.device)
-        return (
-            devices.arrange(found, channels_last=self.settings.stage1.channels_last_on(self.device))
-            if found.dim() == 4
-            else found
-        )
+        values = torch.from_numpy(array[rows]).to(self.device)
+        if values.dim() != 4:
+            return values
+        return devices.arrange(values, channels_last=self.settings.stage1.channels_last_on(self.device))
 
     def _order(self, trial: Trial) -> Iterator[tuple[bool, Rows]]:
         """Yield the rows of each batch, and whether it is the last of its epoch."""
@@ -205,13 +202,13 @@ class DecoderLearner:
 def count(meter: Meter, logits: Tensor, labels: NDArray[Any], *, task: Task, device: torch.device) -> None:
     """Add the predictions of logits to a meter, at the size of the labels."""
     size = (int(labels.shape[1]), int(labels.shape[2]))
-    found = kind_of(task).decode(logits, size, task=task, align_corners=False)
-    meter.add(found, torch.from_numpy(np.array(labels)).to(device))
+    predictions = kind_of(task).decode(logits, size, task=task, align_corners=False)
+    meter.add(predictions, torch.from_numpy(np.array(labels)).to(device))
 
 
 def _copied(array: MapArray, device: torch.device) -> Tensor:
     """Copy an array to a device; maps are stored channels last, so that picking rows copies whole pixels."""
-    found = torch.from_numpy(np.array(array)) if isinstance(array, np.ndarray) else array
-    if found.dim() != 4:
-        return found.to(device)
-    return found.to(device).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    tensor = torch.from_numpy(np.array(array)) if isinstance(array, np.ndarray) else array
+    if tensor.dim() != 4:
+        return tensor.to(device)
+    return tensor.to(device).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)

@@ -23,12 +23,13 @@ from segtailor.ops.modules.combining import resized
 
 @dataclass(frozen=True, kw_only=True)
 class Width:
-    """How wide a map is: the `channels` of all options in ascending order, and which of them holds.
+    """How wide a map is: the `channels` of all options in ascending order, and the chosen one.
 
-    `index` says it where the host knows. `row` has one weight per option, all zero but one: the choice where there is
-    no index, and in any case what gradients of the choice flow to: by the score of the chosen option, or, where there
-    is no index, `through_norms`, whose values of all options the row then weighs. A norm behind the next convolution
-    removes the factor that a score is, so little but rounding errors flows through scores in training.
+    `index` is the choice where the host knows it. `row` has one weight per option, all zero but one: it is the choice
+    where there is no index, and receives the gradient of the choice in any case. The gradient comes by the score of the
+    chosen option, or, where there is no index, `through_norms`, whose values of all options the row then weighs. A
+    score is only a factor, which the norm behind the next convolution removes: in training little but rounding errors
+    flows through it.
     """
 
     channels: tuple[int, ...]
@@ -38,7 +39,7 @@ class Width:
 
     @property
     def extent(self) -> int:
-        """The channels that a map of this width has: its own, or the greatest where zeros fill it."""
+        """The channels that a map of this width has: the chosen ones, or the greatest number where zeros fill it."""
         return self.channels[-1 if self.index is None else self.index]
 
     @property

@@ -1,9 +1,9 @@
 """All operators, paths and widths in one network, with a stem and heads for each set (FasterSeg section 3.1).
 
 Cells with two inputs run once for each and their results are mixed, as the release does; `mix_inputs` mixes before, as
-the paper writes, at half the cost. Skips that keep the resolution are 1x1 convolutions here and vanish when derived,
-and a derived network joins maps of its own branch where the supernet joins those of its last layer: what is shared
-with derived networks are stems and cells.
+the paper writes, at half the cost. Skips that keep the resolution are 1x1 convolutions here, and a derived network has
+none of them; it also joins maps of its own branch where the supernet joins those of its last layer. So derived networks
+take over the weights of stems and cells only.
 
 The relaxed latency is that of section 3.3, without the faults of the release: the cost of reaching a cell is that of
 its inputs in proportion, and the latency is the sum over the ends of all scales, the head left out. Widths enter as a
@@ -47,9 +47,8 @@ if TYPE_CHECKING:
 
 SIDE_MULTIPLE = 32  # of image sides: on others a strided convolution rounds up and a zoomed one down
 ANY_SIZE = (8, 8)  # modules do not depend on the size of maps
-Kind: TypeAlias = tuple[
-    int, str, str, int
-]  # scale, who writes what is read, who reads what is written, stride
+# Cells of one kind share a table of prices: scale, who writes what they read, who reads what they write, stride.
+Kind: TypeAlias = tuple[int, str, str, int]
 SKIPS: dict[int, Operator] = {1: Identity(), 2: FactorisedReduction(first=False)}
 
 
@@ -291,7 +290,7 @@ class RelaxedCost:
         self.sizes = [image]
         for _ in range(2 + self.grid.scales):
             self.sizes.append(self.sizes[-1].halved(1, 2))
-        self._known: CellPrices | None = None
+        self._prices: CellPrices | None = None
 
     def __call__(self, weights: Weights, price: Price) -> Tensor:
         """Return the sum over the scales of the cost to the end of each."""
@@ -300,18 +299,18 @@ class RelaxedCost:
     def branches(self, weights: Weights, price: Price) -> list[Tensor]:
         """Return the cost to the end of every scale, finest first."""
         rows = {name: per_batch(row) for name, row in weights.items()}
-        some = rows[FRAME]
-        if self._known is None or self._known.price != price or self._known.stems.device != some.device:
-            self._known = self._tables(price, some.device)
-        known = self._known
-        own = self._mixed(rows, known)
+        device = rows[FRAME].device
+        if self._prices is None or self._prices.price != price or self._prices.stems.device != device:
+            self._prices = self._tables(price, device)
+        prices = self._prices
+        expected = self._mixed(rows, prices)
         same: dict[GridCell, Tensor] = {}
         down: dict[GridCell, Tensor] = {}
         for cell in self.grid.cells:
-            reached = self._reached(cell, rows, same=same, down=down, known=known)
-            same[cell] = reached + own[cell, 1]
-            if (cell, 2) in own:
-                down[cell] = reached + own[cell, 2]
+            reached = self._reached(cell, rows, same=same, down=down, prices=prices)
+            same[cell] = reached + expected[cell, 1]
+            if (cell, 2) in expected:
+                down[cell] = reached + expected[cell, 2]
         return [same[GridCell(self.grid.layers - 1, scale)] for scale in range(self.grid.scales)]
 
     def _reached(
@@ -321,14 +320,14 @@ class RelaxedCost:
         *,
         same: Mapping[GridCell, Tensor],
         down: Mapping[GridCell, Tensor],
-        known: CellPrices,
+        prices: CellPrices,
     ) -> Tensor:
         costs = [(down if source.scale < cell.scale else same)[source] for source in self.grid.sources(cell)]
         if not costs:
-            return (rows[FRAME] * known.stems.to(rows[FRAME].dtype)).sum()
+            return (rows[FRAME] * prices.stems.to(rows[FRAME].dtype)).sum()
         return costs[0] if len(costs) == 1 else (rows[cell.entry] * torch.stack(costs)).sum()
 
-    def _mixed(self, rows: Weights, known: CellPrices) -> dict[tuple[GridCell, int], Tensor]:
+    def _mixed(self, rows: Weights, prices: CellPrices) -> dict[tuple[GridCell, int], Tensor]:
         """Return the expected price of each cell at both strides; cells that share a table are priced together."""
         expected: dict[tuple[GridCell, int], Tensor] = {}
         for key, members in self._kinds().items():
@@ -340,7 +339,7 @@ class RelaxedCost:
                 reads.append(rows[FRAME] if cell.layer == 0 else rows[cell.width])
                 writes.append(rows[FRAME] if target is None else rows[target.width])
             stacked = [torch.stack(row) for row in (operators, reads, writes)]
-            table = known.tables[key].to(stacked[0].dtype)
+            table = prices.tables[key].to(stacked[0].dtype)
             costs = torch.einsum("nk,ni,no,kio->n", *stacked, table).unbind()
             expected |= {(cell, stride): cost for cell, cost in zip(members, costs, strict=True)}
         return expected
@@ -363,8 +362,10 @@ class RelaxedCost:
             scale, read, written, stride = kind
             values = self._table(price, scale, ratios[read], ratios[written], stride=stride)
             tables[kind] = torch.tensor(values, dtype=torch.float64, device=device)
-        own = torch.tensor([self._stem(price, ratio) for ratio in stems], dtype=torch.float64, device=device)
-        return CellPrices(price, own, tables)
+        stem_prices = torch.tensor(
+            [self._stem(price, ratio) for ratio in stems], dtype=torch.float64, device=device
+        )
+        return CellPrices(price, stem_prices, tables)
 
     def _table(
         self, price: Price, scale: int, reads: list[int], writes: list[int], *, stride: int

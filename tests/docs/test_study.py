@@ -1,8 +1,9 @@
-"""The study of CamVid: its plans are sound, it goes on where it stopped, and its table says what was measured."""
+"""The study of CamVid: its plans are valid, it resumes where it stopped, and its table shows what was measured."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,8 @@ from tests.docs.markdown import ROOT
 from tests.scripts import load_script
 
 SCRIPT = ROOT / "examples" / "camvid" / "study.py"
-NAMES = ("recipe", "networks", "candidates", "combined", "final", "found", "third", "val")
-PLANS = [SCRIPT.parent / "plans" / f"{name}.json" for name in NAMES]
+PLANS = [SCRIPT.parent / "plans" / f"{name}.json" for name in ("final", "found", "recipe")]
+OUTCOMES = ROOT / "results" / "camvid" / "outcomes.jsonl"
 DRIVES = ("0001TP_1", "0006R0_1", "0016E5_1")
 
 
@@ -36,11 +37,32 @@ def test_every_row_of_a_plan_can_be_trained(plan: Path, camvid: Path, tmp_path: 
     around = Surroundings(cache=tmp_path / "cache", device="cpu")
     runs = load_study().trainings(plan)
     for run in {run.row["name"]: run for run in runs}.values():
-        file = plan.parent / run.row["network"]
-        network = str(file) if file.exists() else run.row["network"]
         changes = [*run.common, *run.row.get("set", [])]
-        recipe = train_recipe(network, f"camvid:{camvid}?fold=0006R0", changes=changes, surroundings=around)
-        assert recipe.fit.precision == ("fp32" if plan.stem == "third" else "bf16")
+        data = f"camvid:{camvid}?fold=0006R0"
+        recipe = train_recipe(run.network(), data, changes=changes, surroundings=around)
+        assert recipe.fit.precision == "bf16"
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.stem)
+def test_a_plan_repeats_the_recorded_trainings(plan: Path) -> None:
+    study = load_study()
+    options = SimpleNamespace(path=Path("PATH"), out=Path("RUNS"))
+    recorded = [record for record in study.read_lines(OUTCOMES) if record["study"] == plan.stem]
+    wanted = {study.run_name(record["name"], record["fold"], record["seed"]): record for record in recorded}
+    runs = {run.name: run for run in study.trainings(plan)}
+    assert runs.keys() == wanted.keys()
+    for name, run in runs.items():
+        words, told = run.command(options), shlex.split(wanted[name]["command"])[1:]
+        words[1] = study.anywhere(words[1], options)
+        at = words.index("--set")
+        assert words[:at] == told[:at]
+        assert settings(words[at + 1 :]) == settings(told[at + 1 :])
+
+
+def settings(words: list[str]) -> dict[str, str]:
+    """Return settings by name; of several values the last one counts. Compiling changes the speed only."""
+    pairs = dict(word.split("=", 1) for word in words)
+    return {name: value for name, value in pairs.items() if name != "fit.compile"}
 
 
 def test_a_plan_may_bring_images_to_a_size(camvid: Path, tmp_path: Path) -> None:
@@ -59,7 +81,6 @@ def test_a_plan_may_bring_images_to_a_size(camvid: Path, tmp_path: Path) -> None
 
 def test_the_table_has_means_over_seeds_and_drives(tmp_path: Path) -> None:
     study = load_study()
-    (tmp_path / "outcomes").mkdir()
     for name, fold, seed, miou in (
         ("a", "x", 0, 0.4),
         ("a", "x", 1, 0.5),
@@ -67,9 +88,9 @@ def test_the_table_has_means_over_seeds_and_drives(tmp_path: Path) -> None:
         ("b", "x", 0, 0.2),
     ):
         record = {"name": name, "fold": fold, "seed": seed, "result": {"miou": miou}}
-        (tmp_path / "outcomes" / f"{name}-{fold}-{seed}.json").write_text(json.dumps(record))
+        study.add_line(tmp_path / "outcomes.jsonl", record)
     final = {"name": "a", "fold": "train+val", "seed": 0, "result": {"steps": 2}}
-    (tmp_path / "outcomes" / "a-final.json").write_text(json.dumps(final))
+    study.add_line(tmp_path / "outcomes.jsonl", final)
     rows = study.table(tmp_path).splitlines()[2:]
     assert rows == ["| a | 45.0 ± 7.1 | 30.0 | 37.5 |", "| b | 20.0 |  | |"]
 
@@ -92,12 +113,14 @@ def test_students_follow_their_teachers_and_what_has_ended_is_not_repeated(
     command = [sys.executable, str(SCRIPT), str(camvid), "--plan", str(tmp_path / "plan.json")]
     command += ["--out", str(tmp_path / "out"), "--minutes", "5"]
     first = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    outcomes = sorted(file.name for file in (tmp_path / "out" / "outcomes").iterdir())
+    study = load_study()
     names = ["one-0006R0-0", "one-train+val-0", "student-0006R0-0", "two-0006R0-0"]
-    assert outcomes == [f"{name}.json" for name in names], first
+    assert sorted(study.finished(tmp_path / "out")) == names, first
     final = json.loads((tmp_path / "out" / names[1] / "weights" / "model.json").read_text())
     assert final["provenance"]["train_images"] == len(DRIVES) + 1
-    record = json.loads((tmp_path / "out" / "outcomes" / outcomes[2]).read_text())
+    outcomes = study.read_lines(tmp_path / "out" / "outcomes.jsonl")
+    (record,) = (record for record in outcomes if record["name"] == "student")
+    assert record["study"] == "plan"
     assert "--teacher RUNS/teachers/student-0006R0-0" in record["command"]
     assert str(tmp_path) not in json.dumps(record)
     again = subprocess.run(command, capture_output=True, text=True, check=True).stdout

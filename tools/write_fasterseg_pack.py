@@ -2,7 +2,8 @@
 
 The table is given as JSON rows: op, h, w, c_in, c_out, kernel, stride, ms.
 
-Usage: python tools/fasterseg_pack.py TABLE.json src/segtailor/costs/packs/fasterseg-1080ti.json
+python tools/write_fasterseg_pack.py TABLE.json src/segtailor/costs/packs/fasterseg-1080ti.json
+
 The rows come from the table that the authors released with their code (github.com/VITA-Group/FasterSeg, `latency/`).
 """
 
@@ -38,7 +39,7 @@ CELLS: dict[str, Operator] = {
 
 
 def operator(row: dict[str, Any]) -> Operator:
-    """Return the operator that a row timed."""
+    """Return the operator of a row."""
     if row["op"] == "skip":
         return Identity() if row["stride"] == 1 else FactorisedReduction(first=False)
     if row["op"] == "classifier":
@@ -47,7 +48,7 @@ def operator(row: dict[str, Any]) -> Operator:
 
 
 def convert(rows: list[dict[str, Any]]) -> Pack:
-    """Return the pack; where a layer of the head is also a cell (twice), the later row, that of the head, counts."""
+    """Return the pack; two layers of the head are also cells: the later row, that of the head, is used."""
     entries: dict[str, Entry] = {}
     for row in rows:
         call = OpCall(

@@ -40,35 +40,32 @@ MAIN_COLUMNS = (
     "network", "parameters", "MACs", "drives left out, mean", "val", "test", "H200 ms", "H200 ms at 720x960", "CPU ms",
     "search, GPU minutes", "search in the paper",
 )  # fmt: skip
-UNIMPORTANT_SETTINGS = (
-    "fit.compile",
-    "fit.seed",
-    "fit.validate_every",
-)  # do not change the result, or are named beside it
+UNIMPORTANT_SETTINGS = ("fit.compile", "fit.seed", "fit.validate_every")  # not listed as differences
 CARD = """\
 # {name}
 
 <!-- written by tools/write_results.py: do not edit -->
 
 A {family} network for road scenes: {params:,} parameters, {macs:.3f} G multiply-accumulates at {height}x{width},
-{count} classes ({classes}). Use it by name: `segtailor predict --model {name} PICTURES`. Weights are kept in
+{count} classes ({classes}). Use it by name: `segtailor predict --model {name} PICTURES`. Weights are stored in
 {precision}.
 
 ## Data and licence
 
 CamVid (Brostow et al., 2008) at {height}x{width} with the 11 classes of SegNet, split `{split}`: {images} images, from
-random weights, no other data. The data is licensed CC BY-NC 4.0; these weights were learnt from it and are for
+random weights, no other data. The data is licensed CC BY-NC 4.0; these weights were learned from it and are for
 research, not for commercial use.
 
 ## Figures
 
-All are of other trainings of this network, which did **not** see the images they are scored on; what sets each apart
-from the shipped one is told above its table. The shipped weights were trained on `{split}`, so scores on these images
-say nothing. mIoU in %, whole images, single scale, no flip.
+All figures are of other trainings of this network, which were **not** trained on the images they are scored on; the
+text above each table lists the settings in which they differ from the shipped training. The shipped weights were
+trained on `{split}`, so scores on these images mean nothing. mIoU in %, whole images, single scale, no flip.
 
 {scores}
 
-Drives that were left out are what recipe and network were chosen by: val shows the same drive as train and flatters.
+Recipe and network were chosen by the drives that were left out: val shows the same drive as train, so its scores are
+too high.
 
 ## Latency
 
@@ -317,7 +314,7 @@ def card(name: str, record: Mapping[str, Any], results: Results) -> str:
         width=width,
         count=len(classes),
         classes=", ".join(classes),
-        precision={"fp16": "half precision and computed in single", "fp32": "single precision"}[
+        precision={"fp16": "half precision; inference is in single precision", "fp32": "single precision"}[
             record["precision"]
         ],
         split=origin["train_split"],

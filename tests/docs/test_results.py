@@ -230,11 +230,11 @@ def test_weights_that_are_too_large_are_halved_or_not_shipped(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = (ship.ship(trained, NAME, {"row": "study/tiny"}) / "model.safetensors").stat().st_size
-    monkeypatch.setattr(ship, "ROOM", 0)
-    monkeypatch.setattr(ship, "LIMIT", whole - 1)
+    monkeypatch.setattr(ship, "DESCRIPTION_BYTES", 0)
+    monkeypatch.setattr(ship, "MAX_BUNDLE_BYTES", whole - 1)
     folder = ship.ship(trained, NAME, {"row": "study/tiny"})
     assert json.loads((folder / "model.json").read_text())["precision"] == "fp16"
-    monkeypatch.setattr(ship, "LIMIT", whole // 4)
+    monkeypatch.setattr(ship, "MAX_BUNDLE_BYTES", whole // 4)
     with pytest.raises(UserError, match="in half precision; at most"):
         ship.ship(trained, "camvid-too-large", {"row": "study/tiny"})
     assert home.shipped() == (NAME,)

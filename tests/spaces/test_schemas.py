@@ -34,7 +34,7 @@ def test_every_family_has_one() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_shipped_schema_is_that_of_the_dataclass(family: str) -> None:
-    assert shipped(family) == architecture_schema(family), "run `python tools/write_schemas.py`"
+    assert shipped(family) == architecture_schema(family), "run `make reference`"
 
 
 @pytest.mark.parametrize("name", architectures() + baselines())

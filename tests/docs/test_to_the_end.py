@@ -135,7 +135,7 @@ def test_every_command_of_a_page_runs_to_its_end(page: Path, where: Where, place
             at = line.index("--out") + 1
             line[at] += f"-{done}" if Path(line[at]).exists() else ""
         if words[1] == "calibrate" and page.is_relative_to(ROOT / "examples"):
-            line.append("--dry-run")  # five spaces, minutes each; README's runs to its end
+            line.append("--dry-run")  # five spaces, minutes each; that of the home page runs to its end
         if words[1] in ("predict", "serve") and not Path(line[1]).exists() and line[1].startswith("runs/"):
             save_small_bundle(Path(line[1]))  # of a tailoring that was only planned
         shown = carried_out(line, where)

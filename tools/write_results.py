@@ -182,7 +182,7 @@ def expansion_table(results: Results, search: str = "lpsnet", device: str = "H20
     for member in record["result"]["family"]:
         moved = f"{member['direction']} x {member['k']}" if "direction" in member else "start"
         rows.append([str(member["step"]), moved, _percent(member["quality"]), _ms(member["cost"])])
-    return table(["step", "direction", "mIoU of the judging half", f"{device} ms by the table"], rows)
+    return table(["step", "direction", "mIoU on the held-out half", f"{device} ms by the table"], rows)
 
 
 def expansion_cpu_table(results: Results) -> str:

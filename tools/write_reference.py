@@ -77,7 +77,7 @@ Everything is available after `import segtailor`, which is fast: modules are loa
 CONTRACTS_HEAD = """\
 ## What an extension implements
 
-These are protocols: a class needs the members, but no base class. See [Adding to it](../extending.md).
+These are protocols: a class needs the members, but no base class. See [Extending segtailor](../extending.md).
 """
 
 

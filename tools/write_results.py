@@ -246,7 +246,7 @@ def _main_row(entry: dict[str, str], results: Results) -> list[str]:
         _ms(results.milliseconds(names, GPU_TARGET, LARGE_IMAGE)),
         _ms(results.milliseconds(names, CPU_TARGET, IMAGE, threads=CPU_THREADS)),
         f"{search['seconds'] / 60:.1f}" if search else "",
-        paper.get("told", ""),
+        paper.get("time", ""),
     ]
 
 

@@ -39,13 +39,13 @@ def verb(words: list[str]) -> str:
     return " ".join(words[1:3]) if words[1] == "data" else words[1]
 
 
-def told(*pages: Path) -> list[list[str]]:
+def segtailor_commands(*pages: Path) -> list[list[str]]:
     return [words for page in pages for words in commands(page) if words[0] == "segtailor"]
 
 
 @pytest.mark.parametrize("page", [*written(), *SCRIPTS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_every_page_is_understood(page: Path) -> None:
-    for words in told(page):
+    for words in segtailor_commands(page):
         assert understood(words[1:]), words
 
 
@@ -61,10 +61,10 @@ def program() -> App:
 
 
 def test_the_home_page_has_a_command_of_every_verb() -> None:
-    assert {verb(words) for words in told(HOME)} == set(SURFACE)
-    assert {verb(words) for words in told(README)} == {"tailor", "predict"}
-    assert len(told(TUTORIAL)) >= 5
-    assert all(told(page) for page in (ROOT / "examples").rglob("README.md"))
+    assert {verb(words) for words in segtailor_commands(HOME)} == set(SURFACE)
+    assert {verb(words) for words in segtailor_commands(README)} == {"tailor", "predict"}
+    assert len(segtailor_commands(TUTORIAL)) >= 5
+    assert all(segtailor_commands(page) for page in (ROOT / "examples").rglob("README.md"))
 
 
 def test_every_make_target_that_is_told_exists() -> None:
@@ -88,12 +88,16 @@ def test_every_program_that_is_told_exists() -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the files that the commands name; one image of the tutorial is damaged."""
+    """Return a folder with the files that the commands name, below PAGE; one image of the tutorial is damaged.
+
+    Below `long/PAGE` there are images only: long commands write the bundles themselves.
+    """
     folder = tmp_path_factory.mktemp("place")
     for page in RUN_PAGES:
-        example("custom_set").make(folder / page.stem / "photos", count=10)
-        for file in (folder / page.stem / "photos").rglob("scene001.*") if page != TUTORIAL else ():
-            file.unlink()
+        for photos in (folder / page.stem / "photos", folder / "long" / page.stem / "photos"):
+            example("custom_set").make(photos, count=10)
+            for file in photos.rglob("scene001.*") if page != TUTORIAL else ():
+                file.unlink()
     network = segtailor.create("lpsnet-step0", classes=len(TASK.classes), seed=1)
     for page, bundle in BUNDLES.items():
         save_bundle(folder / page.stem / bundle, Model(network=network, task=TASK))
@@ -123,7 +127,7 @@ def on_run_pages(verbs: set[str]) -> list[object]:
             id=f"{page.stem}: {' '.join(words[1:4])}",
         )
         for page in RUN_PAGES
-        for words in told(page)
+        for words in segtailor_commands(page)
         if verb(words) in verbs
     ]
 
@@ -154,7 +158,7 @@ def test_long_commands_of_readme_home_page_and_tutorial_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(place / page.stem)
+    monkeypatch.chdir(place / "long" / page.stem)
     code = carried_out(words, drawing=verb(words) == "data show")
     captured = capsys.readouterr()
     assert code == 0, captured.err
@@ -169,7 +173,7 @@ def test_training_scoring_and_resuming_work_as_on_the_home_page(
     for file in (tmp_path / "photos").rglob("scene001.*"):
         file.unlink()
     monkeypatch.chdir(tmp_path)
-    for words in told(HOME):
+    for words in segtailor_commands(HOME):
         if verb(words) not in ("train", "eval", "resume") or "camvid:PATH" in words:
             continue  # CamVid is not in the repository
         small = {"200": "1", "16": "4", "lpsnet-s": "lpsnet-step0"}

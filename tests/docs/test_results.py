@@ -1,4 +1,4 @@
-"""Tables and cards hold what the result files hold, and a finished training becomes a shipped network."""
+"""Tables and cards show the stored results, and a finished training becomes a shipped network."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def outcome(folder: Path, row: str, fold: str, miou: float, seed: int = 0, setti
 
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
-    """Write results of two recipes; of the second one drive is missing."""
+    """Write results of some recipes; one of them lacks drives."""
     folder = tmp_path / "results"
     for row, scores in {
         "recipe/base": (0.4, 0.5, 0.6),
@@ -81,7 +81,7 @@ def results(tmp_path: Path) -> Results:
 
 @cache
 def measured() -> dict[str, Any]:
-    """Time something, and pretend that it was done as the table wants it."""
+    """Time a network, and change the record to the target and image size of the table."""
     settings = TimingSettings(seconds=0.01)
     (row,) = bench(["lpsnet-step0"], ["cpu/eager/fp32"], image=(32, 64), settings=settings)
     pretended = {"target": "cpu/onnxruntime/fp32?threads=2", "threads": 2, "inputs": [[3, 360, 480]]}
@@ -99,7 +99,7 @@ def test_what_is_generated_from_result_files_is_up_to_date() -> None:
         assert path.read_text(encoding="utf-8") == text, f"{path.relative_to(ROOT)}: run `make results`"
 
 
-def test_result_files_name_no_place_of_the_machine_that_made_them() -> None:
+def test_result_files_have_no_paths_of_a_machine() -> None:
     place = re.compile(r"[\"'\s=:]/\w")
     files = [*RESULTS.parent.rglob("*.json*"), *home.SHIPPED.rglob("*.json")]
     assert [file.name for file in files if place.search(file.read_text(encoding="utf-8"))] == []
@@ -117,7 +117,7 @@ def test_the_main_table_has_what_was_measured_and_nothing_else(results: Results)
     assert found["LETNet"] == ["0.95 M", "", "", "", "70.5", "", "", "", "", ""]
 
 
-def test_the_ablation_says_what_a_change_is_worth_on_the_drives_that_both_know(results: Results) -> None:
+def test_the_ablation_compares_rows_on_the_drives_that_both_have(results: Results) -> None:
     found = rows(write_results.ablation_table(results))
     assert list(found) == ["base", "twice as long", "odd"]
     assert found["base"] == ["40.0", "50.0", "60.0", "50.0", ""]
@@ -129,7 +129,7 @@ def test_the_ablation_says_what_a_change_is_worth_on_the_drives_that_both_know(r
 def test_an_ablation_on_one_drive_has_one_column(results: Results) -> None:
     outcome(results.folder, "small/base", "0016E5", 0.4)
     outcome(results.folder, "small/late", "0016E5", 0.43)
-    # A seed that nothing else has compares with nothing.
+    # The other row has no such seed: it is not compared.
     outcome(results.folder, "small/base", "0016E5", 0.2, seed=1)
     told = json.loads((results.folder / ROWS).read_text())
     put(results.folder / ROWS, {**told, "third": {"study": "small", "base": "base", "labels": {}}})
@@ -138,7 +138,7 @@ def test_an_ablation_on_one_drive_has_one_column(results: Results) -> None:
     assert rows(table) == {"base": ["30.0 ± 14.1", ""], "late": ["43.0", "+3.0"]}
 
 
-def test_prose_stays_and_tables_are_replaced(results: Results) -> None:
+def test_text_stays_and_tables_are_replaced(results: Results) -> None:
     page = "before\n<!-- begin: searches -->\nold | table\n<!-- end -->\nafter\n"
     text = write_results.filled(page, results)
     assert text.startswith("before\n<!-- begin: searches -->\n| search |")
@@ -152,7 +152,7 @@ def test_prose_stays_and_tables_are_replaced(results: Results) -> None:
 
 @pytest.fixture
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Train a small network on train+val, learning from another."""
+    """Train a small network on train+val, with another one as its teacher."""
     monkeypatch.setattr(home, "SHIPPED", tmp_path / "weights")
     data = write_pairs(tmp_path / "data", ["0001TP_1", "0006R0_1"], range(11), split="train")
     write_pairs(data, ["0016E5_1"], range(11), split="val")
@@ -206,7 +206,7 @@ def test_a_finished_training_is_shipped_with_figures_and_card(
     assert rows(page.read_text())[f"**{NAME}**"][2] == "20.0"
 
 
-def test_a_card_says_what_sets_a_scored_training_apart(trained: Path, results: Results) -> None:
+def test_a_card_lists_how_a_scored_training_differs(trained: Path, results: Results) -> None:
     outcome(
         results.folder,
         "study/more",

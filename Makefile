@@ -31,7 +31,6 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/budgets.py
 	$(BIN)/codespell src tests docs benchmarks examples tools README.md CHANGELOG.md CONTRIBUTING.md
 
 fix: $(STAMP)

@@ -1,10 +1,10 @@
-"""What other programs cost: steps of trainings and searches beside processes of others, against a quiet machine.
+"""Measure the slowdown by other programs: training and search steps on a busy and on a quiet machine.
 
-    python benchmarks/busy_machine.py --busy 1              # of low priority
-    python benchmarks/busy_machine.py --busy 2 --nice 0     # that want as much as we do
+    python benchmarks/busy_machine.py --busy 1              # one other process of low priority
+    python benchmarks/busy_machine.py --busy 2 --nice 0     # two of the same priority
 
-Every row is measured quiet and busy in one run, once with all threads as torch has them and once with threads chosen
-by `training.threads`. Run it where nothing else works, or `quiet` is not.
+Every row is measured on the quiet and on the busy machine in one run, once with torch's default number of threads and
+once with threads chosen by `training.threads`. No other program must run, or the quiet figures are wrong.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 DATA = "synthetic:size=128x256,train=24,val=4,seed=0"
-WARM, SECONDS, STEPS = 2, 15.0, 400  # steps that do not count; what counts, at most
+WARM_UP_STEPS, MAX_SECONDS, MAX_STEPS = 2, 15.0, 400
 WORK = ("train lpsnet-s", "search fasterseg", "search squeezenas")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--busy", type=int, default=1, help="processes beside the work")
-    parser.add_argument("--nice", type=int, default=10, help="their priority: 10 is low, 0 usual")
+    parser.add_argument("--busy", type=int, default=1, help="number of other processes")
+    parser.add_argument("--nice", type=int, default=10, help="their priority: 10 is low, 0 normal")
     parser.add_argument("--one", nargs=2, metavar=("WORK", "THREADS"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
         print(json.dumps(step_seconds(*chosen.one)))
         return
     print(
-        f"| work | threads | quiet, ms a step | beside {chosen.busy}, ms a step | times |\n|---|---|---|---|---|"
+        f"| work | threads | quiet, ms per step | with {chosen.busy} others, ms per step | ratio |\n"
+        + "|---" * 5
+        + "|"
     )
     for work in WORK:
         for threads in ("fixed", "chosen"):
@@ -47,7 +49,7 @@ def main() -> None:
 
 
 def measured(work: str, threads: str) -> float:
-    """Return the seconds of a step, in a process of its own: how threads wait is set before torch is imported."""
+    """Return the seconds per step, measured in a new process: how threads wait must be set before torch is imported."""
     environment = dict(os.environ)
     if threads == "chosen":
         environment["GOMP_SPINCOUNT"] = "10000"  # as the command line sets it
@@ -58,7 +60,7 @@ def measured(work: str, threads: str) -> float:
 
 @contextmanager
 def others(count: int, nice: int) -> Iterator[None]:
-    """Let processes of some priority keep cores busy."""
+    """Keep cores busy with processes of a priority."""
     busy = [
         subprocess.Popen(["nice", "-n", str(nice), sys.executable, "-c", "while True: pass"])
         for _ in range(count)
@@ -73,7 +75,7 @@ def others(count: int, nice: int) -> Iterator[None]:
 
 
 def step_seconds(work: str, threads: str) -> float:
-    """Return the mean seconds of the steps of a training or search."""
+    """Return the mean seconds per step of a training or search."""
     from segtailor.recipes.train import train_recipe
     from segtailor.runs import Context
     from segtailor.verbs.search import search_recipe
@@ -93,9 +95,9 @@ def step_seconds(work: str, threads: str) -> float:
         for step in job.steps():
             if step.phase.startswith("choose"):
                 break
-            if not begin and step.done >= WARM:
+            if not begin and step.done >= WARM_UP_STEPS:
                 begin, first = time.perf_counter(), step.done
-            elif begin and (time.perf_counter() - begin > SECONDS or step.done - first >= STEPS):
+            elif begin and (time.perf_counter() - begin > MAX_SECONDS or step.done - first >= MAX_STEPS):
                 break
         return (time.perf_counter() - begin) / (step.done - first)
 

@@ -1,8 +1,9 @@
-"""What comparisons of searches share: data, searches, random networks of equal cost, training, and one file per seed.
+"""Shared by comparisons of searches: data, searches, random networks of equal cost, training, records of results.
 
-Searches see two halves of the training split only. Whatever is compared is trained from scratch in the same way on the
-whole split; the mIoU is on `val`. Every stage is noted in the seed's file as soon as it is done, so that a comparison
-that was stopped goes on where it was.
+Searches see two halves of the training split only. All compared networks are trained from scratch in the same way on
+the whole training split; the mIoU is on `val`. Each piece of a comparison (usually a seed) has a file with one line of
+JSON, `OUT/PIECE.json`, to which every finished stage is added at once, so that a stopped comparison can be resumed.
+`cat OUT/*.json > results/NAME.jsonl` keeps them.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings, Schedule
 
 IMAGE = (64, 128)
-BUDGET = 0.5  # of the mean cost of random networks
-BAND = 0.1  # how much cheaper than what it is compared with a random network may be
-WALKS, TRIES = 40, 400
-LAST = "torch"  # what is noted when all else is
+BUDGET_SHARE = 0.5  # of the mean cost of random networks
+COST_TOLERANCE = 0.1  # how much cheaper a random network may be than the network it is compared with
+MAX_WALKS, MAX_STEPS = 40, 400  # random walks towards a cost, and steps of each
+FINISHED_KEY = "torch"  # the last key that is recorded
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How much work to do, and where: whatever changes a result."""
+    """All settings that change a result."""
 
     data: str
     device: str
@@ -63,7 +64,7 @@ class Setting:
 
     @property
     def search_steps(self) -> int:
-        """All steps of a search, with pretraining and what chooses among finalists: random search has as many."""
+        """All steps of a search, with pretraining and trials of finalists; random search gets the same number."""
         return self.ahead + self.steps + self.finalists * self.trial
 
     @property
@@ -72,36 +73,36 @@ class Setting:
         return max(1, self.search_steps // self.trial)
 
 
-class Notes:
-    """What was found so far, in one JSON file: what is noted is not done again."""
+class Record:
+    """Results of one piece of a comparison in a JSON file; stages that are recorded are not repeated."""
 
     def __init__(self, path: Path, setting: Mapping[str, Any]) -> None:
-        self.path, self.known = path, {"setting": dict(setting), "seconds": {}}
+        self.path, self.known = path, {"piece": path.stem, "setting": dict(setting), "seconds": {}}
         if path.exists():
-            found = json.loads(path.read_text())
-            if found["setting"] != self.known["setting"]:
+            stored = json.loads(path.read_text())
+            if stored["setting"] != self.known["setting"]:
                 raise SystemExit(f"{path} has results of other settings; remove it, or give another --out.")
-            self.known = found
+            self.known = stored
 
-    def end(self) -> None:
-        """Note that this piece is done."""
-        self.once(LAST, lambda: torch.__version__)
+    def finish(self) -> None:
+        """Record that this piece is finished."""
+        self.once(FINISHED_KEY, lambda: torch.__version__)
 
     def once(self, name: str, work: Callable[[], Any]) -> Any:
-        """Return what is noted under a name, else do the work and note it."""
+        """Return the result recorded under a name; without one, do the work and record its result."""
         if name not in self.known:
             started = time.perf_counter()
             self.known[name] = work()
             self.known["seconds"][name] = round(time.perf_counter() - started, 1)
             say(f"{self.path.stem}: {name} in {self.known['seconds'][name]} s")
             draft = self.path.with_suffix(".draft")
-            draft.write_text(json.dumps(self.known, indent=1))
+            draft.write_text(json.dumps(self.known) + "\n")
             draft.replace(self.path)
         return self.known[name]
 
 
 class Bench:
-    """Data and the few things that every comparison does."""
+    """The data, and what every comparison does with it: search, train, score."""
 
     def __init__(self, setting: Setting, cache: Path) -> None:
         self.setting, self.cache = setting, cache
@@ -121,10 +122,10 @@ class Bench:
         *,
         seed: int,
         image: tuple[int, int] = IMAGE,
-        budget: float = BUDGET,
+        budget: float = BUDGET_SHARE,
     ) -> Problem:
-        """Return the problem with a share of an average network's cost as its budget; 0 for none."""
-        open_end = Problem(
+        """Return the problem; its budget is a share of the mean cost of random networks, 0 for no budget."""
+        unlimited = Problem(
             space=row.space,
             cost=cost,
             objective=Within(limit=float("inf")),
@@ -136,13 +137,13 @@ class Bench:
             cache=self.cache,
         )
         if not budget:
-            return open_end
+            return unlimited
         rng = Random(0)
-        limit = budget * statistics.mean(open_end.price(sample(row.space, rng)) for _ in range(30))
-        return replace(open_end, limit=limit, objective=Within(limit=limit))
+        limit = budget * statistics.mean(unlimited.price(sample(row.space, rng)) for _ in range(30))
+        return replace(unlimited, limit=limit, objective=Within(limit=limit))
 
     def search(self, strategy: Gradient, problem: Problem) -> dict[str, Any]:
-        """Search by gradients; return the result without what only plots need."""
+        """Search by gradients; return the result with the last record of the trajectory only."""
         job = strategy.job(problem)
         for _ in job.steps():
             pass
@@ -151,7 +152,7 @@ class Bench:
         return result
 
     def best(self, candidates: Iterable[Architecture], *, seed: int) -> tuple[Architecture, list[float]]:
-        """Train each for the steps of a trial on one half; return the best by the other, and all scores."""
+        """Train each for the steps of a trial on one half; return the best on the other half, and all scores."""
         tried = list(candidates)
         if len(tried) == 1:
             return tried[0], []
@@ -216,28 +217,28 @@ class Bench:
 def finalists(
     result: Mapping[str, Any], *, limit: float | None, count: int
 ) -> tuple[list[Architecture], list[float]]:
-    """Return what the supernet's weights liked best within the budget, and how much; the search's own choice first."""
+    """Return the best networks within the budget by shared weights, with their scores; the search's choice first."""
     first = result["architecture"]
     trials = sorted(result["trials"], key=lambda trial: -trial["result"]["quality"])
     rows = [({**first, "architecture": trial["architecture"]}, trial["result"]) for trial in trials]
     rows = [(first, result), *(row for row in rows if limit is None or row[1]["cost"] <= limit)]
-    found: dict[str, tuple[Architecture, float]] = {}
+    unique: dict[str, tuple[Architecture, float]] = {}
     for described, judged in rows:
         arch = parse_architecture(described)
-        found.setdefault(fingerprint_of(arch), (arch, judged["quality"]))
-    archs, qualities = zip(*list(found.values())[: max(1, count)], strict=True)
+        unique.setdefault(fingerprint_of(arch), (arch, judged["quality"]))
+    archs, qualities = zip(*list(unique.values())[: max(1, count)], strict=True)
     return list(archs), list(qualities)
 
 
 def at_cost(problem: Problem, cost: float, rng: Random) -> Architecture:
-    """Return a random network whose cost is at most `cost` and at least 90 % of it: random steps that come closer."""
-    space, middle = problem.space, (1 - BAND / 2) * cost
+    """Return a random network that costs 90 to 100 % of `cost`, found by random steps that come closer to it."""
+    space, middle = problem.space, (1 - COST_TOLERANCE / 2) * cost
     nearest: tuple[float, Architecture] | None = None
-    for _ in range(WALKS):
+    for _ in range(MAX_WALKS):
         picks = sample_picks(space, rng)
         here = problem.price(space.architecture(picks))
-        for _ in range(TRIES):
-            if (1 - BAND) * cost <= here <= cost:
+        for _ in range(MAX_STEPS):
+            if (1 - COST_TOLERANCE) * cost <= here <= cost:
                 return space.architecture(picks)
             other = rng.choice(list(neighbours(space, picks)))
             there = problem.price(space.architecture(other))
@@ -251,14 +252,14 @@ def at_cost(problem: Problem, cost: float, rng: Random) -> Architecture:
 
 
 def document(arch: Architecture) -> dict[str, Any]:
-    """Return an architecture as it is noted."""
+    """Return an architecture as it is recorded."""
     return dict(architecture_document(arch))
 
 
 def in_processes(script: str, pieces: list[str], *, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Do each piece in a process of its own, some at a time; return what those that are done by now noted.
+    """Run each piece in its own process, `--jobs` at a time; return the records of all finished pieces.
 
-    One that fails does not stop the others.
+    A piece that fails does not stop the others.
     """
     command = [sys.executable, script, *sys.argv[1:]]
     waiting, running = list(pieces), []
@@ -273,54 +274,64 @@ def in_processes(script: str, pieces: list[str], *, options: argparse.Namespace)
                 if process.returncode:
                     say(f"{piece} failed with status {process.returncode}")
     files = {piece: options.out / f"{piece}.json" for piece in pieces}
-    found = {piece: json.loads(file.read_text()) for piece, file in files.items() if file.exists()}
-    done = {piece: row for piece, row in found.items() if LAST in row}
+    records = {piece: json.loads(file.read_text()) for piece, file in files.items() if file.exists()}
+    done = {piece: row for piece, row in records.items() if FINISHED_KEY in row}
     for piece in sorted(set(pieces) - set(done)):
-        say(f"{piece} is not done; call again to go on")
+        say(f"{piece} is not finished; call again to resume")
     return done
 
 
-def common(parser: argparse.ArgumentParser, parts: Iterable[str] = ()) -> None:
-    """Add the flags that all comparisons have, and `--parts` where there are some to choose among."""
+def add_common_flags(parser: argparse.ArgumentParser, parts: Iterable[str] = ()) -> None:
+    """Add the flags that all comparisons have, and `--parts` if there are several."""
     if parts:
-        parser.add_argument("--parts", default=",".join(parts), help="joined by commas")
+        parser.add_argument("--parts", default=",".join(parts), help="separated by commas")
     parser.add_argument("--data", default="synthetic:size=64x128,train=160,val=40")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=150, help="of a search")
+    parser.add_argument("--steps", type=int, default=150, help="steps of a search")
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--training", type=int, default=100, help="training steps of every compared network")
     parser.add_argument(
-        "--training", type=int, default=100, help="steps from scratch of every network compared"
-    )
-    parser.add_argument(
-        "--finalists", type=int, default=4, help="tried by a short training before one is chosen"
+        "--finalists", type=int, default=4, help="networks tried by a short training before one is chosen"
     )
     parser.add_argument("--trial", type=int, default=30, help="steps of a short training")
-    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each process")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "segtailor")
-    parser.add_argument("--out", type=Path, required=True, help="folder: one JSON file for each seed")
-    parser.add_argument("--only", help="do this piece here and now")
+    parser.add_argument("--out", type=Path, help="folder with one JSON file for each piece")
+    parser.add_argument("--only", help="run only this piece, in this process")
+    parser.add_argument("--show", type=Path, help="print the table of a file of stored records (JSON lines)")
 
 
-def asked(parser: argparse.ArgumentParser, parts: Iterable[str] = ()) -> argparse.Namespace:
+def parse_flags(parser: argparse.ArgumentParser, parts: Iterable[str] = ()) -> argparse.Namespace:
     """Read the command line, and make the folder of results."""
     options = parser.parse_args()
     if parts and set(options.parts.split(",")) - set(parts):
         raise SystemExit(f"unknown part; choose among {', '.join(parts)}")
-    options.out.mkdir(parents=True, exist_ok=True)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+    elif options.show is None:
+        parser.error("give --out, the folder for results, or --show, a file of stored results")
     return options
 
 
+def records_of(script: str, pieces: list[str], *, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return records by piece: stored ones with `--show`, otherwise those of the pieces, which are run first."""
+    if options.show is None:
+        return in_processes(script, pieces, options=options)
+    lines = options.show.read_text(encoding="utf-8").splitlines()
+    return {record["piece"]: record for record in map(json.loads, lines)}
+
+
 def setting_of(options: argparse.Namespace) -> Setting:
-    """Return what decides the results."""
+    """Return the settings that change results."""
     names = ("data", "device", "steps", "batch", "training", "finalists", "trial")
     return Setting(**{name: getattr(options, name) for name in names}, ahead=getattr(options, "ahead", 0))
 
 
 def mean(rows: list[dict[str, Any]], key: str, scale: float) -> str:
-    """Write the mean of a column and, in brackets, its values."""
+    """Return the mean of a column and, in brackets, its values."""
     values = [scale * row[key] for row in rows]
     each = " ".join(f"{value:.1f}" if scale == 100 else f"{value:.3g}" for value in values)
     return f"**{statistics.mean(values):.2f}** ({each})"

@@ -1,8 +1,9 @@
 """One step of FasterSeg's search, for `search_throughput.py`: pretraining, or the co-search of student and teacher.
 
-The step is the search's own (`SupernetEngine`): a co-search step moves logits on one batch and weights on another, each
-by four passes (teacher, student, widest, narrowest) whose losses on five outputs are added; a pretraining step moves
-weights by four passes (widest, narrowest, two random ones). Images count once per step, as in the reference.
+The step is that of the search itself (`SupernetEngine`). A co-search step updates logits on one batch and weights on
+another, each by four passes (teacher, student, largest and smallest widths) whose losses on five outputs are added; a
+pretraining step updates weights by four passes (largest, smallest, two random widths). Images are counted once per
+step, as in the reference program.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class CoSearch:
         self.number = 0
 
     def step(self) -> None:
-        """Do one step of the search."""
+        """Run one step of the search."""
         self.number += 1
         if self.kind == "pretrain":
             names = self.engine.roles.names
@@ -96,7 +97,7 @@ class CoSearch:
 
 
 def search_settings(words: frozenset[str], kind: Kind, *, batch: int) -> Gradient:
-    """Return the paper's search with the ideas that the words name, or as its recipe has it (`default`)."""
+    """Return the paper's search with the named optimisations, or with those of its recipe (`default`)."""
     strategy = fasterseg("paper").strategy
     first = strategy.pretraining
     if "default" in words and kind == "pretrain" and first is not None:

@@ -1,4 +1,4 @@
-"""Does FasterSeg's co-search find more than chance, and does its teacher help? Small searches on synthetic scenes.
+"""Compare FasterSeg's co-search with random search, and measure whether its teacher helps, on synthetic scenes.
 
     python benchmarks/cosearch_vs_random.py --device cuda --jobs 3 --steps 300 --ahead 300 --batch 16 --training 1000 \\
         --trial 100 --data synthetic:size=64x128,train=400,val=100 --out runs/cosearch
@@ -6,14 +6,14 @@
         --seeds 1 --data synthetic:size=64x128,train=8,val=4 --out runs/tiny                                  # CPU
 
 The latency is that of the network at 1024x2048 on an H200, from the shipped table; layers, widths and images are
-smaller than the paper's, so that a seed takes minutes. A co-search has a budget of three quarters of an average
-network. Random search draws networks of the latency of what it found (within 10 %), divides as many training steps
-among them (pretraining and search) and keeps the best by the half of the training split that trained none. Then all are
-trained from scratch alike: the student, random search's best, the first of its draws, the teacher, and the student once
-more with the teacher's logits (FasterSeg, section 3.4; the divergence is averaged over pixels only, which at so few
-steps weighs more than the paper's average over classes, too). A teacher is trained before its student and may be given
-more time (`--teacher-training`); plain and distilled student have the same. The mIoU is on `val`, which nothing saw
-before.
+smaller than in the paper, so that a seed takes minutes. The budget of a co-search is three quarters of the mean latency
+of random networks. Random search draws networks with the latency of the found student (within 10 %), divides the same
+number of training steps (pretraining and search) among them and keeps the one that is best on the half of the training
+split that no network was trained on. Then all are trained from scratch with the same settings: the student, the best
+network of random search, the first random draw, the teacher, and the student distilled from the teacher (FasterSeg,
+section 3.4; the divergence is averaged over pixels only, which at so few steps weighs more than the paper's average
+over pixels and classes). The teacher is trained before its student and may have more steps (`--teacher-training`);
+plain and distilled student have the same number. The mIoU is on `val`, which was not used before.
 """
 
 from __future__ import annotations
@@ -28,26 +28,36 @@ from typing import Any, ClassVar
 import torch
 from segtailor.recipes.gradient_row import GradientRow
 
-from comparing import Bench, Notes, asked, at_cost, common, document, in_processes, mean, setting_of
+from comparing import (
+    Bench,
+    Record,
+    add_common_flags,
+    at_cost,
+    document,
+    mean,
+    parse_flags,
+    records_of,
+    setting_of,
+)
 from segtailor.core.cost import Power
 from segtailor.core.plan import OpCall, Plan
 from segtailor.core.space import parse_architecture
 from segtailor.core.strategy import Problem
 from segtailor.costs import LatencyTable, shipped_pack
+from segtailor.nets.supernet import SupernetSettings
 from segtailor.spaces.multi_resolution import MultiResolution
-from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.systems.fasterseg import PAPER_IMAGE, fasterseg
 
 PACK = "h200-multi_resolution-fp16"
 SPACE = MultiResolution(layers=8, ratios=(4, 8, 12))
-BUDGET = 0.75  # of the mean latency of random networks; the cheapest there is has 0.53 of it
+BUDGET_SHARE = 0.75  # of the mean latency of random networks; the cheapest network has 0.53
 COLUMNS = ("student", "random", "draw", "distilled", "teacher")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedLatency:
-    """Milliseconds from a table that was measured with other classes: layers that write classes count as its own."""
+    """Milliseconds from a table measured with another number of classes, which is substituted in the calls."""
 
     table: LatencyTable
     classes: int
@@ -69,7 +79,7 @@ class PackedLatency:
 
 
 def strategy_of(row: GradientRow, bench: Bench, options: argparse.Namespace) -> Gradient:
-    """Return the recipe's search at the length asked for; on an accelerator by the fast path, a step recorded."""
+    """Return the search with the requested number of steps; on a GPU with the fast supernet and CUDA graphs."""
     own, setting = row.strategy, bench.setting
     path = options.path if options.path != "auto" else "plain" if bench.device.type == "cpu" else "recorded"
     fast = path != "plain"
@@ -80,7 +90,7 @@ def strategy_of(row: GradientRow, bench: Bench, options: argparse.Namespace) -> 
         own,
         fit=replace(own.fit, steps=setting.steps, batch=setting.batch),
         pretraining=replace(first, fit=replace(first.fit, steps=setting.ahead, batch=setting.batch)),
-        supernet=MultiResolutionSettings(
+        supernet=SupernetSettings(
             fused=fast, masked=True, matrices=fast, width_gradient=options.width_gradient
         ),
         record=path == "recorded",
@@ -89,13 +99,13 @@ def strategy_of(row: GradientRow, bench: Bench, options: argparse.Namespace) -> 
     )
 
 
-def compared(bench: Bench, notes: Notes, seed: int, options: argparse.Namespace) -> None:
-    """Search, draw and train; every stage is noted as soon as it is done."""
+def compare(bench: Bench, record: Record, seed: int, options: argparse.Namespace) -> None:
+    """Search, draw and train; every finished stage is recorded at once."""
     row = fasterseg("small", space=SPACE)
     latency = PackedLatency(table=LatencyTable(pack=shipped_pack(PACK)), classes=bench.task.outputs)
-    found = bench.problem(row, latency, seed=seed, image=PAPER_IMAGE, budget=BUDGET)
+    found = bench.problem(row, latency, seed=seed, image=PAPER_IMAGE, budget=BUDGET_SHARE)
     problem = replace(found, objective=Power(limit=found.limit or 1.0))
-    notes.once("limit", lambda: problem.limit)
+    record.once("limit", lambda: problem.limit)
 
     def search() -> dict[str, Any]:
         result = bench.search(strategy_of(row, bench, options), problem)
@@ -106,10 +116,10 @@ def compared(bench: Bench, notes: Notes, seed: int, options: argparse.Namespace)
             "warnings": result["warnings"], "trajectory": result["trajectory"],
         }  # fmt: skip
 
-    nets = notes.once("search", search)
-    random = notes.once("random", lambda: drawn(bench, problem, nets["costs"][0], seed=seed))
+    nets = record.once("search", search)
+    random = record.once("random", lambda: drawn(bench, problem, nets["costs"][0], seed=seed))
     student = parse_architecture(nets["student"])
-    notes.once("miou_student", lambda: bench.trained(student, bench.unseen, seed=seed))
+    record.once("miou_student", lambda: bench.trained(student, bench.unseen, seed=seed))
 
     def distil() -> list[float]:
         teacher, guide = bench.fitted(
@@ -117,26 +127,26 @@ def compared(bench: Bench, notes: Notes, seed: int, options: argparse.Namespace)
         )
         return [teacher, bench.fitted(student, bench.unseen, seed=seed, teacher=guide)[0]]
 
-    teacher, distilled = notes.once("distillation", distil)
-    notes.once("miou_teacher", lambda: teacher)
-    notes.once("miou_distilled", lambda: distilled)
+    teacher, distilled = record.once("distillation", distil)
+    record.once("miou_teacher", lambda: teacher)
+    record.once("miou_distilled", lambda: distilled)
     for name, described in (("random", random["architecture"]), ("draw", random["first"])):
         arch = parse_architecture(described)
-        notes.once(f"miou_{name}", lambda arch=arch: bench.trained(arch, bench.unseen, seed=seed))
-    notes.end()
+        record.once(f"miou_{name}", lambda arch=arch: bench.trained(arch, bench.unseen, seed=seed))
+    record.finish()
 
 
-def take_networks(notes: Notes, file: Path) -> None:
-    """Note the networks that an earlier comparison found; it may differ in how long networks are trained."""
+def take_networks(record: Record, file: Path) -> None:
+    """Record the networks of an earlier comparison, whose number of training steps may differ."""
     found, trained = json.loads(file.read_text()), ("training", "teacher_training")
     here, there = (
         {name: value for name, value in known["setting"].items() if name not in trained}
-        for known in (notes.known, found)
+        for known in (record.known, found)
     )
     if here != there:
         raise SystemExit(f"{file} searched with other settings: {there}")
     for name in ("limit", "search", "random"):
-        notes.once(name, lambda name=name: found[name])
+        record.once(name, lambda name=name: found[name])
 
 
 def drawn(bench: Bench, problem: Problem, cost: float, *, seed: int) -> dict[str, Any]:
@@ -149,7 +159,7 @@ def drawn(bench: Bench, problem: Problem, cost: float, *, seed: int) -> dict[str
 
 
 def table(done: list[dict[str, Any]]) -> str:
-    """Write the comparison as markdown."""
+    """Return the comparison as Markdown."""
     rows = [
         row
         | {
@@ -183,16 +193,21 @@ def table(done: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    common(parser)
-    parser.set_defaults(finalists=0)  # the supernet judges its own few alternatives
+    add_common_flags(parser)
+    parser.set_defaults(finalists=0)  # the search itself chooses by shared weights
     parser.add_argument("--ahead", type=int, default=100, help="steps of pretraining")
-    parser.add_argument("--teacher-training", type=int, help="steps of the teacher's, unless those of all")
-    parser.add_argument("--networks", type=Path, help="folder of an earlier comparison: take what it found")
+    parser.add_argument(
+        "--teacher-training", type=int, help="training steps of the teacher, if not --training"
+    )
+    parser.add_argument("--networks", type=Path, help="folder of an earlier comparison: take its networks")
     parser.add_argument("--width-gradient", default="norms", choices=("score", "norms"))
     parser.add_argument(
-        "--path", default="auto", choices=("auto", "plain", "fast", "recorded"), help="of the supernet"
+        "--path",
+        default="auto",
+        choices=("auto", "plain", "fast", "recorded"),
+        help="implementation of the supernet",
     )
-    options = asked(parser)
+    options = parse_flags(parser)
     pieces = [f"seed-{seed}" for seed in range(options.first_seed, options.first_seed + options.seeds)]
     if options.only:
         torch.set_num_threads(options.threads)
@@ -200,12 +215,12 @@ def main() -> None:
         about = asdict(setting) | {"width_gradient": options.width_gradient}
         if options.teacher_training:
             about["teacher_training"] = options.teacher_training
-        notes = Notes(options.out / f"{options.only}.json", about)
+        record = Record(options.out / f"{options.only}.json", about)
         if options.networks:
-            take_networks(notes, options.networks / f"{options.only}.json")
-        compared(Bench(setting, options.cache), notes, int(options.only.partition("-")[2]), options)
+            take_networks(record, options.networks / f"{options.only}.json")
+        compare(Bench(setting, options.cache), record, int(options.only.partition("-")[2]), options)
         return
-    print(table(list(in_processes(__file__, pieces, options=options).values())))
+    print(table(list(records_of(__file__, pieces, options=options).values())))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Samples per second of our batches beside a conventional `DataLoader` with per-sample PIL and NumPy augmentation.
+"""Compare samples per second of our batches with a usual `DataLoader` (augmentation per sample by PIL and NumPy).
 
     python benchmarks/data_throughput.py [DATA] [--crop 360x480] [--batch 16] [--repeats 5] [--out FILE]
 
 DATA is a folder with `images/train/*.jpg` and `masks/train/*.png` (CamVid, 360x480); without it, synthetic scenes of
-that size are written to a temporary folder. Both sides do the same: random
-scale 0.5-2, crop with padding, flip, brightness, contrast, saturation, hue, normalisation. The loader has two
-workers that decode each file as usual, a second one gets decoded pixels; ours decoded once before (the time is
-stated). Rounds are interleaved, the median round counts, and the last line is JSON.
+that size are written to a temporary folder. Both sides have the same augmentation: random scale 0.5-2, crop with
+padding, flip, brightness, contrast, saturation, hue, normalisation. One loader has two workers that decode each file, a
+second loader gets decoded pixels; ours decodes once before (the time is printed). Rounds are interleaved, the median
+round is reported, and the last line is JSON.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def parse() -> argparse.Namespace:
 
 
 def scenes(folder: Path) -> Path:
-    """Write synthetic scenes the way CamVid lies on disk."""
+    """Write synthetic scenes in the layout of CamVid."""
     for kind in ("images", "masks"):
         (folder / kind / "train").mkdir(parents=True)
     for sample in Synthetic(size=(360, 480), images={"train": SCENES}).samples("train"):
@@ -108,7 +108,7 @@ def decode(files: list[tuple[Path, Path]]) -> tuple[NDArray[np.uint8], NDArray[n
 
 
 class Conventional(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """What training programs usually do: one sample at a time, PIL for pixels, NumPy for the rest."""
+    """The usual dataset of training programs: one sample at a time, PIL for pixels, NumPy for the rest."""
 
     def __init__(
         self, files: list[tuple[Path, Path]], augment: Augment, decoded: list[torch.Tensor] | None = None
@@ -208,7 +208,7 @@ def report(rounds: dict[str, list[float]], *, decoding: float, out: Path | None)
     best = max(statistics.median(rates) for name, rates in rounds.items() if name.startswith("ours"))
     result["ratio"] = (
         best / reference
-    )  # of the better thread count: two threads suffer where others use the cores
+    )  # with the better thread count: two threads are slow if other programs use the cores
     text = json.dumps(result)
     print(text)
     if out:

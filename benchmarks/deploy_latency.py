@@ -1,11 +1,11 @@
-"""Ours beside plain PyTorch, the same network in one run, in turns: the deployment figures of docs/results.md.
+"""Compare deployed networks with plain PyTorch, interleaved in one run: the deployment figures of docs/results.md.
 
     python benchmarks/deploy_latency.py                        # CPU: 512x1024 to labels at full size, 2 threads
     python benchmarks/deploy_latency.py --device cuda          # GPU: 1024x2048, batch 1, logits, fp16
 
-"Plain" is the network as it was trained, run by PyTorch without any preparation; on the CPU followed by a resize and
-an arg max. The last column tells how many labels agree with plain fp32. Run it on a quiet machine; a markdown table
-comes last.
+"Plain" is the trained network, run by PyTorch without any preparation; on the CPU followed by a resize and an arg max.
+The last column is the share of labels that are equal to those of plain fp32. Run it on a quiet machine; it ends with a
+Markdown table.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ from segtailor.targets.graph import GraphCompiled
 from segtailor.targets.runtime import Compiled, compile_network, example_inputs
 from segtailor.targets.timing import BenchEntry, Measurement, TimingSettings, measure_all
 
-MANY = {"recompile_limit": 10_000, "accumulated_recompile_limit": 10_000}  # all networks share one `forward`
+COMPILE_LIMITS = {
+    "recompile_limit": 10_000,
+    "accumulated_recompile_limit": 10_000,
+}  # all networks share one `forward`
 
 
 class Case(NamedTuple):
-    """One column of a comparison: who, on what, and whether the network was prepared by us."""
+    """One case of a comparison: its name, its target, and whether the network was prepared for deployment."""
 
     name: str
     target: str
@@ -41,7 +44,7 @@ class Case(NamedTuple):
 
 
 class Contest(NamedTuple):
-    """What is compared: the first case is what the others are measured against."""
+    """The cases of a comparison; the first one is the baseline."""
 
     networks: tuple[str, ...]
     image: tuple[int, int]
@@ -79,8 +82,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--seconds", type=float, default=5.0, help="least time to measure each case")
-    parser.add_argument("--only", nargs="*", help="networks to time instead of the usual ones")
+    parser.add_argument("--seconds", type=float, default=5.0, help="minimum time to measure each case")
+    parser.add_argument("--only", nargs="*", help="networks to time instead of the default ones")
     arguments = parser.parse_args()
     contest = CUDA if arguments.device == "cuda" else CPU
     settings = TimingSettings(seconds=arguments.seconds, runs=30)
@@ -93,7 +96,7 @@ def main() -> None:
 
 
 def compete(name: str, contest: Contest, settings: TimingSettings) -> Iterator[str]:
-    """Time all cases of one network in turns; yield a row each."""
+    """Time all cases of one network, interleaved; yield a row for each."""
     network = segtailor.create(name, classes=19)
     shape = Shape(3, *contest.image)
     with ExitStack() as stack:
@@ -126,19 +129,19 @@ def prepared(case: Case, target: Target, network: Network, contest: Contest) -> 
         module, Target(device="cuda", runtime="graph", precision=target.precision), inputs, pixels=False
     )
     call: Callable[..., object] = torch.compile(placed, dynamic=False, fullgraph=True)
-    with torch._dynamo.config.patch(**MANY):
+    with torch._dynamo.config.patch(**COMPILE_LIMITS):
         return GraphCompiled(call, tensors)  # type: ignore[arg-type]
 
 
 def parse_case(text: str) -> Target:
-    """Read a target; the one that only this benchmark knows is spelled out."""
+    """Read a target, or the one that exists only in this benchmark."""
     if "compiled+graph" in text:
         return Target(device="cuda", runtime="compiled+graph", precision=text.rpartition("/")[2])
     return parse_target(text)
 
 
 def agreement(entrants: list[BenchEntry], shape: Shape) -> list[float]:
-    """Return the share of labels that agree with those of the first."""
+    """Return the share of labels that are equal to those of the first case."""
     (image,) = example_inputs((shape,))
     outputs = [entrant.compiled.outputs(image) for entrant in entrants]
     labels = [output.argmax(1) if output.ndim == 4 else output for output in outputs]

@@ -1,12 +1,13 @@
-"""Two studies of FasterSeg in miniature, on synthetic street scenes.
+"""Two small studies of FasterSeg on synthetic street scenes.
 
     python benchmarks/fasterseg_studies.py collapse --out docs/figures/fasterseg-collapse.svg     # Figure 4
     python benchmarks/fasterseg_studies.py ablation --work runs/fasterseg-ablation                # Table 3
 
-`collapse` searches with one latency term over everything at once and with decoupled ones, and draws how much of the
-largest network is left: the share of operators that are no skips, times the expected width. `ablation` searches with
-one branch, two branches, and widths; then trains what was found, the teacher pruned to the narrowest width, and the
-student distilled from the teacher, all alike, and prints mIoU on the validation split.
+`collapse` searches with one latency term for all decisions and with decoupled terms, and plots how much of the largest
+network is left: the share of operators that are not skips, times the expected width. `ablation` searches with one
+branch, with two branches, and with widths; then it trains the networks found, the teacher pruned to the narrowest
+width, and the student distilled from the teacher, all with the same settings, and scores them on the validation split.
+Both print one line of JSON with study, seed and rows; `>> results/fasterseg.jsonl` keeps it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from segtailor.verbs.train import train
 
 
 def shortened(row: GradientRow, options: argparse.Namespace) -> GradientRow:
-    """Return a search of the length asked for."""
+    """Return the search with the requested number of steps."""
     strategy: Gradient = row.strategy
     first = strategy.pretraining
     ahead = (
@@ -59,7 +60,7 @@ def shortened(row: GradientRow, options: argparse.Namespace) -> GradientRow:
 
 
 def recipe_of(row: GradientRow, options: argparse.Namespace) -> SearchRecipe:
-    """Put a row into the recipe of the system."""
+    """Return the recipe of the system with the space and strategy of a row."""
     size = tuple(int(side) for side in options.image.split("x"))
     occasion = Occasion(data=options.data, size=(size[0], size[1]), crop=(size[0], size[1]))
     own = SYSTEMS.get("fasterseg")("small", occasion)
@@ -80,7 +81,7 @@ def expected_width(probabilities: Mapping[str, list[float]], ratios: tuple[int, 
 
 
 def collapse(options: argparse.Namespace, around: Context) -> dict[str, Any]:
-    """Search twice; draw what is left of the largest network over time."""
+    """Search twice; plot over time how much of the largest network is left."""
     marks, found = [], {}
     for name, row in latency_terms().items():
         result: dict[str, Any] = search(
@@ -124,7 +125,7 @@ def trained(
     around: Context,
     teacher: Path | None = None,
 ) -> dict[str, Any]:
-    """Train a network as all others and score it."""
+    """Train a network with the common settings and score it."""
     changes = [
         f"fit.steps={options.train_steps}",
         "fit.batch=8",
@@ -141,7 +142,7 @@ def trained(
 
 
 def pruned(arch: MultiResolutionArchitecture, ratio: int) -> MultiResolutionArchitecture:
-    """Return the network with all connections, stem and head at one ratio."""
+    """Return the network with all cells, stem and head at one width ratio."""
     branches = tuple(
         tuple(BranchCell(operator=cell.operator, ratio=ratio, stride=cell.stride) for cell in branch)
         for branch in arch.branches
@@ -177,11 +178,11 @@ def main() -> None:
     parser.add_argument("--data", default="synthetic:size=64x128,train=80,val=20")
     parser.add_argument("--image", default="64x128")
     parser.add_argument("--work", type=Path, default=Path("runs/fasterseg-studies"))
-    parser.add_argument("--out", type=Path, help="where the drawing goes")
-    parser.add_argument("--steps", type=int, default=100, help="of search")
+    parser.add_argument("--out", type=Path, help="file for the plot")
+    parser.add_argument("--steps", type=int, default=100, help="steps of search")
     parser.add_argument("--ahead", type=int, default=40, help="steps of pretraining")
     parser.add_argument("--train-steps", type=int, default=300)
-    parser.add_argument("--weight", type=float, help="of the cost term")
+    parser.add_argument("--weight", type=float, help="weight of the cost term")
     parser.add_argument("--logit-lr", type=float, help="learning rate of logits")
     parser.add_argument("--width-gradient", default="norms", choices=("score", "norms"))
     parser.add_argument("--seed", type=int, default=0)
@@ -191,8 +192,8 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     around = Context(cache=options.work / "cache", device=options.device)
-    found = {"collapse": collapse, "ablation": ablate}[options.study](options, around)
-    print(json.dumps(found, indent=2, default=str))
+    rows = {"collapse": collapse, "ablation": ablate}[options.study](options, around)
+    print(json.dumps({"study": options.study, "seed": options.seed, "rows": rows}, default=str))
 
 
 if __name__ == "__main__":

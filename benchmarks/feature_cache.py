@@ -1,13 +1,13 @@
-"""How much faster the first stage is on cached maps than with the encoder run every time.
+"""Measure how much faster the first stage is on cached maps than with the encoder run in every step.
 
     python benchmarks/feature_cache.py                                  # small sizes, CPU
     python benchmarks/feature_cache.py --device cuda --encoders mobilenet_v2,resnet50 --crop 256x256,512x512 \\
         --images 256 --batch 64 --rounds 30 --out runs/feature-cache.json
 
-One training step of a decoder (forward, loss with auxiliary outputs, backward, Adam, averaging) on maps from the cache,
-against the same step with augmentation and encoder (evaluation mode, no gradients) before it, and against one that asks
-a teacher besides: its logits are cached, too. The stand-in teacher is arch0 on ResNet-50, smaller than the paper's. All
-take turns in the same run, with the same decoder step. The making of the cache is paid once per search.
+One training step of a decoder (forward, loss with auxiliary outputs, backward, Adam, averaging) on maps from the cache
+is compared with the same step after augmentation and encoder (evaluation mode, no gradients), and with one that also
+runs a teacher, whose logits can be cached, too. The teacher is arch0 on ResNet-50, smaller than the paper's. All are
+interleaved in one run, with the same decoder step. Making the cache is not included: it is done once per search.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from segtailor.strategies.halves import HalvedPixels
 from segtailor.tasks.enlarging import enlarge
 from segtailor.training import device as devices
 
-WANTED = 5.0
+GOAL = 5.0  # speed-up
 
 
 class Stepping:
-    """A decoder that takes single steps, from the cache or through the encoder; with a teacher where one is given."""
+    """A decoder trained by single steps, from the cache or through the encoder, with or without a teacher."""
 
     def __init__(
         self, settings: StagedEvaluator, stage: FirstStage, encoder: FixedEncoder, data: HalvedPixels,
@@ -72,12 +72,12 @@ class Stepping:
         self.order, self.step = np.random.default_rng(0), 0
 
     def cached(self) -> None:
-        """Learn from random rows of the cache."""
+        """Train on random rows of the cache."""
         total = len(self.stage.maps.fit["labels"])
         self.learner(self.stage.batch(np.sort(self.order.permutation(total)[: self.how.batch])))
 
     def encoded(self) -> None:
-        """Augment and encode a batch, ask the teacher, then learn from it."""
+        """Augment and encode a batch, run the teacher, then train on it."""
         self.step += 1
         batch = self.batches.at(self.step)
         images = devices.arrange(batch.images, channels_last=self.how.channels_last)
@@ -92,7 +92,7 @@ class Stepping:
 
 
 def macs_bound(network: Network, stage: FirstStage, encoder: FixedEncoder) -> float:
-    """Return the speed-up that counting allows: forward and backward of a decoder are three times its forward."""
+    """Return the largest possible speed-up by MACs; forward and backward of a decoder count three times its forward."""
     plan = network.plan
     before = sum(plan.call(node.name).macs() for node in encoder.part.order)
     decoder = 3 * sum(plan.call(node.name).macs() for node in stage.decoder.order)
@@ -100,7 +100,7 @@ def macs_bound(network: Network, stage: FirstStage, encoder: FixedEncoder) -> fl
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Time one call, and what it left for the device to do."""
+    """Time one call until the device has finished."""
     wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else int
     wait()
     started = time.perf_counter()
@@ -112,7 +112,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 def medians(
     ways: Sequence[Callable[[], object]], options: argparse.Namespace, device: torch.device
 ) -> list[float]:
-    """Time several ways in turns; return the median of each."""
+    """Time several functions, interleaved; return the median of each."""
     for _ in range(options.warmup):
         for way in ways:
             way()
@@ -167,16 +167,14 @@ def line(row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--encoders", default="mobilenet_v2", help="joined by commas")
-    parser.add_argument("--crop", default="256x256", help="joined by commas")
+    parser.add_argument("--encoders", default="mobilenet_v2", help="separated by commas")
+    parser.add_argument("--crop", default="256x256", help="separated by commas")
     parser.add_argument("--channels", type=int, default=48)
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--warmup", type=int, default=1, help="on an accelerator at least 5: steps are recorded"
-    )
+    parser.add_argument("--warmup", type=int, default=1, help="at least 5 on a GPU, where steps are recorded")
     parser.add_argument("--architectures", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
@@ -199,7 +197,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|---|")
     print("\n".join(map(line, rows)))
-    print(f"wanted: {WANTED} times; batch {options.batch}, {options.channels} channels, {options.device}")
+    print(f"goal: {GOAL} times; batch {options.batch}, {options.channels} channels, {options.device}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Do the gradient searches find more than chance? Small searches on synthetic scenes, scored on images never seen.
+"""Compare gradient searches with random search: small searches on synthetic scenes, scored on unseen images.
 
     python benchmarks/gradient_vs_random.py --out runs/versus                           # one core: 15 minutes
     python benchmarks/gradient_vs_random.py --device cuda --jobs 6 --steps 800 --batch 16 --training 800 --trial 100 \\
@@ -6,13 +6,13 @@
     python benchmarks/gradient_vs_random.py --parts objectives --out runs/versus        # SqueezeNAS, Table 1
     python benchmarks/gradient_vs_random.py --parts robustness --out runs/versus        # AutoRTNet, Table 4
 
-For each seed a search by gradients has a budget of half the cost of an average network. The best of its samples by
-shared weights are tried by a short training on one half of the training split and chosen by the other. Random search
-draws networks of the same cost (within 10 %), tries them in the same way and spends as many steps in all. Then what
-each chose, and the first of the draws, are trained from scratch alike on the whole split; the mIoU is on `val`.
-Steps are counted, not seconds: a step of a supernet takes longer than one of a network (both times are noted).
-Latency is a sum over operators, each timed on the device by itself: good enough to search with here, no substitute for
-`segtailor calibrate`.
+For each seed, a gradient search has a budget of half the mean cost of random networks. Its best samples by shared
+weights get a short training on one half of the training split, and the other half decides between them. Random search
+draws networks of the same cost (within 10 %), tries them in the same way and uses as many steps in total. Then the
+network that each chose, and the first random draw, are trained from scratch with the same settings on the whole split;
+the mIoU is on `val`. Steps are counted, not seconds: a supernet step takes longer than a network step (both times are
+recorded). Latency is a sum over operators, each timed alone on the device: accurate enough for this comparison, no
+substitute for `segtailor calibrate`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from segtailor.recipes.gradient_row import GradientRow
 from comparing import (
     IMAGE,
     Bench,
-    Notes,
-    asked,
+    Record,
+    add_common_flags,
     at_cost,
-    common,
     document,
     finalists,
-    in_processes,
     mean,
+    parse_flags,
+    records_of,
     setting_of,
 )
 from segtailor.core.plan import OpCall, Plan
@@ -90,9 +90,9 @@ class Timed:
 
 
 def strategy_of(row: GradientRow, bench: Bench) -> Gradient:
-    """Return the row's own search at the length asked for, with samples to choose among.
+    """Return the row's search with the requested number of steps, and with samples to choose from.
 
-    A longer search moves its logits as far in all, by smaller steps: the average over more batches says more.
+    A longer search has a lower learning rate of logits, so that logits move as far in total.
     """
     setting, own = bench.setting, row.strategy
     slower = min(1.0, (own.fit.steps or setting.steps) / setting.steps)
@@ -107,12 +107,12 @@ def strategy_of(row: GradientRow, bench: Bench) -> Gradient:
     )
 
 
-def against_random(bench: Bench, notes: Notes, name: str, seed: int) -> None:
+def against_random(bench: Bench, record: Record, name: str, seed: int) -> None:
     """Compare a system with random search at equal cost."""
     row = SYSTEMS[name]("small", budget=True)
     problem = bench.problem(row, Macs(), seed=seed)
-    notes.once("limit", lambda: problem.limit)
-    result = notes.once("search", lambda: bench.search(strategy_of(row, bench), problem))
+    record.once("limit", lambda: problem.limit)
+    result = record.once("search", lambda: bench.search(strategy_of(row, bench), problem))
 
     def choose() -> dict[str, Any]:
         tried, shared = finalists(result, limit=problem.limit, count=bench.setting.finalists)
@@ -123,7 +123,7 @@ def against_random(bench: Bench, notes: Notes, name: str, seed: int) -> None:
             "rank_correlation": agree,
         }  # fmt: skip
 
-    found = notes.once("gradient", choose)
+    found = record.once("gradient", choose)
 
     def draw() -> dict[str, Any]:
         rng = Random(seed)
@@ -134,15 +134,15 @@ def against_random(bench: Bench, notes: Notes, name: str, seed: int) -> None:
             "first": document(drawn[0]),
         }  # fmt: skip
 
-    random = notes.once("random", draw)
+    random = record.once("random", draw)
     nets = {"found": found["architecture"], "best": random["architecture"], "draw": random["first"]}
     for key, described in nets.items():
         arch = parse_architecture(described)
-        notes.once(f"miou_{key}", lambda arch=arch: bench.trained(arch, bench.unseen, seed=seed))
+        record.once(f"miou_{key}", lambda arch=arch: bench.trained(arch, bench.unseen, seed=seed))
 
 
-def objectives(bench: Bench, notes: Notes, seed: int) -> None:
-    """Search for MACs and for latency at the same share of an average network's cost; note both of each."""
+def objectives(bench: Bench, record: Record, seed: int) -> None:
+    """Search for MACs and for latency at the same share of the mean cost; record MACs and latency of each result."""
     timed = Timed(bench.setting.device)
     for name, cost in (("MACs", Macs()), ("latency", timed)):
         row = squeezenas("small", budget=True)
@@ -154,14 +154,14 @@ def objectives(bench: Bench, notes: Notes, seed: int) -> None:
             score = bench.trained(arch, bench.unseen, seed=seed)
             return {"macs": plan.macs(), "ms": timed.of(plan), "miou": score, "architecture": document(arch)}
 
-        notes.once(name, found)
+        record.once(name, found)
 
 
-def other_start(bench: Bench, notes: Notes, number: int) -> None:
-    """Search from the first depths and seed of a row of Table 4 in miniature; note where the depths end."""
+def other_start(bench: Bench, record: Record, number: int) -> None:
+    """Search from the first depths and the seed of a row of Table 4; record the final depths."""
     start, row = SMALL_ROBUSTNESS[number], robustness("small", image=IMAGE)[number]
     problem = bench.problem(row, Macs(), seed=row.seed, budget=0.0)
-    result = notes.once("search", lambda: bench.search(strategy_of(row, bench), problem))
+    result = record.once("search", lambda: bench.search(strategy_of(row, bench), problem))
     arch: Any = parse_architecture(result["architecture"])
     last = result["trajectory"][-1]["roles"]["student"]
     facts = {
@@ -171,7 +171,7 @@ def other_start(bench: Bench, notes: Notes, number: int) -> None:
         "expected": [last[f"expected_depth{stage}"] for stage in (1, 2, 3)],
         "macs": problem.price(arch),
     }
-    notes.once("row", lambda: {**facts, "miou": bench.trained(arch, bench.unseen, seed=row.seed)})
+    record.once("row", lambda: {**facts, "miou": bench.trained(arch, bench.unseen, seed=row.seed)})
 
 
 def pieces_of(options: argparse.Namespace) -> list[str]:
@@ -184,22 +184,22 @@ def pieces_of(options: argparse.Namespace) -> list[str]:
     ]
 
 
-def do(piece: str, options: argparse.Namespace) -> None:
-    """Do one piece."""
+def run_piece(piece: str, options: argparse.Namespace) -> None:
+    """Run one piece."""
     torch.set_num_threads(options.threads)
     setting = setting_of(options)
     bench = Bench(setting, options.cache)
-    notes = Notes(options.out / f"{piece}.json", asdict(setting))
+    record = Record(options.out / f"{piece}.json", asdict(setting))
     part, _, number = piece.rpartition("-")
     if part in SYSTEMS:
-        against_random(bench, notes, part, int(number))
+        against_random(bench, record, part, int(number))
     else:
-        {"objectives": objectives, "robustness": other_start}[part](bench, notes, int(number))
-    notes.end()
+        {"objectives": objectives, "robustness": other_start}[part](bench, record, int(number))
+    record.finish()
 
 
 def tables(done: dict[str, dict[str, Any]]) -> str:
-    """Write everything as markdown."""
+    """Return all tables as Markdown."""
     lines: list[str] = []
     systems = [name for name in SYSTEMS if any(piece.startswith(name) for piece in done)]
     if systems:
@@ -245,20 +245,20 @@ def tables(done: dict[str, dict[str, Any]]) -> str:
 
 
 def agreement(rows: list[dict[str, Any]]) -> str:
-    """Write how well shared weights rank finalists as short trainings do (Spearman), seed by seed."""
-    found = [row["gradient"]["rank_correlation"] for row in rows]
-    return " ".join("-" if value is None else f"{value:.2f}" for value in found)
+    """Return the rank correlation (Spearman) of shared weights and short trainings over finalists, seed by seed."""
+    correlations = [row["gradient"]["rank_correlation"] for row in rows]
+    return " ".join("-" if value is None else f"{value:.2f}" for value in correlations)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--starts", type=int, default=4, help="rows of the robustness table")
-    common(parser, PARTS)
-    options = asked(parser, PARTS)
+    add_common_flags(parser, PARTS)
+    options = parse_flags(parser, PARTS)
     if options.only:
-        do(options.only, options)
+        run_piece(options.only, options)
         return
-    print(tables(in_processes(__file__, pieces_of(options), options=options)))
+    print(tables(records_of(__file__, pieces_of(options), options=options)))
 
 
 if __name__ == "__main__":

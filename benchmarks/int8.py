@@ -1,10 +1,10 @@
-"""Latency ratio and mIoU change from fp32 to int8, on ONNX Runtime and OpenVINO.
+"""Measure latency and mIoU of int8 against fp32, on ONNX Runtime and OpenVINO.
 
     python benchmarks/int8.py [BUNDLE ...] [--data DATASET] [--image HxW] [--method onnxruntime|nncf] [--out DIR]
 
-Without bundles, lpsnet-s is trained on the embedded street scenes for a few minutes. Each bundle is copied and exported
-with resize and arg max inside (labels at full size); both files are scored on the whole validation split and timed in
-turns, on the same runtime. Prints a Markdown table; run it on a quiet machine.
+Without bundles, lpsnet-s is trained on built-in street scenes for a few minutes. Each bundle is copied and exported
+with resize and arg max inside (labels at full size); both files are scored on the whole validation split and timed,
+interleaved, on the same runtime. Prints a Markdown table; run it on a quiet machine.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def parse() -> argparse.Namespace:
 
 
 def trained(run: Path, *, data: str, epochs: int) -> Path:
-    """Train briefly; a run that is there already is used as it is."""
+    """Train briefly; an existing run is used without training."""
     around = Context(display=display_for(sys.stderr))
     recipe = train_recipe("lpsnet-s", data, changes=[*TRAINING, f"fit.epochs={epochs}"], surroundings=around)
     return Path(str(train(recipe, run, check=False, surroundings=around)["model"]))
 
 
 def prepared(bundle: Path, folder: Path, *, image: tuple[int, int]) -> Path:
-    """Copy a bundle and export it, so that the given one stays as it is."""
+    """Copy a bundle and export the copy, so that the original does not change."""
     model = load_bundle(bundle)
     save_bundle(folder, model)
     export_onnx(

@@ -1,8 +1,8 @@
-"""Interpreter overhead: `Network` against a hand-written twin of LPS-Net-S with the same weights, interleaved.
+"""Interpreter overhead: `Network` against a hand-written LPS-Net-S with the same weights, interleaved.
 
     python benchmarks/interpreter_overhead.py [--image 360x480] [--rounds 40]
 
-Also exports both and compares the operator counts of the graphs: after export nothing of the interpreter is left.
+Also exports both and compares the operator counts of the graphs: an exported file contains nothing of the interpreter.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What each idea adds to the speed of FasterSeg's search step: one variant after the other, each in its own process.
+"""Measure what each optimisation adds to the speed of FasterSeg's search step; every variant runs in its own process.
 
     python benchmarks/ladder.py --device cuda --out runs/ladder                        # both steps, about 8 minutes
     python benchmarks/ladder.py --device cuda --out runs/ladder --kind pretrain --batch 32
-    python benchmarks/ladder.py --image 32x64 --layers 8 --batch 2 --steps 1 --warmup 0 --threads 1 \
+    python benchmarks/ladder.py --image 32x64 --layers 8 --batch 2 --steps 1 --warmup 0 --threads 1 \\
         --ideas plain,fused --out runs/ladder                                                              # CPU
 
-A rung has one idea more than the one before it. Every variant has a time limit and its own file below `--out`, written
-as soon as it is measured; what is there is not measured again, so a ladder that ran out of time goes on when called
-again. The fastest variants and the recipe's own settings come first, since they matter most.
+Each rung adds one optimisation to the one before it. Every variant has a time limit and a result file in `--out`,
+written as soon as it is measured; existing results are not measured again, so a call after a timeout continues. The
+fastest variants and the settings of the recipe come first, since they matter most.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Rung(NamedTuple):
 
 
 def rungs(kind: str, options: argparse.Namespace) -> list[Rung]:
-    """Return the ladder from the bottom: ideas at one batch size, then larger batches, then the recipe."""
+    """Return all rungs: optimisations at one batch size, then larger batches, then the recipe."""
     larger = [Rung(kind, LAST, options.batch * factor) for factor in options.larger]
     ideas = [Rung(kind, variant, options.batch) for variant in IDEAS]
     ladder = [*ideas, *larger, Rung(kind, "default", 0, options.memory_gib)]
@@ -69,7 +69,7 @@ def rungs(kind: str, options: argparse.Namespace) -> list[Rung]:
 
 
 def measured(rung: Rung, options: argparse.Namespace, *, left: float) -> dict[str, Any]:
-    """Run one variant in a process of its own, so that a hang or a crash costs no more than its time."""
+    """Run one variant in its own process, so that a hang or a crash does not affect the others."""
     command = [
         sys.executable, str(SCRIPT), "--space", "multi_resolution", "--device", options.device,
         "--kind", rung.kind, "--variants", rung.variant, "--batch", str(rung.batch or options.batch),
@@ -92,7 +92,7 @@ def measured(rung: Rung, options: argparse.Namespace, *, left: float) -> dict[st
 
 
 def climb(options: argparse.Namespace, kinds: list[str]) -> None:
-    """Measure what is missing, the most important first, until the time is over."""
+    """Measure missing variants, the most important first, until the time is over."""
     started = time.monotonic()
     ladder = [rung for kind in kinds for rung in rungs(kind, options)]
     first = {LAST: 0, "default": 1, "plain": 2}
@@ -111,13 +111,13 @@ def climb(options: argparse.Namespace, kinds: list[str]) -> None:
 
 
 def known(file: Path) -> dict[str, Any] | None:
-    """Return what was measured before; failures are tried again."""
+    """Return earlier results; failures are tried again."""
     row: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     return row if "images_per_s" in row else None
 
 
 def table(options: argparse.Namespace, kinds: list[str]) -> str:
-    """Write the ladder as markdown: each rung against the one before it and against plain."""
+    """Return a Markdown table: each rung against the one before it and against plain."""
     lines = [
         "| step | idea | batch | images/s | gain | over plain | peak GiB |",
         "|---|---|---|---|---|---|---|",
@@ -148,18 +148,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--image", default="224x448")
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--ideas", default=",".join(NAMES), help="variants, joined by commas; all by default")
-    parser.add_argument("--larger", type=int, nargs="*", default=[2, 4], help="factors on the batch")
+    parser.add_argument(
+        "--ideas", default=",".join(NAMES), help="variants, separated by commas; all by default"
+    )
+    parser.add_argument("--larger", type=int, nargs="*", default=[2, 4], help="factors of larger batches")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument(
-        "--memory-gib", type=float, default=11.0, help="what the recipe's own settings may use"
+        "--memory-gib", type=float, default=11.0, help="memory limit for the settings of the recipe"
     )
     parser.add_argument("--limit", type=float, default=100, help="seconds for one variant")
-    parser.add_argument("--minutes", type=float, default=8.5, help="for all of them")
-    parser.add_argument(
-        "--no-tune", action="store_true", help="let cuDNN guess kernels instead of trying them"
-    )
+    parser.add_argument("--minutes", type=float, default=8.5, help="time for all variants")
+    parser.add_argument("--no-tune", action="store_true", help="let cuDNN choose kernels by heuristics")
     parser.add_argument("--threads", type=int, help="CPU threads; all by default")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     return parser.parse_args()

@@ -1,9 +1,9 @@
-"""Figures of docs/results.md on latency tables: trust on unseen networks, and repeatability of two calibrations.
+"""Figures of docs/results.md on latency tables: errors on unseen networks, and repeatability of calibrations.
 
     python benchmarks/latency_trust.py trust OUT [--only NAME ...]     # trust reports; packs and plots go to OUT
-    python benchmarks/latency_trust.py repeat FIRST.json SECOND.json   # do two packs of one target agree?
+    python benchmarks/latency_trust.py repeat FIRST.json SECOND.json   # compare two packs of one target
 
-Run it on a quiet machine. `trust` resumes when it is interrupted.
+Run it on a quiet machine. After an interruption, `trust` continues when it is called again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from segtailor.recipes.calibrate import CalibrateRecipe
 from segtailor.runs import display_for
 from segtailor.verbs.calibrate import calibrate
 
-ORT = "cpu/onnxruntime/fp32?threads=2&spin=0"  # two spinning threads on two shared cores flip between two speeds
+ORT = "cpu/onnxruntime/fp32?threads=2&spin=0"  # spinning threads on shared cores switch between two speeds
 CASES = {
     "scalable_path": CalibrateRecipe(space="scalable_path", target=ORT, image=(360, 480), minutes=5.0),
     "inverted_residual": CalibrateRecipe(space="inverted_residual", target=ORT, image=(360, 480)),
@@ -27,7 +27,7 @@ CASES = {
         space="multi_resolution", target="cuda/graph/fp16?tune=0", image=(1024, 2048), minutes=3.5
     ),
 }
-SMALLEST_US = 50.0  # entries below are dominated by the clock's resolution
+MIN_ENTRY_US = 50.0  # smaller entries depend on the resolution of the clock
 
 
 def trust(out: Path, names: list[str]) -> None:
@@ -47,15 +47,15 @@ def trust(out: Path, names: list[str]) -> None:
 
 
 def repeat(first: Path, second: Path) -> None:
-    """Print how far the entries of two packs differ."""
+    """Print how much the entries of two packs differ."""
     one, other = read_pack(first).entries, read_pack(second).entries
     shares = [
         abs(other[key].us / entry.us - 1)
         for key, entry in one.items()
-        if key in other and entry.us > SMALLEST_US and entry.runs and other[key].runs
+        if key in other and entry.us > MIN_ENTRY_US and entry.runs and other[key].runs
     ]
     print(
-        f"{len(shares)} entries above {SMALLEST_US:g} us: median difference {statistics.median(shares):.1%}"
+        f"{len(shares)} entries above {MIN_ENTRY_US:g} us: median difference {statistics.median(shares):.1%}"
     )
 
 

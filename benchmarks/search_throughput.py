@@ -1,4 +1,4 @@
-"""Images per second and peak memory of one search step, plain supernet beside the fast one in the same run.
+"""Images per second and peak memory of one search step, plain and fast supernets in one run.
 
     python benchmarks/search_throughput.py                                   # tiny sizes, CPU
     python benchmarks/search_throughput.py --device cuda --image 512x1024 --batch 8
@@ -7,13 +7,13 @@
 
 A step is a draw of weights, forward, cross-entropy on the resized logits, cost term, backward, and both optimisers.
 A variant is a list of words joined by `-`: plain or fused; path or pair (one or two operators per edge; hyper_cell
-only); bf16 (autocast); last (channels last); compile (what is between convolutions); graph (the whole step as one CUDA
+only); bf16 (autocast); last (channels last); compile (the code between convolutions); graph (the whole step as one CUDA
 graph); recompute; parts2, parts3, parts4, parts8 (the batch in parts, engine only). `engine` runs the step of the
-search itself instead of the bare one here, `default` that with all settings of the recipe at paper scale. For
-multi_resolution (FasterSeg; see `cosearch.py`) also: masked (drawn widths stay on the device; graph implies it), gemm
-(resizing by matrix products), mix (cells run once on mixed inputs, the paper's form instead of the release's);
-`default` is the recipe with its own batch and crop. `ladder.py` runs these idea by idea. A variant that fails is
-reported and does not stop the others. `--memory-gib 10.4` shows what a smaller card would do.
+search itself instead of the simple one in this file, `default` the same with all settings of the recipe at paper scale.
+For multi_resolution (FasterSeg; see `cosearch.py`) also: masked (sampled widths stay on the device; implied by graph),
+gemm (resizing by matrix products), mix (cells run once on mixed inputs, as in the paper, not as in the released
+program); `default` is the recipe with its own batch and crop. `ladder.py` adds these one by one. A variant that fails
+is reported and does not stop the others. `--memory-gib 10.4` simulates a smaller card.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ class Search:
             fused=fused,
             compiled="compile" in words,
             recompute="recompute" in words,
-            affine=setting.space != "hyper_cell",  # as the papers search
+            affine=setting.space != "hyper_cell",  # as in the papers
         )
         self.supernet: Any = space.supernet(setting.image, CLASSES, settings=settings)
         initialise(self.supernet, seed=0)
         memory = torch.channels_last if "last" in words else torch.contiguous_format
-        # Fused candidates concatenate flat kernels; only the maps need the other layout there.
+        # Fused candidates concatenate flat kernels; only the maps are channels last then.
         kernels = torch.contiguous_format if fused else memory
         self.supernet.to(setting.device, memory_format=kernels).train()
         self.noise = torch.Generator().manual_seed(0)
@@ -130,21 +130,23 @@ class Search:
         self.labels = torch.randint(CLASSES, (shape[0], *shape[2:]), generator=generator).to(setting.device)
 
     def draw(self) -> None:
-        """Fill the noise that the next step reads; one transfer."""
+        """Fill the noise for the next step, in one transfer."""
         sizes = [row.numel() for row in self.gumbel.values()]
         fresh = gumbel_noise((sum(sizes),), generator=self.noise).to(self.setting.device, non_blocking=True)
         for target, part in zip(self.gumbel.values(), fresh.split(sizes), strict=True):
             target.copy_(part.view_as(target))
 
     def step(self) -> Tensor:
-        """Do one search step; return the loss."""
+        """Run one search step; return the loss."""
         for optimiser in self.optimisers:
             optimiser.zero_grad(set_to_none=True)
         soft = {name: softmax(row + self.gumbel[name]) for name, row in self.logits.items()}
         mode = mode_of(self.words)
         weights = driving(self.supernet.decisions, soft, mode)
         everything = {name: tuple(range(row.shape[-1])) for name, row in soft.items()}
-        kept = everything if mode == "soft" else live(weights)  # soft weights need no look at the device
+        kept = (
+            everything if mode == "soft" else live(weights)
+        )  # soft weights need not be read from the device
         low = torch.bfloat16
         with torch.autocast(self.setting.device.type, dtype=low, enabled="bf16" in self.words):
             logits = self.supernet(self.pixels, weights, kept)["main"]
@@ -163,7 +165,7 @@ def _interpolated(logits: Tensor, size: tuple[int, ...], *, align_corners: bool)
 
 
 class EngineSearch:
-    """The step of the search itself, with settings by words or all of the recipe's at paper scale (`default`)."""
+    """The step of the search itself, with the named settings or those of the recipe at paper scale (`default`)."""
 
     def __init__(self, setting: Setting, words: frozenset[str]) -> None:
         self.setting = setting
@@ -204,11 +206,11 @@ class EngineSearch:
         self.number = 0
 
     def draw(self) -> None:
-        """Let the next step have noise of its own."""
+        """Draw new noise for the next step."""
         self.number += 1
 
     def step(self) -> Tensor:
-        """Do one search step; return the loss."""
+        """Run one search step; return the loss."""
         temperature = 3.0 - 0.001 * self.number
         self.engine.step(
             self.batch, number=self.number, temperature=temperature, rate=1e-3, learning=self.learning
@@ -221,7 +223,7 @@ def mode_of(words: frozenset[str]) -> Mode:
 
 
 def captured(search: Search) -> Callable[[], Tensor]:
-    """Record one step as a CUDA graph; the noise, pixels and labels that it reads stay in place."""
+    """Record one step as a CUDA graph; the tensors of noise, pixels and labels are reused."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -281,7 +283,7 @@ def measure(setting: Setting, words: frozenset[str]) -> dict[str, float]:
 
 
 def measure_cosearch(setting: Setting, words: frozenset[str]) -> dict[str, float]:
-    """Time steps of FasterSeg's search; those of a variant that is recorded count once it is."""
+    """Time steps of FasterSeg's search; in a recorded variant, only steps after the recording."""
     cuda = setting.device.type == "cuda"
     if cuda:
         torch.cuda.empty_cache()
@@ -294,7 +296,7 @@ def measure_cosearch(setting: Setting, words: frozenset[str]) -> dict[str, float
         device=setting.device,
         layers=setting.layers,
     )
-    # Three steps pass before one is recorded; in pretraining both roles take turns and record steps of their own.
+    # A step is recorded after three others; in pretraining both roles alternate, and each is recorded.
     recorded = {"cosearch": 4, "pretrain": 8}[setting.kind] if words & {"graph", "default"} and cuda else 0
     warmup, batch = setting.warmup + recorded, len(search.batch.labels)
     seconds, first = [], None
@@ -326,7 +328,7 @@ def measure_cosearch(setting: Setting, words: frozenset[str]) -> dict[str, float
 
 
 def profile_of(step: Callable[[], object], *, cuda: bool) -> None:
-    """Print what one step spends its time on."""
+    """Print the time of each kernel of one step."""
     with torch.profiler.profile() as found:
         step()
         if cuda:
@@ -336,7 +338,7 @@ def profile_of(step: Callable[[], object], *, cuda: bool) -> None:
 
 
 def profile(search: Search | EngineSearch, step: Callable[[], Tensor]) -> None:
-    """Print what one step spends its time on."""
+    """Print the time of each kernel of one step."""
     search.draw()
     profile_of(step, cuda=search.setting.device.type == "cuda")
 
@@ -351,7 +353,7 @@ def compare(setting: Setting, variants: list[str]) -> dict[str, Any]:
         try:
             timed = measure_cosearch if setting.space == "multi_resolution" else measure
             rows[variant] = timed(setting, words)
-        except (RuntimeError, UserError) as problem:  # out of memory, no compiler: say so and go on
+        except (RuntimeError, UserError) as problem:  # out of memory or no compiler: report it and continue
             rows[variant] = {"failed": str(problem).splitlines()[0][:200]}
         base = rows.get("plain", {}).get("images_per_s")
         if base and "images_per_s" in rows[variant]:
@@ -374,9 +376,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--space", default="both", choices=("both", *SPACES))
     parser.add_argument(
-        "--kind", default="both", choices=("both", "cosearch", "pretrain"), help="FasterSeg's step"
+        "--kind", default="both", choices=("both", "cosearch", "pretrain"), help="steps of FasterSeg"
     )
-    parser.add_argument("--layers", type=int, default=16, help="of FasterSeg's supernet; at least 8")
+    parser.add_argument("--layers", type=int, default=16, help="layers of FasterSeg's supernet; at least 8")
     parser.add_argument("--image", default="64x128")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--device", default="cpu")
@@ -384,11 +386,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--threads", type=int, help="CPU threads; all by default")
     parser.add_argument("--variants", help=f"on CUDA {ON_CUDA}\non CPU {ON_CPU}")
+    parser.add_argument("--memory-gib", type=float, help="memory limit, to simulate a smaller card")
+    parser.add_argument("--profile", action="store_true", help="print the slowest kernels of each variant")
     parser.add_argument(
-        "--memory-gib", type=float, help="refuse to use more than this, as a smaller card would"
+        "--no-tune", action="store_true", help="let cuDNN choose kernels by heuristics: starts sooner"
     )
-    parser.add_argument("--profile", action="store_true", help="print the costliest kernels of each variant")
-    parser.add_argument("--no-tune", action="store_true", help="let cuDNN guess kernels: starts sooner")
     parser.add_argument("--no-tf32", action="store_true", help="full float32 in convolutions")
     return parser.parse_args()
 

@@ -1,21 +1,21 @@
-"""Do trial searches climb the headline figure of other tasks? Evolution and controller against random, at equal trials.
+"""Compare trial strategies on depth and pose: evolution and controller against random search, with equal trials.
 
-    python benchmarks/task_searches.py --out searches.json                         # 1 core: about 45 minutes
-    python benchmarks/task_searches.py --jobs 10 --out searches.json               # 10 cores: about 5 minutes
-    python benchmarks/task_searches.py --show results/tasks/searches.json --figures docs/figures    # what was saved
+    python benchmarks/task_searches.py --out searches.jsonl                         # 1 core: about 45 minutes
+    python benchmarks/task_searches.py --jobs 10 --out searches.jsonl               # 10 cores: about 5 minutes
+    python benchmarks/task_searches.py --show results/tasks.jsonl --figures docs/figures    # stored results
 
-Every strategy judges the same number of networks of at most `--budget` multiply-accumulates, each by the same short
-training on one half of the synthetic training split, scored on the other half by the task's headline figure. Told are
-the best judged quality, how it rose from trial to trial, and what that network reaches on `val`, which no search sees,
-trained on the whole split with seeds that no trial had: "unseen" for as many steps as a trial, "longer" for
-`--longer` times as many, each the mean of `--repeats` trainings; "leaders" is the mean of the ten networks that were
-judged best, each trained once for as many steps as a trial. With the same seed evolution starts from the networks that
-random search draws first.
+Every strategy tries the same number of networks of at most `--budget` multiply-accumulates, each by the same short
+training on one half of the synthetic training split, scored on the other half by the task's headline figure. The
+tables have the best quality of a search ("judged"), its rise from trial to trial, and scores on `val`, which no search
+uses, after training on the whole split with seeds that no trial had: "unseen" with as many steps as a trial, "longer"
+with `--longer` times as many, each the mean of `--repeats` trainings; "leaders" is the mean of the ten best networks,
+each trained once with as many steps as a trial. With the same seed, evolution starts from the networks that random
+search draws first.
 
-The space is `dilated_residual` with wide lists of options, most of which are of little use under the budget: few draws
-are any good, and what makes them good has to be learned. Trials are short enough to be many, so that a network is
-judged by how fast it learns, and noisily; most do worse than predictors that never look at the picture.
-Training, space, budget and trials were decided with seeds from 100 on. Seeds below 100 had no part in it.
+The space is `dilated_residual` with wide lists of options, most of which are of little use within the budget: few
+random draws are good. Trials are short, so that there can be many; a network is therefore judged by how fast it learns,
+with much noise, and most do worse than predictors that ignore the image. Training, space, budget and trials were chosen
+with seeds from 100 on; seeds below 100 were not used for it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ DATA = {
     "depth": "synthetic:task=depth,size=32x64,train=300,val=200",
     "pose": "synthetic:task=pose,size=48x48,crop=48x48,train=300,val=200",
 }
-STEPS = {"segmentation": 60, "depth": 60, "pose": 80}  # of a trial: about a second on one core
+STEPS = {"segmentation": 60, "depth": 60, "pose": 80}  # training steps of a trial: about a second on one core
 BUDGETS = {"segmentation": "5MMACs", "depth": "5MMACs", "pose": "3MMACs"}
 SPACE = {
     "stems": (2, 4, 8, 12, 16, 24, 32),
@@ -64,15 +64,15 @@ SPACE = {
     "rhythms": ("1", "1-2", "1-2-4", "1-2-4-8", "2-4-8", "4-8-16"),
     "decoders": (2, 4, 8, 12, 16, 24, 32, 48, 64, 96),
 }
-SMALLER: dict[str, dict[str, Any]] = {  # what learns from few trials, chosen on planted problems
+FOR_FEW_TRIALS: dict[str, dict[str, Any]] = {  # settings chosen on planted problems
     "random": {},
     "evolution": {"population": 12, "children": 4, "focus": 1.0},
     "controller": {"batch": 4, "lr": 5e-3, "minibatch": 64},
 }
-BASE = "random"  # what the others are compared with
+BASELINE = "random"  # the strategy that the others are compared with
 LEADERS = 10  # networks of a search that are also scored on unseen data
 FIGURES = ("judged", "unseen", "longer", "leaders")
-POINTS = 8  # of a printed curve
+CURVE_POINTS = 8  # of a printed curve
 
 
 class Piece(NamedTuple):
@@ -95,7 +95,7 @@ def recipe_for(piece: Piece, args: argparse.Namespace) -> SearchRecipe:
     steps = args.steps or STEPS[piece.task]
     fit = replace(found.training.fit, steps=steps, optimiser="adam", lr=args.lr, weight_decay=0.01, ema=None)
     augment = replace(found.training.augment, scale=(0.9, 1.2), crop=found.image)
-    settings = {**found.strategy.settings, **SMALLER[piece.strategy]}
+    settings = {**found.strategy.settings, **FOR_FEW_TRIALS[piece.strategy]}
     return replace(
         found,
         space=part(SPACES, "dilated_residual", **SPACE),
@@ -107,7 +107,7 @@ def recipe_for(piece: Piece, args: argparse.Namespace) -> SearchRecipe:
 def unseen(
     recipe: SearchRecipe, networks: Sequence[dict[str, Any]], args: argparse.Namespace, *, times: int = 1
 ) -> list[float]:
-    """Train each on the whole training split, `times` as long, with a seed that no trial had; score it on `val`."""
+    """Train each network on the whole training split, `times` as long, with new seeds; return scores on `val`."""
     dataset = locate(recipe.data)
     train, val = (open_pixels(dataset, split, args.cache) for split in ("train", "val"))
     data = HalvedPixels(dataset.task, train, val)
@@ -122,7 +122,7 @@ def unseen(
 
 
 def searched(piece: Piece, args: argparse.Namespace) -> dict[str, Any]:
-    """Search; return what was found, all that was judged in order, and how the best do elsewhere."""
+    """Search; return the best network, the qualities of all trials in order, and scores on unseen data."""
     torch.set_num_threads(1)
     start, recipe = time.perf_counter(), recipe_for(piece, args)
     with tempfile.TemporaryDirectory() as folder:
@@ -148,13 +148,13 @@ def searched(piece: Piece, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def leaders(trials: Sequence[dict[str, Any]], winner: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the networks that were judged best, as documents like the winner's."""
+    """Return the networks with the best qualities, as architecture documents."""
     best = sorted(trials, key=lambda trial: trial["result"]["quality"] or 0.0, reverse=True)[:LEADERS]
     return [{**winner, "architecture": trial["architecture"]} for trial in best]
 
 
 def all_searched(pieces: Sequence[Piece], args: argparse.Namespace) -> Iterable[dict[str, Any]]:
-    """Search piece by piece, or some at a time in processes of their own; data is rendered once, before."""
+    """Run searches one by one, or several at a time in processes; the data is rendered once, before them."""
     for task in {piece.task for piece in pieces}:
         halved_pixels(DATA[task], str(args.cache))
         for split in ("train", "val"):
@@ -174,9 +174,9 @@ def best_so_far(rows: Sequence[dict[str, Any]]) -> list[float]:
 
 
 def shown(rows: Sequence[dict[str, Any]], *, figures: Path | None) -> str:
-    """Write tables of all tasks, and their curves as pictures where a folder is given."""
+    """Return the tables of all tasks; write their curves as SVG files if a folder is given."""
     parts = []
-    order = sorted(rows, key=lambda row: (list(SMALLER).index(row["strategy"]), row["seed"]))
+    order = sorted(rows, key=lambda row: (list(FOR_FEW_TRIALS).index(row["strategy"]), row["seed"]))
     for task in sorted({row["task"] for row in rows}):
         mine: dict[str, list[dict[str, Any]]] = {}
         for row in order:
@@ -190,13 +190,13 @@ def shown(rows: Sequence[dict[str, Any]], *, figures: Path | None) -> str:
 
 
 def _table(task: str, mine: dict[str, list[dict[str, Any]]]) -> str:
-    base = {row["seed"]: row for row in mine.get(BASE, [])}
+    base = {row["seed"]: row for row in mine.get(BASELINE, [])}
     lines = [
         f"| task | strategy | {' % | '.join(FIGURES)} % | ahead of random: {', '.join(FIGURES)} |",
         "|---" * (len(FIGURES) + 3) + "|",
     ]
     for strategy, rows in mine.items():
-        pairs = [(row, base[row["seed"]]) for row in rows if row["seed"] in base and strategy != BASE]
+        pairs = [(row, base[row["seed"]]) for row in rows if row["seed"] in base and strategy != BASELINE]
         ahead = [str(sum(one[name] > other[name] for one, other in pairs)) for name in FIGURES]
         told = f"{', '.join(ahead)} of {len(pairs)}" if pairs else ""
         columns = [task, strategy, *(_each(rows, name) for name in FIGURES), told]
@@ -210,8 +210,8 @@ def _each(rows: Sequence[dict[str, Any]], name: str) -> str:
 
 
 def _marks(count: int) -> list[int]:
-    """Return after how many trials a curve is told."""
-    return sorted({max(1, round(count * step / POINTS)) for step in range(1, POINTS + 1)})
+    """Return the numbers of trials at which a curve is printed."""
+    return sorted({max(1, round(count * step / CURVE_POINTS)) for step in range(1, CURVE_POINTS + 1)})
 
 
 def _curves(mine: dict[str, list[dict[str, Any]]]) -> str:
@@ -238,26 +238,33 @@ def _picture(task: str, mine: dict[str, list[dict[str, Any]]]) -> str:
     )
 
 
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """Read a file of JSON records, one per line."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tasks", nargs="+", default=["depth", "pose"], choices=list(DATA))
-    parser.add_argument("--strategies", nargs="+", default=[BASE, "evolution"], choices=list(SMALLER))
+    parser.add_argument(
+        "--strategies", nargs="+", default=[BASELINE, "evolution"], choices=list(FOR_FEW_TRIALS)
+    )
     parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--steps", type=int, help="of the training of each trial; without it, the task's own")
+    parser.add_argument("--steps", type=int, help="training steps of a trial; by default those of the task")
     parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=5, help="trainings of a winner on the whole split")
     parser.add_argument(
         "--longer", type=int, default=4, help="times the steps of a trial, for its last figure"
     )
-    parser.add_argument("--budget", help="no network costs more; without it, the task's own")
+    parser.add_argument("--budget", help="largest cost of a network; by default that of the task")
     parser.add_argument("--jobs", type=int, default=1, help="searches at a time, each with one thread")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "segtailor")
-    parser.add_argument("--out", type=Path, help="file for all results, as JSON")
-    parser.add_argument("--show", type=Path, help="only tell what such a file holds")
+    parser.add_argument("--out", type=Path, help="file for all results: one JSON record per line")
+    parser.add_argument("--show", type=Path, help="only print the tables of such a file")
     parser.add_argument("--figures", type=Path, help="folder for curves")
     return parser.parse_args()
 
@@ -265,7 +272,7 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     args = parsed()
     if args.show:
-        print(shown(json.loads(args.show.read_text()), figures=args.figures))
+        print(shown(read_lines(args.show), figures=args.figures))
         return
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     pieces = [
@@ -276,7 +283,7 @@ def main() -> None:
         rows.append(row)
         print(json.dumps({name: row[name] for name in (*Piece._fields, *FIGURES, "seconds")}), flush=True)
         if args.out:
-            args.out.write_text("[\n" + ",\n".join(json.dumps(each) for each in rows) + "\n]\n")
+            args.out.write_text("".join(json.dumps(each) + "\n" for each in rows))
     print(shown(rows, figures=args.figures))
 
 

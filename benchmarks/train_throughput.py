@@ -1,11 +1,11 @@
-"""Images per second of the whole training pipeline beside a plain loop over ready tensors, on one device.
+"""Compare images per second of the whole training pipeline with a plain loop over ready tensors, on one device.
 
     python benchmarks/train_throughput.py [--network lpsnet-s] [--crop 352x480] [--batch 16] [--rounds 5]
 
-Both train the same network with SGD in bf16 and channels_last. The plain loop sees one ready batch again and again;
-the pipeline adds random scale, crop, flip, colour jitter, the guard against non-finite steps, weight averaging and
-progress records. Pixels are random: their values do not change the speed. Rounds are interleaved, the median round
-counts, and the last line is JSON.
+Both train the same network with SGD in bf16 and channels_last. The plain loop repeats one ready batch; the pipeline
+adds random scale, crop, flip, colour jitter, the check for non-finite steps, weight averaging and progress records.
+Pixels are random: their values do not change the speed. Rounds are interleaved, the median round is reported, and the
+last line is JSON.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--crop", type=lambda text: tuple(map(int, text.split("x"))), default=(352, 480))
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=60, help="per round")
+    parser.add_argument("--steps", type=int, default=60, help="steps per round")
     parser.add_argument("--device")
     return parser.parse_args()
 

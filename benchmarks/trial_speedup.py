@@ -1,8 +1,8 @@
-"""How much faster two workers are than one on CPU-bound trials: python benchmarks/trial_speedup.py [--ray].
+"""Measure the speed-up of two workers over one on CPU-bound trials: python benchmarks/trial_speedup.py [--ray].
 
-Each trial trains a small convolution for a fixed number of steps on one thread. The start of workers is timed apart:
-it is paid once per search. Trials that got much less processor time than they took wall time shared the cores with
-something else: then the figures say nothing about the executor, and the benchmark says so.
+Each trial trains a small convolution for a fixed number of steps on one thread. The start of workers is timed
+separately: it happens once per search. If trials got much less processor time than wall time, other programs used the
+cores: the figures are then not valid, and the benchmark says so.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from segtailor.core.task import Task
 from segtailor.spaces.scalable_path import ScalablePath
 from segtailor.strategies import Processes, RandomSearch, Ray, Serial
 
-WANTED = 1.6
-UNDISTURBED = 0.9  # processor time per wall time of a trial on one thread
+GOAL = 1.6  # speed-up
+MIN_CPU_SHARE = 0.9  # processor time per wall time of a trial on one thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Macs:
 
 
 def burn(trial: Trial, device: str) -> TrialResult:
-    """Work for about a second and a half on one thread."""
+    """Use one thread for about a second and a half."""
     torch.set_num_threads(1)
     torch.manual_seed(trial.seed)
     started, used = time.perf_counter(), time.process_time()
@@ -47,7 +47,7 @@ def burn(trial: Trial, device: str) -> TrialResult:
 
 
 def timed(executor: Executor, trials: int, steps: int) -> tuple[float, float, float]:
-    """Return the seconds of the start of workers (and a first trial each) and of the search, and the CPU share."""
+    """Return the seconds until all workers have finished a trial, the seconds of the rest, and the CPU share."""
     problem = Problem(
         space=ScalablePath(),
         cost=Macs(),
@@ -60,7 +60,7 @@ def timed(executor: Executor, trials: int, steps: int) -> tuple[float, float, fl
     job = RandomSearch(trials=trials).job(problem)
     started = time.perf_counter()
     moments = [time.perf_counter() - started for _ in job.steps()][1:]
-    warm = 2  # both workers have answered once
+    warm = 2  # both workers have finished a trial
     records = job.result()["trials"][warm:]
     share = sum(item["result"]["metrics"]["share"] for item in records) / len(records)
     return moments[warm - 1], moments[-1] - moments[warm - 1], share
@@ -80,9 +80,9 @@ def main() -> None:
     for name, executor in executors.items():
         start, seconds, share = timed(executor, options.trials, options.steps)
         base = base or seconds
-        verdict = "" if name == "serial" else f"  speed-up {base / seconds:.2f} (wanted {WANTED})"
+        verdict = "" if name == "serial" else f"  speed-up {base / seconds:.2f} (goal {GOAL})"
         print(f"{name:10} first trials {start:5.1f} s, {options.trials - 2} trials {seconds:5.1f} s{verdict}")
-        if share < UNDISTURBED:
+        if share < MIN_CPU_SHARE:
             print(
                 f"{'':10} not valid: trials got {share:.0%} of a core each; something else is using this machine"
             )

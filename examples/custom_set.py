@@ -1,4 +1,4 @@
-"""Make a small set of pictures and masks with the usual mess, to try things on: mixed sizes, colour masks, a bad file.
+"""Make a small set of images and masks with typical defects: mixed sizes, colour masks, a damaged file.
 
 python examples/custom_set.py FOLDER [--images 40]
 """
@@ -19,7 +19,7 @@ SIZES = (
     (96, 160),
     (112, 144),
     (128, 128),
-)  # most pictures have one size, some have not
+)  # most images have one size
 
 
 def main() -> None:
@@ -30,11 +30,11 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=40)
     chosen = parser.parse_args()
     make(chosen.folder, count=chosen.images)
-    print(f"{chosen.images} pictures in {chosen.folder}; now: segtailor data check folder:{chosen.folder}")
+    print(f"{chosen.images} images in {chosen.folder}; next: segtailor data check folder:{chosen.folder}")
 
 
 def make(folder: Path, *, count: int) -> None:
-    """Write pictures with colour masks, divided into train and val; one picture is cut short."""
+    """Write images with colour masks, divided into train and val; one image is truncated."""
     for kind in ("images", "masks"):
         for split in ("train", "val"):
             (folder / kind / split).mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def make(folder: Path, *, count: int) -> None:
         scenes = locate(f"synthetic:size={height}x{width},train=1,val=1,seed={index}")
         pixels, labels = scenes.samples("train")[0].read()
         split = "val" if index % 5 == 4 else "train"
-        if split == "val":  # one class never appears in val: the doctor should notice
+        if split == "val":  # one class is missing in val: `data check` should report it
             labels = np.where(labels == len(scenes.task.classes) - 1, 0, labels).astype(np.uint8)
         colours = np.array(
             [*scenes.task.palette, *[(0, 0, 0)] * (256 - len(scenes.task.palette))], dtype=np.uint8

@@ -1,9 +1,9 @@
-"""Feed damaged and hostile files to every reader, and report what is not answered in one clear line.
+"""Feed damaged and hostile files to every reader, and report every case that is not refused with a clear error.
 
-Valid files are made once. Each case copies them, changes something by its seed, and runs the verb that reads them in a
-child process with limits. A case fails if the verb ends with the exit code for bugs (2), takes longer than 20 seconds,
-fills the memory, ends the process, or writes outside its folder; before that, every command must succeed on the valid
-files. `make fuzz` runs it for five minutes; `python tools/fuzz.py --case SEED:TARGET:NUMBER` replays a failure.
+Valid files are made once. Each case copies them, changes something that its seed decides, and runs the verb that reads
+them in a child process with limits. A case fails if the verb ends with the exit code for bugs (2), takes longer than
+20 seconds, uses all its memory, kills the process, or writes outside its folder. First, every command must succeed on
+the valid files. `make fuzz` runs it for five minutes; `python tools/fuzz.py --case SEED:TARGET:NUMBER` repeats a case.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-SECONDS_LIMIT = 20.0  # for one case
-START_LIMIT = 120.0  # for a child to import everything
-MEMORY_LIMIT = 6 * 2**30  # bytes of address space of a child
-FILE_LIMIT = 2**30  # bytes of a written file
-NAMED = ("inside", "outside")  # the folder that a case may write to, and its neighbour that it may not
-DEEP = 3000
+MAX_CASE_SECONDS = 20.0
+MAX_START_SECONDS = 120.0  # for a child to import everything
+MAX_MEMORY_BYTES = 6 * 2**30  # address space of a child
+MAX_FILE_BYTES = 2**30  # size of a file that a child writes
+INSIDE, OUTSIDE = (
+    "inside",
+    "outside",
+)  # the folder that a case may write to, and one beside it that it may not
+NESTED_LISTS = 3000  # deeper than the recursion limit of JSON readers
 HOSTILE: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 10**30, -(10**30), 1e308, 0.5, float("nan"), float("inf"), "", "x", "x" * 100_000,
     "\ud800", "a\0b", "../outside/canary", "../../outside/canary", "/etc/hostname", "<script>", "%s%n", [], {}, [[]],
@@ -40,14 +43,14 @@ HOSTILE: tuple[Any, ...] = (
 )  # fmt: skip
 LINES = (
     b"../outside/canary ../outside/canary", b"/etc/hostname,/etc/hostname", b"\xff\xfe\x00", b"x" * 100_000, b"\x00",
-    b"- &a [*a, *a]", b"!!python/object/apply:os.system ['true']", b"a: b: c", b'"', b"{", b"[" * DEEP, b"NaN",
+    b"- &a [*a, *a]", b"!!python/object/apply:os.system ['true']", b"a: b: c", b'"', b"{", b"[" * NESTED_LISTS, b"NaN",
     b"path: /", b"path: ../outside", b"#", b"0 0 0 0", b"999999999999999999999999",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Files that a verb reads: those to change (patterns below the copy), what else it needs, and command lines."""
+    """Files that a verb reads: those to change (glob patterns), other files it needs, and command lines."""
 
     files: tuple[str, ...]
     needs: tuple[str, ...] = ()
@@ -102,7 +105,7 @@ TARGETS: dict[str, Target] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One change of one target, found again by its three parts."""
+    """One change of one target; the three fields reproduce it."""
 
     seed: int
     target: str
@@ -118,7 +121,7 @@ class Case:
 
 
 def parse_case(text: str) -> Case:
-    """Read what `Case` writes."""
+    """Read a case from its text, SEED:TARGET:NUMBER."""
     seed, target, number = text.split(":")
     return Case(int(seed), target, int(number))
 
@@ -127,7 +130,7 @@ def parse_case(text: str) -> Case:
 
 
 def make_files(place: Path) -> None:
-    """Write one small valid example of everything that is read; takes some seconds."""
+    """Write a small valid example of every kind of file that is read; takes some seconds."""
     import numpy as np
     import torch
     from PIL import Image
@@ -231,7 +234,7 @@ def _make_datasets(place: Path, picture: Callable[..., None]) -> None:
 
 
 def change(folder: Path, target: Target, rng: random.Random) -> str:
-    """Change one to three files of a target and say what was done."""
+    """Change one to three files of a target; return a description of the changes."""
     found = sorted({path for pattern in target.files for path in folder.glob(pattern) if path.is_file()})
     if not found:
         return "nothing to change"
@@ -261,7 +264,7 @@ def _change_file(path: Path, folder: Path, rng: random.Random) -> str:
 
 
 def _replace(path: Path, rng: random.Random) -> str:
-    """Put something else in the place of a file."""
+    """Replace a file by something else; return its kind."""
     kind = rng.choice(("gone", "empty", "folder", "link outside", "link to itself", "pipe"))
     path.unlink()
     if kind == "empty":
@@ -269,7 +272,7 @@ def _replace(path: Path, rng: random.Random) -> str:
     elif kind == "folder":
         path.mkdir()
     elif kind == "link outside":
-        path.symlink_to(path.parents[len(path.parents) - 1 - _depth(path)] / NAMED[1] / "canary")
+        path.symlink_to(path.parents[len(path.parents) - 1 - _depth(path)] / OUTSIDE / "canary")
     elif kind == "link to itself":
         path.symlink_to(path)
     elif kind == "pipe" and hasattr(os, "mkfifo"):
@@ -278,12 +281,12 @@ def _replace(path: Path, rng: random.Random) -> str:
 
 
 def _depth(path: Path) -> int:
-    """Return how many folders lie above the one called `inside`."""
-    return len(path.parts) - 2 - path.parts[::-1].index(NAMED[0]) if NAMED[0] in path.parts else 0
+    """Return the number of folders above the one called `inside`."""
+    return len(path.parts) - 2 - path.parts[::-1].index(INSIDE) if INSIDE in path.parts else 0
 
 
 def _changed_json(data: bytes, rng: random.Random) -> tuple[bytes, str]:
-    """Change one value of a JSON document, or of one line of a file of lines."""
+    """Change one value of a JSON document, or of one line of a JSON lines file."""
     lines = data.split(b"\n")
     try:
         document, at = json.loads(data), None
@@ -308,8 +311,8 @@ def _changed_json(data: bytes, rng: random.Random) -> tuple[bytes, str]:
     elif kind == "deep":
         text = json.dumps(holder["root"] if len(steps) > 1 else None)
         inside[last] = "DEEP"
-        text = json.dumps(holder["root"]).replace('"DEEP"', "[" * DEEP + "]" * DEEP)
-        return _joined(lines, at, text), f"{shown} is {DEEP} lists deep"
+        text = json.dumps(holder["root"]).replace('"DEEP"', "[" * NESTED_LISTS + "]" * NESTED_LISTS)
+        return _joined(lines, at, text), f"{shown} is {NESTED_LISTS} nested lists"
     else:
         inside[last] = rng.choice(HOSTILE)
         kind = f"is {inside[last]!r:.60}"
@@ -336,7 +339,7 @@ def _changed_bytes(data: bytes, rng: random.Random) -> tuple[bytes, str]:
     size = len(data)
     at = rng.randrange(
         min(size, rng.choice((64, 4096, size or 1))) or 1
-    )  # beginnings hold most of the structure
+    )  # the start of a file has most of its structure
     if kind == "flip":
         changed = bytearray(data)
         for _ in range(rng.randrange(1, 9)):
@@ -352,8 +355,8 @@ def _changed_bytes(data: bytes, rng: random.Random) -> tuple[bytes, str]:
         return data[:at] + rng.randbytes(rng.randrange(1, 64)) + data[at:], f"bytes inserted at {at}"
     if kind == "swap":
         other = rng.randrange(size + 1)
-        return data[other:] + data[:other], f"turned about {other}"
-    return data + rng.randbytes(1000), "bytes at its end"
+        return data[other:] + data[:other], f"rotated by {other} bytes"
+    return data + rng.randbytes(1000), "bytes appended"
 
 
 # --- the child: runs cases -----------------------------------------------------------------------------------------
@@ -368,14 +371,14 @@ WRITES = {"os.remove": 0, "os.rename": 1, "os.mkdir": 0, "os.rmdir": 0, "os.syml
 
 
 class Guard:
-    """Watches what this process writes; a hook of the interpreter, which cannot be taken off again."""
+    """Watches what this process writes, by an audit hook, which cannot be removed again."""
 
     def __init__(self) -> None:
         self.allowed: Path | None = None
         self.found: list[str] = []
-        sys.addaudithook(self._seen)
+        sys.addaudithook(self._audit)
 
-    def _seen(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.allowed is None:
             return
         if event == "open":
@@ -388,7 +391,7 @@ class Guard:
             return
         if not writes or not isinstance(path, str | bytes | os.PathLike):
             return
-        allowed, self.allowed = self.allowed, None  # resolving a path opens nothing that is of interest
+        allowed, self.allowed = self.allowed, None  # resolving a path is not audited
         try:
             real = Path(os.path.realpath(os.fsdecode(path)))
             if not real.is_relative_to(allowed) and not real.is_relative_to("/dev"):
@@ -398,7 +401,7 @@ class Guard:
 
 
 def serve() -> None:
-    """Run the cases that the parent names, one line each, and answer with a line of JSON."""
+    """Run the cases that the parent sends, one per line, and answer each with a line of JSON."""
     import resource
 
     from segtailor.verbs.main import run
@@ -409,8 +412,8 @@ def serve() -> None:
     import segtailor.api.training  # noqa: F401
 
     for kind, value in (
-        (resource.RLIMIT_AS, MEMORY_LIMIT),
-        (resource.RLIMIT_FSIZE, FILE_LIMIT),
+        (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
+        (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(kind, (value, resource.getrlimit(kind)[1]))
@@ -423,21 +426,23 @@ def serve() -> None:
 
 
 def carry_out(case: Case, files: Path, place: Path, guard: Guard) -> dict[str, Any]:
-    """Copy, change, run; return what was done and what went wrong, if anything."""
+    """Copy, change, run; return the change, the command and the problem, if there was one."""
     target, rng = TARGETS[case.target], case.rng
-    inside = place / NAMED[0]
+    inside = place / INSIDE
     inside.mkdir(parents=True)
     named = " ".join(
         (*target.files, *target.needs, *(word for command in target.commands for word in command))
     )
-    for entry in files.iterdir():  # only what the commands name: the rest takes longer to copy than to read
+    for entry in (
+        files.iterdir()
+    ):  # only files that the commands name: copying all of them would take most of the time
         if entry.name in named and entry.is_dir():
             shutil.copytree(entry, inside / entry.name)
         elif entry.name in named:
             shutil.copy(entry, inside / entry.name)
-    (place / NAMED[1]).mkdir()
-    (place / NAMED[1] / "canary").write_text("unharmed")
-    valid = case.number < 0  # each command once, on files that nothing was done to
+    (place / OUTSIDE).mkdir()
+    (place / OUTSIDE / "canary").write_text("unharmed")
+    valid = case.number < 0  # each command once, on unchanged files
     command = target.commands[-case.number - 1] if valid else rng.choice(target.commands)
     done = "nothing" if valid else change(inside, target, rng)
     (place / "case.json").write_text(json.dumps({"case": str(case), "change": done, "command": command}))
@@ -452,34 +457,34 @@ def carry_out(case: Case, files: Path, place: Path, guard: Guard) -> dict[str, A
         guard.allowed = None
     if guard.found:
         problem = f"wrote outside its folder: {', '.join(guard.found[:3])}"
-    if (place / NAMED[1] / "canary").read_text() != "unharmed" or len(list((place / NAMED[1]).iterdir())) > 1:
+    if (place / OUTSIDE / "canary").read_text() != "unharmed" or len(list((place / OUTSIDE).iterdir())) > 1:
         problem = "changed the folder beside its own"
     return {"change": done, "command": command, "problem": problem}
 
 
 def _run(command: Sequence[str], *, allowed: Sequence[int]) -> str | None:
-    """Run a verb, or a reader that no verb calls alone; return what is wrong with how it ended."""
+    """Run a verb, or a reader that no verb calls alone; return the problem, if there was one."""
     from segtailor.core.errors import UserError
     from segtailor.verbs.main import NO_MEMORY, run
 
-    told = io.StringIO()
-    with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
+    output = io.StringIO()
+    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(io.StringIO()):
         if command[0].startswith("@"):
             try:
                 _read(command[0], Path(command[1]))
                 code = 0
             except UserError as problem:
-                told.write(str(problem))
+                output.write(str(problem))
                 code = 1
-            except Exception:  # noqa: BLE001 - this is what we look for
-                told.write(traceback.format_exc())
+            except Exception:  # noqa: BLE001 - any exception is a finding
+                output.write(traceback.format_exc())
                 code = 2
         else:
             code = run([*command, *(("--device", "cpu") if command[0] == "predict" else ())])
-    text = told.getvalue()
+    text = output.getvalue()
     if code not in allowed:
         return f"exit code {code}\n{text[-3000:]}"
-    return "took all the memory it was given" if NO_MEMORY in text else None
+    return "used all its memory" if NO_MEMORY in text else None
 
 
 def _read(reader: str, path: Path) -> None:
@@ -504,18 +509,18 @@ def _read(reader: str, path: Path) -> None:
 
 
 class Child:
-    """A process that runs cases, replaced after each one that ends or blocks it."""
+    """A process that runs cases; a new one is started after a case that killed or blocked it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, case: Case, files: Path, place: Path) -> dict[str, Any]:
-        """Run one case; a child that does not answer in time is ended."""
+        """Run one case; a child that does not answer in time is killed."""
         process = self._started()
         assert process.stdin is not None
         process.stdin.write(json.dumps([str(case), str(files), str(place)]) + "\n")
         process.stdin.flush()
-        answer = self._answer(process, SECONDS_LIMIT)
+        answer = self._answer(process, MAX_CASE_SECONDS)
         if isinstance(answer, dict):
             return answer
         self.close()
@@ -524,7 +529,7 @@ class Child:
         return {**known, "problem": answer}
 
     def close(self) -> None:
-        """End the child."""
+        """Kill the child."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -533,8 +538,8 @@ class Child:
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
             home = tempfile.gettempdir()
-            surroundings = {**os.environ, "HOME": home, "MPLCONFIGDIR": home, "OMP_NUM_THREADS": "1"}
-            surroundings["SEGTAILOR_CACHE"] = "cache"  # below the folder of the case
+            environment = {**os.environ, "HOME": home, "MPLCONFIGDIR": home, "OMP_NUM_THREADS": "1"}
+            environment["SEGTAILOR_CACHE"] = "cache"  # below the folder of the case
             command = [sys.executable, str(Path(__file__)), "--child"]
             self._process = subprocess.Popen(
                 command,
@@ -542,9 +547,9 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
-                env=surroundings,
+                env=environment,
             )
-            if not isinstance(self._answer(self._process, START_LIMIT), dict):
+            if not isinstance(self._answer(self._process, MAX_START_SECONDS), dict):
                 raise RuntimeError(
                     "the child that runs the cases does not start; run it with --child to see why"
                 )
@@ -564,7 +569,7 @@ class Child:
 
 
 def cases(seed: int, targets: Sequence[str]) -> Iterator[Case]:
-    """Yield every command on valid files, then cases without end, the targets in turn."""
+    """Yield every command on valid files, then an endless sequence of cases, the targets in turn."""
     for target in targets:
         yield from (Case(seed, target, -1 - index) for index in range(len(TARGETS[target].commands)))
     number = 0
@@ -575,13 +580,13 @@ def cases(seed: int, targets: Sequence[str]) -> Iterator[Case]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run cases until the time is over, or the one that is asked for."""
+    """Run cases until the time is over, or the one given by `--case`."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=300.0, help="how long to go on")
-    parser.add_argument("--seed", type=int, default=0, help="another seed makes other cases")
-    parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="only these")
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long to run")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the cases")
+    parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="only these targets")
     parser.add_argument("--case", help="replay one case, SEED:TARGET:NUMBER")
     parser.add_argument("--keep", type=Path, help="with --case: keep its files in this folder")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

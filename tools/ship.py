@@ -1,11 +1,11 @@
-"""Ship a finished training: write `src/segtailor/weights/NAME`, then tables and cards anew.
+"""Ship a finished training: write `src/segtailor/weights/NAME`, then update tables and cards.
 
 python -m tools.ship RUN NAME --row ROW [--also ROW ...] [--search NAME --system NAME]
 
-RUN is the run directory of the final training on train+val; ROW names the trainings in `results/camvid/outcomes` of the
-same network that were scored (drives left out, val with several seeds). The first is for tables, the card has all, and
-what sets each apart from RUN. The network is kept as it is used: its main output alone, averaged weights, branches
-folded (`segtailor train` did both), in single precision where that fits.
+RUN is the run directory of the final training on train+val. ROW (`STUDY/NAME`) names trainings of the same network in
+`results/camvid/outcomes.jsonl` that were scored (drives left out, val with several seeds). The tables show the first
+row; the card shows all rows and their differences from RUN. The network is stored for inference: main output only,
+averaged weights and folded branches (`segtailor train` did both), in single precision if that is small enough.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from segtailor.nets.bundle import WEIGHTS, Model, Precision, load_bundle, save_b
 from segtailor.nets.network import build
 from segtailor.runs import Layout
 
-LIMIT = 16_000_000  # bytes of a shipped bundle
-ROOM = 100_000  # of these, for description and card
+MAX_BUNDLE_BYTES = 16_000_000
+DESCRIPTION_BYTES = 100_000  # part of a bundle that is kept free for description and card
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
 
 
@@ -39,25 +39,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("name")
-    parser.add_argument("--row", required=True, help="name of the trainings that were scored")
-    parser.add_argument("--also", nargs="+", help="more of them, with other settings or fewer seeds")
-    parser.add_argument("--search", help="name of the search that found it, in results/camvid/searches")
+    parser.add_argument("--row", required=True, help="row of the scored trainings, STUDY/NAME")
+    parser.add_argument("--also", nargs="+", help="more rows, with other settings or fewer seeds")
+    parser.add_argument("--search", help="name of the search that found it, in results/camvid/searches.jsonl")
     parser.add_argument("--system", help="which of the five systems that search belongs to")
     options = parser.parse_args()
-    told = {
+    origin = {
         key: getattr(options, key) for key in ("row", "also", "search", "system") if getattr(options, key)
     }
-    ship(options.run, options.name, told)
+    ship(options.run, options.name, origin)
     write_results.main()
 
 
-def ship(run: Path, name: str, told: dict[str, Any]) -> Path:
-    """Write the bundle of a finished run under a name, and return its folder; nothing is left where it fails."""
+def ship(run: Path, name: str, origin: dict[str, Any]) -> Path:
+    """Write the bundle of a finished run under a name, and return its folder; on failure nothing is written."""
     trained = load_bundle(Layout(run).weights)
     model = replace(
         trained,
         network=main_only(trained),
-        provenance={**_provenance(run, trained), **told},
+        provenance={**_provenance(run, trained), **origin},
         numbers={},
     )
     folder = home.SHIPPED / name
@@ -66,15 +66,15 @@ def ship(run: Path, name: str, told: dict[str, Any]) -> Path:
         for precision in PRECISIONS:
             save_bundle(draft, model, precision=precision)
             bytes_ = (draft / WEIGHTS).stat().st_size
-            if bytes_ <= LIMIT - ROOM:
+            if bytes_ <= MAX_BUNDLE_BYTES - DESCRIPTION_BYTES:
                 return folder
         raise UserError(
-            f"{run}: the weights take {bytes_:,} bytes in half precision; at most {LIMIT:,} are shipped."
+            f"{run}: the weights take {bytes_:,} bytes in half precision; at most {MAX_BUNDLE_BYTES:,} are shipped."
         )
 
 
 def main_only(model: Model) -> Any:
-    """Return the network without outputs that only training needs."""
+    """Return the network without the outputs that only training needs."""
     network = build(model.architecture, model.task.outputs, outputs=(MAIN,))
     state = model.network.state_dict()
     network.load_state_dict({key: state[key] for key in network.state_dict()})
@@ -82,15 +82,15 @@ def main_only(model: Model) -> Any:
 
 
 def _provenance(run: Path, model: Model) -> dict[str, Any]:
-    """Say where the weights come from; no path of the machine that trained them stays."""
+    """Return where the weights come from, without paths of the machine that trained them."""
     recipe = json.loads(Layout(run).recipe.read_text(encoding="utf-8"))
     result = json.loads(Layout(run).result.read_text(encoding="utf-8"))
     environment = json.loads(Layout(run).environment.read_text(encoding="utf-8"))
     settings = {key: value for key, value in recipe.items() if key not in ("architecture", "format")}
-    settings["data"] = _anywhere(recipe["data"])
+    settings["data"] = _without_path(recipe["data"])
     for key in ("teacher", "start"):
         if settings.get(key):
-            settings[key] = _named(Path(settings[key]))
+            settings[key] = _run_names(Path(settings[key]))
     return {
         **model.provenance,
         "data": settings["data"],
@@ -102,14 +102,14 @@ def _provenance(run: Path, model: Model) -> dict[str, Any]:
     }
 
 
-def _anywhere(data: str) -> str:
+def _without_path(data: str) -> str:
     name, _, rest = data.partition(":")
     _, mark, options = rest.partition("?")
     return f"{name}:{home.DATA_PLACEHOLDER}{mark}{options}"
 
 
-def _named(bundle: Path) -> str:
-    """Return the names of the runs behind a bundle, or behind a folder of several."""
+def _run_names(bundle: Path) -> str:
+    """Return the name of the run of a bundle, or the names of several in a folder."""
     if (bundle / home.DESCRIPTION).exists() or not bundle.is_dir():
         return bundle.parent.name if bundle.name == Layout(bundle).weights.name else bundle.name
     return " + ".join(sorted(os.path.basename(entry) for entry in bundle.iterdir()))  # noqa: PTH119 - of links

@@ -1,6 +1,8 @@
-"""Write the reference pages and the pinned command line from the code; tests keep the committed files in step.
+"""Write what is generated from the code: reference pages, the pinned command line, JSON schemas of architecture files.
 
 python tools/write_reference.py
+
+Tests check that the committed files are up to date.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from cyclopts import App
 from cyclopts.argument import Argument
 
 import segtailor
+import segtailor.spaces  # registers the families
+from segtailor.core.space import architecture_schema, families
 from segtailor.verbs.main import build
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
+SPACES = SOURCE / "segtailor" / "spaces"
+MAX_SIGNATURE_CHARACTERS = 100  # longer ones get a line for each parameter
 COMMON = {"--json", "--dry-run"}
 TERMS = {"--data": "DATASET", "--target": "TARGET", "--as": "NAME"}
-CONTRACTS = (  # what an extension implements, from plain data to devices
+CONTRACTS = (  # protocols that extensions implement
     ("segtailor.core.plan", "Operator"),
     ("segtailor.core.space", "SearchSpace"),
     ("segtailor.nets.supernet", "Relaxable"),
@@ -40,7 +46,7 @@ CONTRACTS = (  # what an extension implements, from plain data to devices
     ("segtailor.data.dataset", "Sample"),
     ("segtailor.targets.runtime", "Runtime"),
 )
-VALUES = (  # what the functions take and give
+VALUES = (  # types of arguments and results
     ("segtailor.api.training", "Surroundings"),
     ("segtailor.recipes.choices", "SearchChoices"),
     ("segtailor.recipes.export", "ExportOptions"),
@@ -53,9 +59,9 @@ CLI_HEAD = """\
 
 <!-- written by tools/write_reference.py: do not edit -->
 
-`segtailor VERB --help` shows the same. Every verb takes `--json` (one JSON document on stdout, everything else on
-stderr) and, where it writes, `--dry-run` (say what would be done, and stop). Exit codes: 0 done, 1 you can fix it,
-2 a bug of ours, 130 interrupted and resumable.
+`segtailor VERB --help` shows the same. Every verb has `--json` (one JSON document on stdout, everything else on
+stderr); verbs that write files have `--dry-run` (print what would be done, and stop). Exit codes: 0 done, 1 an error
+that the user can fix, 2 a bug in segtailor, 130 interrupted and resumable.
 
 Terms: DATASET is `synthetic[:options]`, `folder:PATH`, `camvid:PATH`, `cityscapes:PATH`, `bdd100k:PATH`, `voc:PATH`
 or a YAML file. TARGET is `device/runtime/precision` with options after `?`, e.g. `cpu/onnxruntime/fp32?threads=2`.
@@ -66,12 +72,12 @@ API_HEAD = """\
 
 <!-- written by tools/write_reference.py: do not edit -->
 
-Everything is reached from `import segtailor`, which takes no time: parts are loaded when they are used.
+Everything is available after `import segtailor`, which is fast: modules are loaded when they are first used.
 """
 CONTRACTS_HEAD = """\
 ## What an extension implements
 
-Protocols: a class that has these members fits, without inheriting anything. See [Adding to it](../extending.md).
+These are protocols: a class needs the members, but no base class. See [Extending segtailor](../extending.md).
 """
 
 
@@ -87,27 +93,38 @@ def pages() -> dict[Path, str]:
         ROOT / "docs/reference/cli.md": cli_page(),
         ROOT / "docs/reference/api.md": api_page(),
         ROOT / "tests/golden/cli.json": json.dumps(surface(), indent=1) + "\n",
+        **schemas(),
+    }
+
+
+def schemas() -> dict[Path, str]:
+    """Return the schema file of every family that comes with the package."""
+    return {
+        SPACES / family / "schema.json": json.dumps(architecture_schema(family), indent=1, ensure_ascii=False)
+        + "\n"
+        for family in families()
+        if (SPACES / family).is_dir()
     }
 
 
 def verbs(app: App | None = None, before: tuple[str, ...] = ()) -> Iterator[tuple[str, App]]:
-    """Yield every verb with its application, those of groups by both words."""
-    whole = build() if app is None else app
-    for name in whole:
+    """Yield every verb with its application; the name of a verb in a group has two words."""
+    parent = build() if app is None else app
+    for name in parent:
         if name.startswith("-"):
             continue
         words = (*before, name)
-        below = list(verbs(whole[name], words))
-        yield from below or [(" ".join(words), whole[name])]
+        children = list(verbs(parent[name], words))
+        yield from children or [(" ".join(words), parent[name])]
 
 
 def arguments(app: App) -> list[Argument]:
-    """Return what a verb takes, in the order of its help."""
+    """Return the arguments and flags of a verb, in the order of its help."""
     return [item for item in app.assemble_argument_collection(parse_docstring=True) if item.show]
 
 
 def surface() -> dict[str, dict[str, str]]:
-    """Return the command line as plain data: for every verb its arguments and flags, and what each accepts."""
+    """Return the command line as plain data: for every verb its arguments and flags with their types."""
     return {
         name: {" ".join(item.names): " ".join(_accepts(item)) for item in arguments(app)}
         for name, app in verbs()
@@ -123,7 +140,7 @@ def _accepts(item: Argument) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
-    """Write a default as it would be typed; nothing for what is simply left out."""
+    """Return a default as a user would type it; empty for None, False and no default."""
     if value is None or value is False or value is inspect.Parameter.empty:
         return ""
     if value is True:
@@ -161,16 +178,16 @@ def _verb(name: str, app: App) -> list[str]:
     command = app.default_command
     about = inspect.getdoc(command) or ""
     prose = about.split("\nParameters\n----------")[0].strip()
-    places = [_place(item) for item in taken if item.index is not None]
-    needed = [f"{item.name} {_meta(item)}" for item in taken if item.index is None and item.required]
-    usage = " ".join(["segtailor", name, *places, *needed, "[flags]"])
+    positional = [_positional(item) for item in taken if item.index is not None]
+    required = [f"{item.name} {_meta(item)}" for item in taken if item.index is None and item.required]
+    usage = " ".join(["segtailor", name, *positional, *required, "[flags]"])
     rows = [_row(item) for item in taken if item.name not in COMMON]
     common = [f"`{item.name}`" for item in taken if item.name in COMMON]
     table = ["| argument or flag | takes | meaning |", "|---|---|---|", *rows, ""] if rows else []
     return [f"## {name}", "", "```", usage, "```", "", prose, "", *table, f"Also {', '.join(common)}.", ""]
 
 
-def _place(item: Argument) -> str:
+def _positional(item: Argument) -> str:
     name = item.name.lstrip("-").upper()
     return f"{name}..." if typing.get_origin(item.hint) is tuple else name
 
@@ -192,7 +209,7 @@ def api_page() -> str:
     lines = [API_HEAD]
     for name in segtailor.__all__:
         lines += _section(name, *find(f"segtailor.{segtailor._HOMES[name]}", name))
-    lines += ["## What they take and give", ""]
+    lines += ["## Types of arguments and results", ""]
     for module, name in VALUES:
         lines += _shown(module, name)
     lines.append(CONTRACTS_HEAD)
@@ -201,7 +218,7 @@ def api_page() -> str:
     lines += [
         "## Conformance kits",
         "",
-        "`segtailor.testing` raises where an extension does not keep its promise.",
+        "The functions of `segtailor.testing` raise if an extension violates its protocol.",
         "",
     ]
     kits = ast.parse(_text(KITS))
@@ -212,7 +229,7 @@ def api_page() -> str:
 
 
 def find(module: str, name: str) -> tuple[ast.AST, str]:
-    """Return where a public name is defined, following imports, and the text of that file."""
+    """Return the definition of a public name, following imports, and the text of its file."""
     text = _text(module)
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
@@ -223,8 +240,8 @@ def find(module: str, name: str) -> tuple[ast.AST, str]:
 
 
 def _text(module: str) -> str:
-    place = SOURCE / module.replace(".", "/")
-    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    path = SOURCE / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return file.read_text(encoding="utf-8")
 
 
@@ -234,24 +251,26 @@ def _section(name: str, node: Any, text: str, *, package: str = "segtailor", lev
 
 
 def _signature(node: ast.FunctionDef, text: str, package: str) -> list[str]:
-    """Return the signature as written: on one line where it fits, else one line for each parameter."""
-    told = node.args
+    """Return the signature as written: on one line if it fits, otherwise one line for each parameter."""
+    signature = node.args
     parts = []
-    placed = [*told.posonlyargs, *told.args]
-    defaults = [None] * (len(placed) - len(told.defaults)) + list(told.defaults)
+    placed = [*signature.posonlyargs, *signature.args]
+    defaults = [None] * (len(placed) - len(signature.defaults)) + list(signature.defaults)
     parts += [_parameter(item, default, text) for item, default in zip(placed, defaults, strict=True)]
-    if told.vararg:
-        parts.append("*" + _parameter(told.vararg, None, text))
-    elif told.kwonlyargs:
+    if signature.vararg:
+        parts.append("*" + _parameter(signature.vararg, None, text))
+    elif signature.kwonlyargs:
         parts.append("*")
-    parts += [_parameter(*pair, text) for pair in zip(told.kwonlyargs, told.kw_defaults, strict=True)]
-    if told.kwarg:
-        parts.append("**" + _parameter(told.kwarg, None, text))
-    gives = f" -> {ast.get_source_segment(text, node.returns)}" if node.returns else ""
-    line = f"{package}.{node.name}({', '.join(parts)}){gives}"
-    if len(line) <= 100:
+    parts += [
+        _parameter(*pair, text) for pair in zip(signature.kwonlyargs, signature.kw_defaults, strict=True)
+    ]
+    if signature.kwarg:
+        parts.append("**" + _parameter(signature.kwarg, None, text))
+    returns = f" -> {ast.get_source_segment(text, node.returns)}" if node.returns else ""
+    line = f"{package}.{node.name}({', '.join(parts)}){returns}"
+    if len(line) <= MAX_SIGNATURE_CHARACTERS:
         return [line]
-    return [f"{package}.{node.name}(", *[f"    {part}," for part in parts], f"){gives}"]
+    return [f"{package}.{node.name}(", *[f"    {part}," for part in parts], f"){returns}"]
 
 
 def _parameter(item: ast.arg, default: ast.expr | None, text: str) -> str:

@@ -2,31 +2,89 @@
 
 python -m tools.write_results
 
-Tables stand between `<!-- begin: NAME -->` and `<!-- end -->`; what is around them is written by people. A figure that
-no file holds is an empty cell. A test keeps the committed pages in step.
+Tables are placed between `<!-- begin: NAME -->` and `<!-- end -->`; the text around them is written by hand. A figure
+that was not measured is an empty cell. A test checks that the committed pages are up to date.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.camvid_results import DRIVES, IMAGE, OFFICIAL, RESULTS, ROOT, Results, size
-from tools.model_card import card, numbers
+from tools.camvid_results import (
+    DRIVES,
+    IMAGE,
+    OFFICIAL,
+    RESULTS,
+    ROOT,
+    Latency,
+    Results,
+    size,
+)
 
 from segtailor.core import shipped as home
+from segtailor.recipes.recipe import recipe_document, set_fields
+from segtailor.recipes.train import TrainRecipe, usual_augment
 
 PAGE = ROOT / "docs" / "results-camvid.md"
-LARGE = (720, 960)
-GPU, CPU, CORES = "cuda/graph/fp16", "cpu/onnxruntime/fp32", 2
+LARGE_IMAGE = (720, 960)
+GPU_TARGET, CPU_TARGET, CPU_THREADS = "cuda/graph/fp16", "cpu/onnxruntime/fp32", 2
 BLOCK = re.compile(r"(<!-- begin: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-MAIN = (
+MAIN_COLUMNS = (
     "network", "parameters", "MACs", "drives left out, mean", "val", "test", "H200 ms", "H200 ms at 720x960", "CPU ms",
     "search, GPU minutes", "search in the paper",
 )  # fmt: skip
+UNIMPORTANT_SETTINGS = ("fit.compile", "fit.seed", "fit.validate_every")  # not listed as differences
+CARD = """\
+# {name}
+
+<!-- written by tools/write_results.py: do not edit -->
+
+A {family} network for road scenes: {params:,} parameters, {macs:.3f} G multiply-accumulates at {height}x{width},
+{count} classes ({classes}). Use it by name: `segtailor predict --model {name} PICTURES`. Weights are stored in
+{precision}.
+
+## Data and licence
+
+CamVid (Brostow et al., 2008) at {height}x{width} with the 11 classes of SegNet, split `{split}`: {images} images, from
+random weights, no other data. The data is licensed CC BY-NC 4.0; these weights were learned from it and are for
+research, not for commercial use.
+
+## Figures
+
+All figures are of other trainings of this network, which were **not** trained on the images they are scored on; the
+text above each table lists the settings in which they differ from the shipped training. The shipped weights were
+trained on `{split}`, so scores on these images mean nothing. mIoU in %, whole images, single scale, no flip.
+
+{scores}
+
+Recipe and network were chosen by the drives that were left out: val shows the same drive as train, so its scores are
+too high.
+
+## Latency
+
+One image at a time, the network alone, median.
+
+{latency}
+
+## Recipe
+
+Seed {seed}, {steps} steps. Every setting (the architecture is in `model.json`):
+
+```json
+{recipe}
+```
+
+## Commands
+
+```
+{commands}
+```
+"""
 
 
 def main() -> None:
@@ -36,61 +94,65 @@ def main() -> None:
 
 def pages(results: Results, page: Path = PAGE) -> dict[Path, str]:
     """Return every generated file with its text."""
-    made = {page: filled(page.read_text(encoding="utf-8"), results)}
+    files = {page: filled(page.read_text(encoding="utf-8"), results)}
     for name in home.shipped():
         file = home.SHIPPED / name / home.DESCRIPTION
         record = json.loads(file.read_text(encoding="utf-8"))
         record["numbers"] = numbers(name, record, results)
-        made[file] = json.dumps(record, indent=2) + "\n"
-        made[file.with_name(home.CARD)] = card(name, record, results)
-    return made
+        files[file] = json.dumps(record, indent=2) + "\n"
+        files[file.with_name(home.CARD)] = card(name, record, results)
+    return files
 
 
 def filled(text: str, results: Results) -> str:
-    """Return a page with every table made anew; one that nobody knows raises `KeyError`."""
-    return BLOCK.sub(lambda found: f"{found[1]}{TABLES[found[2]](results)}\n{found[4]}", text)
+    """Return a page with every table replaced; an unknown table raises `KeyError`."""
+    return BLOCK.sub(lambda block: f"{block[1]}{TABLES[block[2]](results)}\n{block[4]}", text)
 
 
 def main_table(results: Results) -> str:
-    """All networks: shipped, of the five systems, baselines, literature."""
+    """Return all networks: shipped, of the five systems, baselines, literature."""
     rows = [_main_row(entry, results) for entry in [*_shipped_rows(), *results.rows["main"]]]
     rows += [_paper_row(entry) for entry in results.literature["networks"]]
-    return table(MAIN, rows)
+    return table(MAIN_COLUMNS, rows)
 
 
-def ablation_table(results: Results, told: str = "ablation") -> str:
-    """One row per change of the recipe: the drives that were left out, their mean, and the difference to the base.
+def ablation_table(results: Results, entry_name: str = "ablation") -> str:
+    """Return one row per change of the recipe: each drive left out, their mean, and the difference to the base.
 
-    The base comes first, then what has a label, as labels are listed.
+    The base comes first, then the rows with a label in the order of the labels, then the others.
     """
-    entry = results.rows[told]
-    folder, base = entry["folder"], f"{entry['folder']}/{entry['base']}"
+    entry = results.rows[entry_name]
+    study, base = entry["study"], f"{entry['study']}/{entry['base']}"
     rank = {entry["base"]: -1} | {name: place for place, name in enumerate(entry["labels"])}
-    names = sorted(results.study(folder), key=lambda name: (rank.get(name, len(rank)), name))
-    drives = [drive for drive in DRIVES if any(results.score(f"{folder}/{name}", drive) for name in names)]
-    whole = len(drives) == len(DRIVES)  # a mean over some of them could not be compared
+    names = sorted(results.names_of(study), key=lambda name: (rank.get(name, len(rank)), name))
+    drives = [drive for drive in DRIVES if any(results.score(f"{study}/{name}", drive) for name in names)]
+    complete = len(drives) == len(DRIVES)  # means over different drives cannot be compared
     rows = []
     for name in names:
-        row = f"{folder}/{name}"
-        mean = [_percent(results.left_out(row))] if whole else []
+        row = f"{study}/{name}"
+        mean = [_percent(results.left_out(row))] if complete else []
         gain = results.gain(row, base) if row != base else None
         label = entry["labels"].get(name, name)
         rows.append([label, *_drives(row, results, drives), *mean, _points(gain)])
-    return table(["recipe", *drives, *(["mean"] if whole else []), "difference"], rows)
+    return table(["recipe", *drives, *(["mean"] if complete else []), "difference"], rows)
 
 
 def third_table(results: Results) -> str:
-    """The same at a third of the size, on a CPU."""
+    """Return the ablation at a third of the image size, on a CPU."""
     return ablation_table(results, "third")
 
 
-def networks_table(results: Results, told: str = "networks") -> str:
-    """Every network that was trained alike: those of a study, and single rows of others; val where any has it."""
-    entry = results.rows[told]
-    names = [f"{entry['folder']}/{name}" for name in results.study(entry["folder"])] + entry.get("also", [])
-    val = [OFFICIAL] if any(results.score(row, OFFICIAL) for row in names) else []
+def networks_table(results: Results, entry_name: str = "networks") -> str:
+    """Return networks trained with one recipe: the rows of a study and those listed in `also`.
+
+    The column of val is left out if no row has it.
+    """
+    entry = results.rows[entry_name]
+    study = entry["study"]
+    listed = [f"{study}/{name}" for name in results.names_of(study)] + entry.get("also", [])
+    val = [OFFICIAL] if any(results.score(row, OFFICIAL) for row in listed) else []
     rows = []
-    for row in sorted(names, key=lambda row: _rank(row, results)):
+    for row in sorted(listed, key=lambda row: _rank(row, results)):
         name, mean = row.rpartition("/")[2], _percent(results.left_out(row))
         cells = [*_size(results.network(row)), *_drives(row, results), mean, *_drives(row, results, val)]
         rows.append([entry["labels"].get(name, name), *cells])
@@ -98,39 +160,36 @@ def networks_table(results: Results, told: str = "networks") -> str:
 
 
 def candidates_table(results: Results) -> str:
-    """Networks trained with everything that pays."""
+    """Return the candidates for shipping, trained with the best recipe."""
     return networks_table(results, "candidates")
 
 
 def searches_table(results: Results) -> str:
-    """Every search: time, device, command."""
+    """Return every search: time, device, command."""
     rows = []
-    for file in sorted((results.folder / "searches").glob("*.json")):
-        record = results.search(file.stem) or {}
+    for name, record in results.searches.items():
         minutes = f"{record['seconds'] / 60:.1f}"
-        rows.append(
-            [file.stem, minutes, str(record["device"]), str(record["seed"]), f"`{record['command']}`"]
-        )
+        rows.append([name, minutes, str(record["device"]), str(record["seed"]), f"`{record['command']}`"])
     return table(["search", "GPU minutes", "device", "seed", "command"], rows)
 
 
 def expansion_table(results: Results, search: str = "lpsnet", device: str = "H200") -> str:
-    """Step by step what LPS-Net's expansion did (its Figure 7)."""
-    record = results.search(search) or {"result": {"family": []}}
+    """Return the steps of LPS-Net's expansion (Figure 7 of the paper)."""
+    record = results.searches.get(search, {"result": {"family": []}})
     rows = []
     for member in record["result"]["family"]:
         moved = f"{member['direction']} x {member['k']}" if "direction" in member else "start"
         rows.append([str(member["step"]), moved, _percent(member["quality"]), _ms(member["cost"])])
-    return table(["step", "direction", "mIoU of the judging half", f"{device} ms by the table"], rows)
+    return table(["step", "direction", "mIoU on the held-out half", f"{device} ms by the table"], rows)
 
 
 def expansion_cpu_table(results: Results) -> str:
-    """The same where a CPU's latency counts."""
+    """Return the steps of the expansion for a CPU."""
     return expansion_table(results, "lpsnet-cpu", "CPU")
 
 
 def papers_table(results: Results) -> str:
-    """Where the figures of others come from."""
+    """Return the sources of published figures."""
     rows = [[entry["name"], entry["paper"]] for entry in results.literature["networks"]]
     rows += [[f"search of {name}", entry["source"]] for name, entry in results.literature["searches"].items()]
     return table(["what", "source"], rows)
@@ -156,7 +215,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _shipped_rows() -> list[dict[str, str]]:
-    found = []
+    entries = []
     for name in home.shipped():
         record = json.loads((home.SHIPPED / name / home.DESCRIPTION).read_text(encoding="utf-8"))
         origin = {
@@ -164,34 +223,34 @@ def _shipped_rows() -> list[dict[str, str]]:
             for key in ("row", "search", "system")
             if key in record["provenance"]
         }
-        found.append({"label": f"**{name}**", "network": name, **origin})
-    return found
+        entries.append({"label": f"**{name}**", "network": name, **origin})
+    return entries
 
 
 def _main_row(entry: dict[str, str], results: Results) -> list[str]:
     row = entry["row"]
-    network = results.found(entry["network"]) if "network" in entry else results.network(row)
+    network = entry.get("network") or results.network(row)
     names = results.names(row, network or row, entry.get("network", row))
     val = results.score(row, OFFICIAL)
-    searched = results.search(entry["search"]) if "search" in entry else None
+    search = results.searches.get(entry.get("search", ""))
     paper = results.literature["searches"].get(entry.get("system", ""), {})
     return [
         entry["label"],
         *_size(network),
         _percent(results.left_out(row)),
-        val.told() if val else "",
+        val.percent() if val else "",
         "",
-        _ms(results.milliseconds(names, GPU, IMAGE)),
-        _ms(results.milliseconds(names, GPU, LARGE)),
-        _ms(results.milliseconds(names, CPU, IMAGE, threads=CORES)),
-        f"{searched['seconds'] / 60:.1f}" if searched else "",
-        paper.get("told", ""),
+        _ms(results.milliseconds(names, GPU_TARGET, IMAGE)),
+        _ms(results.milliseconds(names, GPU_TARGET, LARGE_IMAGE)),
+        _ms(results.milliseconds(names, CPU_TARGET, IMAGE, threads=CPU_THREADS)),
+        f"{search['seconds'] / 60:.1f}" if search else "",
+        paper.get("time", ""),
     ]
 
 
 def _paper_row(entry: dict[str, Any]) -> list[str]:
     params = f"{entry['params'] / 1e6:.2f} M" if "params" in entry else ""
-    return [entry["name"], params, "", "", "", _percent(entry["test_miou"]), *[""] * (len(MAIN) - 6)]
+    return [entry["name"], params, "", "", "", _percent(entry["test_miou"]), *[""] * (len(MAIN_COLUMNS) - 6)]
 
 
 def _size(network: str | None) -> list[str]:
@@ -203,7 +262,7 @@ def _size(network: str | None) -> list[str]:
 
 def _drives(row: str, results: Results, drives: Sequence[str] = DRIVES) -> list[str]:
     figures = [results.score(row, drive) for drive in drives]
-    return [figure.told() if figure else "" for figure in figures]
+    return [figure.percent() if figure else "" for figure in figures]
 
 
 def _rank(row: str, results: Results) -> float:
@@ -215,11 +274,150 @@ def _percent(value: float | None) -> str:
 
 
 def _points(gain: float | None) -> str:
-    return "" if gain is None else f"{round(100 * gain, 1) + 0.0:+.1f}"  # no minus before a zero
+    return "" if gain is None else f"{round(100 * gain, 1) + 0.0:+.1f}"  # + 0.0 turns -0.0 into 0.0
 
 
 def _ms(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
+
+
+def numbers(name: str, record: Mapping[str, Any], results: Results) -> dict[str, Any]:
+    """Return the figures of a shipped network as plain data; figures that were not measured are left out."""
+    row, counted = record["provenance"]["row"], size(name)
+    left_out = {drive: figure.mean for drive in DRIVES if (figure := results.score(row, drive))}
+    mean, val = results.left_out(row), results.score(row, OFFICIAL)
+    figures: dict[str, Any] = {"params": counted.params, "macs": counted.macs, "image": list(IMAGE)}
+    if left_out:
+        figures["left_out_miou"] = left_out
+    if mean is not None:
+        figures["left_out_mean_miou"] = mean
+    if val is not None:
+        figures["val_miou"] = {"mean": val.mean, "spread": val.spread, "seeds": list(val.seeds)}
+    figures["latency_ms"] = {
+        _setting(latency): latency.document["median_ms"] for latency in _measured(name, row, results)
+    }
+    return figures
+
+
+def card(name: str, record: Mapping[str, Any], results: Results) -> str:
+    """Return the card of a shipped network."""
+    origin, counted = record["provenance"], size(name)
+    classes, (height, width) = record["task"]["classes"], IMAGE
+    return CARD.format(
+        name=name,
+        family=record["architecture"]["family"],
+        params=counted.params,
+        macs=counted.macs / 1e9,
+        height=height,
+        width=width,
+        count=len(classes),
+        classes=", ".join(classes),
+        precision={"fp16": "half precision; inference is in single precision", "fp32": "single precision"}[
+            record["precision"]
+        ],
+        split=origin["train_split"],
+        images=origin["train_images"],
+        scores="\n\n".join(_scores(row, record, results) for row in _scored_rows(origin)),
+        latency=_latency_table(name, origin["row"], results),
+        seed=origin["seed"],
+        steps=origin["steps"],
+        recipe=json.dumps(origin["recipe"], indent=1),
+        commands="\n".join(_commands(name, origin, results)),
+    )
+
+
+def _scored_rows(origin: Mapping[str, Any]) -> list[str]:
+    """Return the rows of trainings that show the quality of a shipped network, the one with most seeds first."""
+    return [origin["row"], *origin.get("also", ())]
+
+
+def _scores(row: str, record: Mapping[str, Any], results: Results) -> str:
+    """Return a row's scores as a table, below the settings in which its trainings differ from the shipped one."""
+    lines = ["| scored on | mIoU | seeds |", "|---|---|---|"]
+    folds = [
+        *((drive, f"drive {drive}, left out of train and val") for drive in DRIVES),
+        (OFFICIAL, "val, trained on train"),
+    ]
+    for fold, what in folds:
+        if figure := results.score(row, fold):
+            lines.append(f"| {what} | {figure.percent()} | {', '.join(map(str, figure.seeds))} |")
+    mean = results.left_out(row)
+    if mean is not None:
+        lines.append(f"| mean over the drives | {100 * mean:.1f} | |")
+    commands = [str(training["command"]) for training in results.outcomes.get(row, ())]
+    differences = sorted({change for command in commands for change in _differences(command, record)})
+    return "\n".join([f"`{row}` has {', '.join(differences) or 'the same settings'}.", "", *lines])
+
+
+def _differences(command: str, record: Mapping[str, Any]) -> list[str]:
+    """Return the settings in which a training command differs from the shipped training, with both values."""
+    changes = shlex.split(command.partition(" --set ")[2])
+    defaults = TrainRecipe(
+        architecture=record["architecture"],
+        data=record["provenance"]["data"],
+        augment=usual_augment("segmentation", IMAGE),
+    )
+    scored = _flat(set_fields(recipe_document(defaults), changes))
+    shipped = _flat(record["provenance"]["recipe"])
+    return [
+        f"{key} {json.dumps(value)} instead of {json.dumps(shipped[key])}"
+        for key, value in scored.items()
+        if key.startswith(("augment.", "fit."))
+        and key not in UNIMPORTANT_SETTINGS
+        and key in shipped
+        and shipped[key] != value
+    ]
+
+
+def _flat(document: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return nested plain data as one level: dotted names and their values."""
+    flat: dict[str, Any] = {}
+    for key, value in document.items():
+        flat |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return flat
+
+
+def _latency_table(name: str, row: str, results: Results) -> str:
+    lines = [
+        "| target | image | ms | 95th percentile | images | on | versions |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for latency in _measured(name, row, results):
+        document, (height, width) = latency.document, latency.image
+        package = "torch" if str(document["target"]).startswith("cuda") else "onnxruntime"
+        versions = document["machine"]["versions"]
+        version = f"{package} {versions[package]}" if package in versions else ""
+        lines.append(
+            f"| `{document['target']}` | {height}x{width} | {document['median_ms']:.3g} | {document['p95_ms']:.3g} | "
+            f"{document['runs']} | {latency.hardware} | {version} |"
+        )
+    return "\n".join(lines)
+
+
+def _commands(name: str, origin: Mapping[str, Any], results: Results) -> list[str]:
+    train = [
+        str(record["command"]) for row in _scored_rows(origin) for record in results.outcomes.get(row, ())
+    ]
+    bench = [
+        f"segtailor bench {name} --target '{latency.document['target']}' "
+        f"--image {latency.image[0]}x{latency.image[1]}"
+        for latency in _measured(name, origin["row"], results)
+    ]
+    return [*train, f"segtailor eval {name} --data camvid:PATH --split test", *dict.fromkeys(bench)]
+
+
+def _measured(name: str, row: str, results: Results) -> list[Latency]:
+    names = results.names(row, name)
+    return [
+        latency
+        for latency in results.latencies
+        if latency.network in names and latency.document["includes"] == "network"
+    ]
+
+
+def _setting(latency: Latency) -> str:
+    height, width = latency.image
+    return f"{latency.document['target']} at {height}x{width} on {latency.hardware}"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# CamVid from A to Z with one recipe, on the CPU: run.sh PATH [RUNS] [RECIPE]. Interrupted, the same command goes on.
+# CamVid from A to Z with one recipe, on the CPU: run.sh PATH [RUNS] [RECIPE]. After an interruption the same command continues.
 set -euo pipefail
 
 path=${1:?usage: run.sh PATH [RUNS] [RECIPE]}

@@ -1,8 +1,7 @@
-"""The comparison of searches on depth and pose: it runs, it is fair, and the page says what was stored."""
+"""The comparison of searches on depth and pose: it runs, both searches start alike, the page shows stored results."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +12,7 @@ from tests.docs.markdown import ROOT
 from tests.scripts import load_script
 
 SCRIPT = ROOT / "benchmarks" / "task_searches.py"
-STORED = ROOT / "results" / "tasks" / "searches.json"
+STORED = ROOT / "results" / "tasks.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +26,12 @@ def test_both_searches_begin_alike_and_their_winners_are_scored_elsewhere(
     benchmark: ModuleType, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(benchmark.DATA, task, benchmark.DATA[task].replace("300", "8").replace("200", "4"))
-    out = tmp_path / "searches.json"
+    out = tmp_path / "searches.jsonl"
     small = "--trials 2 --steps 1 --longer 2 --seeds 1 --repeats 1 --budget 3MMACs"
     told = f"--tasks {task} {small} --cache {tmp_path} --out {out}"
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *told.split()])
     benchmark.main()
-    rows = json.loads(out.read_text())
+    rows = benchmark.read_lines(out)
     assert [row["strategy"] for row in rows] == ["random", "evolution"]
     assert rows[0]["qualities"] == rows[1]["qualities"]
     for row in rows:
@@ -58,7 +57,7 @@ def test_the_table_counts_the_seeds_at_which_a_strategy_is_ahead(benchmark: Modu
 
 def test_the_page_shows_what_is_stored(benchmark: ModuleType, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "tasks.md").read_text()
-    told = benchmark.shown(json.loads(STORED.read_text()), figures=tmp_path)
+    told = benchmark.shown(benchmark.read_lines(STORED), figures=tmp_path)
     assert all(line in page for line in told.splitlines())
     for picture in tmp_path.iterdir():
         assert picture.read_text() == (ROOT / "docs" / "figures" / picture.name).read_text()

@@ -1,4 +1,4 @@
-"""What the written pages hold: commands, Python, links."""
+"""Read commands, Python blocks and links from the pages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 SHELL = ("", "sh", "bash", "text")
 PROGRAMS = ("segtailor ", "make ", "python ", "pip ")
-USAGE = re.compile(r"\[|\.\.\.|\bVERB\b|\|")  # how a command is spelt in general, not one to type
+USAGE = re.compile(r"\[|\.\.\.|\bVERB\b|\|")  # marks of a usage line, which is not a command to type
 
 
 def written() -> list[Path]:
-    """Return every page of the documentation and of the examples, and the one in front."""
+    """Return the README and every page of the documentation and of the examples."""
     return sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 
 
@@ -40,7 +40,7 @@ def blocks_of(text: str, languages: tuple[str, ...]) -> list[str]:
 
 
 def links(page: Path) -> list[str]:
-    """Return where a page points to; what stands in code is no link."""
+    """Return the links of a page, without those in code."""
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
     return LINK.findall(text)
 

@@ -1,4 +1,4 @@
-"""What the pages tell people to type works: every command parses, and those of README and tutorial are run."""
+"""Commands on the pages work: every one parses, and those of README, home page and tutorial are run."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ from segtailor.verbs.main import build, run
 from tests.docs.markdown import ROOT, commands, python_blocks, written
 from tests.scripts import load_script
 
-README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
+README, HOME, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "tutorial.md"
+RUN_PAGES = (README, HOME, TUTORIAL)
 SCRIPTS = sorted((ROOT / "examples").rglob("*.sh"))
 SURFACE = json.loads((ROOT / "tests" / "golden" / "cli.json").read_text(encoding="utf-8"))
-BUNDLES = {README: "runs/first/weights", TUTORIAL: "runs/photos/stages/train/weights"}
+BUNDLES = {HOME: "runs/first/weights", TUTORIAL: "runs/photos/stages/train/weights"}
 HEAVY = {
     "tailor",
     "search",
     "train",
     "calibrate",
     "bench",
-}  # measure or train, some even when dry: slow tests
-SEPARATE = {"eval", "resume"}  # need a finished training, which has a test of its own
+}  # measure or train, some even with --dry-run: slow tests
+SEPARATE = {"eval", "resume"}  # need a finished training: a separate test
 
 
 def verb(words: list[str]) -> str:
     return " ".join(words[1:3]) if words[1] == "data" else words[1]
 
 
-def told(*pages: Path) -> list[list[str]]:
+def segtailor_commands(*pages: Path) -> list[list[str]]:
     return [words for page in pages for words in commands(page) if words[0] == "segtailor"]
 
 
 @pytest.mark.parametrize("page", [*written(), *SCRIPTS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_every_page_is_understood(page: Path) -> None:
-    for words in told(page):
+    for words in segtailor_commands(page):
         assert understood(words[1:]), words
 
 
@@ -59,10 +60,11 @@ def program() -> App:
     return build()
 
 
-def test_the_pages_that_matter_hold_commands_of_every_verb() -> None:
-    assert {verb(words) for words in told(README)} == set(SURFACE)
-    assert len(told(TUTORIAL)) >= 5
-    assert all(told(page) for page in (ROOT / "examples").rglob("README.md"))
+def test_the_home_page_has_a_command_of_every_verb() -> None:
+    assert {verb(words) for words in segtailor_commands(HOME)} == set(SURFACE)
+    assert {verb(words) for words in segtailor_commands(README)} == {"tailor", "predict"}
+    assert len(segtailor_commands(TUTORIAL)) >= 5
+    assert all(segtailor_commands(page) for page in (ROOT / "examples").rglob("README.md"))
 
 
 def test_every_make_target_that_is_told_exists() -> None:
@@ -86,12 +88,16 @@ def test_every_program_that_is_told_exists() -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder in which the commands find what they name; the tutorial's pictures hold one that is damaged."""
+    """Return a folder with the files that the commands name, below PAGE; one image of the tutorial is damaged.
+
+    Below `long/PAGE` there are images only: long commands write the bundles themselves.
+    """
     folder = tmp_path_factory.mktemp("place")
-    for page in (README, TUTORIAL):
-        example("custom_set").make(folder / page.stem / "photos", count=10)
-    for file in (folder / README.stem / "photos").rglob("scene001.*"):
-        file.unlink()
+    for page in RUN_PAGES:
+        for photos in (folder / page.stem / "photos", folder / "long" / page.stem / "photos"):
+            example("custom_set").make(photos, count=10)
+            for file in photos.rglob("scene001.*") if page != TUTORIAL else ():
+                file.unlink()
     network = segtailor.create("lpsnet-step0", classes=len(TASK.classes), seed=1)
     for page, bundle in BUNDLES.items():
         save_bundle(folder / page.stem / bundle, Model(network=network, task=TASK))
@@ -104,7 +110,7 @@ def example(name: str) -> Any:
 
 
 def carried_out(words: list[str], *, drawing: bool = False) -> int:
-    """Run a command; what would write or train only says what it would do, unless `drawing` is asked for."""
+    """Run a command with `--dry-run` if it has this flag, unless `drawing` is set."""
     dry = ["--dry-run"] if "--dry-run" in SURFACE[verb(words)] and not drawing else []
     cache = ["--cache", "cache"] if "--cache" in SURFACE[verb(words)] else []
     short = ["--seconds", "0.01"] if verb(words) == "bench" else []
@@ -112,22 +118,22 @@ def carried_out(words: list[str], *, drawing: bool = False) -> int:
     return run([*asked, *dry, *cache, *short])
 
 
-def of_both(verbs: set[str]) -> list[object]:
-    """Return the commands of some verbs in README and tutorial, each with its page."""
+def on_run_pages(verbs: set[str]) -> list[object]:
+    """Return the commands of some verbs on the pages whose commands are run, each with its page."""
     return [
         pytest.param(
             page,
             words,
             id=f"{page.stem}: {' '.join(words[1:4])}",
         )
-        for page in (README, TUTORIAL)
-        for words in told(page)
+        for page in RUN_PAGES
+        for words in segtailor_commands(page)
         if verb(words) in verbs
     ]
 
 
-@pytest.mark.parametrize(("page", "words"), of_both(set(SURFACE) - HEAVY - SEPARATE))
-def test_quick_commands_of_readme_and_tutorial_run(
+@pytest.mark.parametrize(("page", "words"), on_run_pages(set(SURFACE) - HEAVY - SEPARATE))
+def test_quick_commands_of_readme_home_page_and_tutorial_run(
     page: Path,
     words: list[str],
     place: Path,
@@ -144,15 +150,15 @@ def test_quick_commands_of_readme_and_tutorial_run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "words"), of_both({*HEAVY, "data show"}))
-def test_long_commands_of_readme_and_tutorial_run(
+@pytest.mark.parametrize(("page", "words"), on_run_pages({*HEAVY, "data show"}))
+def test_long_commands_of_readme_home_page_and_tutorial_run(
     page: Path,
     words: list[str],
     place: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(place / page.stem)
+    monkeypatch.chdir(place / "long" / page.stem)
     code = carried_out(words, drawing=verb(words) == "data show")
     captured = capsys.readouterr()
     assert code == 0, captured.err
@@ -160,23 +166,23 @@ def test_long_commands_of_readme_and_tutorial_run(
 
 
 @pytest.mark.slow
-def test_training_scoring_and_resuming_as_told_work(
+def test_training_scoring_and_resuming_work_as_on_the_home_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example("custom_set").make(tmp_path / "photos", count=10)
     for file in (tmp_path / "photos").rglob("scene001.*"):
         file.unlink()
     monkeypatch.chdir(tmp_path)
-    for words in told(README):
+    for words in segtailor_commands(HOME):
         if verb(words) not in ("train", "eval", "resume") or "camvid:PATH" in words:
-            continue  # CamVid is not ours to bring
+            continue  # CamVid is not in the repository
         small = {"200": "1", "16": "4", "lpsnet-s": "lpsnet-step0"}
         code = run([*(small.get(word, word) for word in words[1:]), "--cache", "cache", "--device", "cpu"])
         assert code == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("page", [README, TUTORIAL], ids=["README", "tutorial"])
-def test_the_python_of_readme_and_tutorial_runs(
+@pytest.mark.parametrize("page", RUN_PAGES, ids=lambda page: page.stem)
+def test_the_python_of_readme_home_page_and_tutorial_runs(
     page: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place / page.stem)

@@ -1,4 +1,4 @@
-"""The examples of how to add to segtailor pass the conformance kits, in a process of their own: they register names."""
+"""The examples of extensions pass the conformance kits, in a separate process because they register names."""
 
 from __future__ import annotations
 

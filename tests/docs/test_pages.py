@@ -1,4 +1,4 @@
-"""The documentation hangs together: links lead somewhere, every page can be found, generated pages are up to date."""
+"""The documentation is consistent: links exist, every page is in the navigation, generated pages are up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and cards hold what the result files hold, and a finished training becomes a shipped network."""
+"""Tables and cards show the stored results, and a finished training becomes a shipped network."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tools import ship, write_results
-from tools.camvid_results import DRIVES, RESULTS, Results
-from tools.model_card import card
+from tools.camvid_results import DRIVES, LATENCY, OUTCOMES, RESULTS, ROWS, SEARCHES, Results
 
 import segtailor
 from segtailor.core import shipped as home
@@ -36,46 +35,55 @@ def put(file: Path, content: Any) -> None:
     file.write_text(json.dumps(content), encoding="utf-8")
 
 
+def add(file: Path, record: Any) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(record) + "\n")
+
+
 def outcome(folder: Path, row: str, fold: str, miou: float, seed: int = 0, settings: str = "") -> None:
     study, _, name = row.rpartition("/")
     record = {
-        "name": name, "network": "lpsnet-step0", "fold": fold, "seed": seed,
+        "study": study, "name": name, "network": "lpsnet-step0", "fold": fold, "seed": seed,
         "command": f"segtailor train lpsnet-step0 --data 'camvid:PATH?fold={fold}' --seed {seed}{settings}",
         "result": {"miou": miou},
     }  # fmt: skip
-    put(folder / "outcomes" / study / f"{name}-{fold or 'official'}-{seed}.json", record)
+    add(folder / OUTCOMES, record)
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
-    """Write results of two recipes; of the second one drive is missing."""
+    """Write results of some recipes; one of them lacks drives."""
     folder = tmp_path / "results"
     for row, scores in {
         "recipe/base": (0.4, 0.5, 0.6),
         "recipe/long": (0.45, 0.5, 0.7),
-        "tiny": (0.1, 0.2, 0.3),
+        "study/tiny": (0.1, 0.2, 0.3),
     }.items():
         for drive, score in zip(DRIVES, scores, strict=True):
             outcome(folder, row, drive, score)
     outcome(folder, "recipe/odd", "0006R0", 0.9)
     for seed, score in enumerate((0.5, 0.6, 0.7)):
-        outcome(folder, "tiny", "", score, seed)
+        outcome(folder, "study/tiny", "", score, seed)
     literature = json.loads((RESULTS / "literature.json").read_text())
     put(folder / "literature.json", literature)
-    main = {"label": "small", "row": "tiny", "system": "fasterseg", "search": "found"}
+    main = {"label": "small", "row": "study/tiny", "system": "fasterseg", "search": "found"}
     tables = {
-        name: {"folder": "recipe", "base": "base", "labels": {"long": "twice as long"}}
+        name: {"study": "recipe", "base": "base", "labels": {"long": "twice as long"}}
         for name in ("ablation", "networks")
     }
-    put(folder / "rows.json", {"main": [main], **tables})
-    put(folder / "searches" / "found.json", {"seconds": 90, "device": "a GPU", "seed": 0, "command": "a | b"})
-    put(folder / "latency" / "tiny@cpu.json", measured())
+    put(folder / ROWS, {"main": [main], **tables})
+    add(
+        folder / SEARCHES,
+        {"name": "found", "seconds": 90, "device": "a GPU", "seed": 0, "command": "a | b"},
+    )
+    add(folder / LATENCY, {"name": "tiny", **measured()})
     return Results(folder=folder)
 
 
 @cache
 def measured() -> dict[str, Any]:
-    """Time something, and pretend that it was done as the table wants it."""
+    """Time a network, and change the record to the target and image size of the table."""
     settings = TimingSettings(seconds=0.01)
     (row,) = bench(["lpsnet-step0"], ["cpu/eager/fp32"], image=(32, 64), settings=settings)
     pretended = {"target": "cpu/onnxruntime/fp32?threads=2", "threads": 2, "inputs": [[3, 360, 480]]}
@@ -93,9 +101,9 @@ def test_what_is_generated_from_result_files_is_up_to_date() -> None:
         assert path.read_text(encoding="utf-8") == text, f"{path.relative_to(ROOT)}: run `make results`"
 
 
-def test_result_files_name_no_place_of_the_machine_that_made_them() -> None:
+def test_result_files_have_no_paths_of_a_machine() -> None:
     place = re.compile(r"[\"'\s=:]/\w")
-    files = [*RESULTS.rglob("*.json"), *home.SHIPPED.rglob("*.json")]
+    files = [*RESULTS.parent.rglob("*.json*"), *home.SHIPPED.rglob("*.json")]
     assert [file.name for file in files if place.search(file.read_text(encoding="utf-8"))] == []
     assert place.search('"run": "/home/me/runs"')
     assert place.search("--data 'camvid:/data/camvid'")
@@ -111,7 +119,7 @@ def test_the_main_table_has_what_was_measured_and_nothing_else(results: Results)
     assert found["LETNet"] == ["0.95 M", "", "", "", "70.5", "", "", "", "", ""]
 
 
-def test_the_ablation_says_what_a_change_is_worth_on_the_drives_that_both_know(results: Results) -> None:
+def test_the_ablation_compares_rows_on_the_drives_that_both_have(results: Results) -> None:
     found = rows(write_results.ablation_table(results))
     assert list(found) == ["base", "twice as long", "odd"]
     assert found["base"] == ["40.0", "50.0", "60.0", "50.0", ""]
@@ -123,16 +131,16 @@ def test_the_ablation_says_what_a_change_is_worth_on_the_drives_that_both_know(r
 def test_an_ablation_on_one_drive_has_one_column(results: Results) -> None:
     outcome(results.folder, "small/base", "0016E5", 0.4)
     outcome(results.folder, "small/late", "0016E5", 0.43)
-    # A seed that nothing else has compares with nothing.
+    # The other row has no such seed: it is not compared.
     outcome(results.folder, "small/base", "0016E5", 0.2, seed=1)
-    told = json.loads((results.folder / "rows.json").read_text())
-    put(results.folder / "rows.json", {**told, "third": {"folder": "small", "base": "base", "labels": {}}})
+    told = json.loads((results.folder / ROWS).read_text())
+    put(results.folder / ROWS, {**told, "third": {"study": "small", "base": "base", "labels": {}}})
     table = write_results.third_table(Results(folder=results.folder))
     assert table.splitlines()[0] == "| recipe | 0016E5 | difference |"
     assert rows(table) == {"base": ["30.0 ± 14.1", ""], "late": ["43.0", "+3.0"]}
 
 
-def test_prose_stays_and_tables_are_replaced(results: Results) -> None:
+def test_text_stays_and_tables_are_replaced(results: Results) -> None:
     page = "before\n<!-- begin: searches -->\nold | table\n<!-- end -->\nafter\n"
     text = write_results.filled(page, results)
     assert text.startswith("before\n<!-- begin: searches -->\n| search |")
@@ -146,7 +154,7 @@ def test_prose_stays_and_tables_are_replaced(results: Results) -> None:
 
 @pytest.fixture
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Train a small network on train+val, learning from another."""
+    """Train a small network on train+val, with another one as its teacher."""
     monkeypatch.setattr(home, "SHIPPED", tmp_path / "weights")
     data = write_pairs(tmp_path / "data", ["0001TP_1", "0006R0_1"], range(11), split="train")
     write_pairs(data, ["0016E5_1"], range(11), split="val")
@@ -173,7 +181,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_finished_training_is_shipped_with_figures_and_card(
     trained: Path, results: Results, tmp_path: Path
 ) -> None:
-    folder = ship.ship(trained, NAME, {"row": "tiny"})
+    folder = ship.ship(trained, NAME, {"row": "study/tiny"})
     page = tmp_path / "page.md"
     page.write_text("<!-- begin: main -->\n<!-- end -->\n")
     for path, text in write_results.pages(results, page).items():
@@ -200,18 +208,18 @@ def test_a_finished_training_is_shipped_with_figures_and_card(
     assert rows(page.read_text())[f"**{NAME}**"][2] == "20.0"
 
 
-def test_a_card_says_what_sets_a_scored_training_apart(trained: Path, results: Results) -> None:
+def test_a_card_lists_how_a_scored_training_differs(trained: Path, results: Results) -> None:
     outcome(
         results.folder,
-        "more",
+        "study/more",
         "0006R0",
         0.25,
         settings=" --set fit.batch=2 fit.ema=0.25 'fit.betas=[0.8,0.9]'",
     )
-    folder = ship.ship(trained, NAME, {"row": "tiny", "also": ["more"]})
+    folder = ship.ship(trained, NAME, {"row": "study/tiny", "also": ["study/more"]})
     record = json.loads((folder / "model.json").read_text())
-    text = card(NAME, record, Results(folder=results.folder))
-    (apart,) = (line for line in text.splitlines() if line.startswith("`more` has "))
+    text = write_results.card(NAME, record, Results(folder=results.folder))
+    (apart,) = (line for line in text.splitlines() if line.startswith("`study/more` has "))
     assert "fit.ema 0.25 instead of 0.5" in apart
     assert "fit.betas [0.8, 0.9] instead of [0.9, 0.999]" in apart
     assert "fit.batch" not in apart
@@ -223,14 +231,14 @@ def test_a_card_says_what_sets_a_scored_training_apart(trained: Path, results: R
 def test_weights_that_are_too_large_are_halved_or_not_shipped(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = (ship.ship(trained, NAME, {"row": "tiny"}) / "model.safetensors").stat().st_size
-    monkeypatch.setattr(ship, "ROOM", 0)
-    monkeypatch.setattr(ship, "LIMIT", whole - 1)
-    folder = ship.ship(trained, NAME, {"row": "tiny"})
+    whole = (ship.ship(trained, NAME, {"row": "study/tiny"}) / "model.safetensors").stat().st_size
+    monkeypatch.setattr(ship, "DESCRIPTION_BYTES", 0)
+    monkeypatch.setattr(ship, "MAX_BUNDLE_BYTES", whole - 1)
+    folder = ship.ship(trained, NAME, {"row": "study/tiny"})
     assert json.loads((folder / "model.json").read_text())["precision"] == "fp16"
-    monkeypatch.setattr(ship, "LIMIT", whole // 4)
+    monkeypatch.setattr(ship, "MAX_BUNDLE_BYTES", whole // 4)
     with pytest.raises(UserError, match="in half precision; at most"):
-        ship.ship(trained, "camvid-too-large", {"row": "tiny"})
+        ship.ship(trained, "camvid-too-large", {"row": "study/tiny"})
     assert home.shipped() == (NAME,)
 
 

@@ -1,4 +1,4 @@
-"""Every command of every page, at its smallest and without `--json`, runs to its end from an empty folder."""
+"""Every command of every page, with the smallest settings and without `--json`, runs to its end in an empty folder."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.terminal import WHERE, Where, carried_out
 SIZE = (64, 96)
 SMALL = "size=64x96,train=8,val=2,seed=0"
 SHRUNK = {"--image": "64x96", "--crop": "64x96"}
-LEFT_OUT = {  # what makes a run long or needs a device, and what the smallest settings say
+LEFT_OUT = {  # flags that make a run long, need a device, or are among the smallest settings
     "search": ("--scale", "--pack", "--workers", "--seed", "--steps", "--trials"),
     "train": ("--epochs", "--precision", "--lr", "--optimiser", "--batch", "--crop"),
     "calibrate": ("--minutes",),
 }
 ELSEWHERE = ("ray", "cuda/", "results.json", "--bundle")  # a cluster, a GPU, a board
-DRY = ("tailor", "serve")  # takes minutes, and has tests of its own; runs until it is stopped
+DRY = ("tailor", "serve")  # takes minutes and has its own tests; runs until it is stopped
 PAGES = [page for page in written() if any(words[0] == "segtailor" for words in commands(page))]
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder that holds what a reader brings: photos, published datasets, weights, pictures."""
+    """Return a folder with the files that a reader has: photos, published datasets, weights, images."""
     monkeypatch.chdir(tmp_path)
     load_script(ROOT / "examples" / "custom_set.py").make(tmp_path / "photos", count=10)
     for file in (tmp_path / "photos").rglob("scene001.*"):
@@ -61,7 +61,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shrunk(words: list[str]) -> list[str]:
-    """Return a command with the least of everything that takes time."""
+    """Return a command with the smallest settings."""
     verb, found = words[1], []
     skipping = False
     for before, word in pairwise(words):
@@ -75,7 +75,7 @@ def shrunk(words: list[str]) -> list[str]:
 
 
 def _data(word: str) -> str:
-    """Name a small dataset; the photos here have no damaged scene to skip, and there is no teacher to follow."""
+    """Use a small dataset, without damaged images to skip and without a teacher."""
     word = "retries=2" if word.startswith("staged.teacher=") else word.split("?skip=")[0]
     if not word.startswith("synthetic"):
         return word
@@ -105,14 +105,14 @@ def _more(words: list[str]) -> list[str]:
 
 
 def _smallest_evolution(words: list[str]) -> list[str]:
-    """Return the least of a search that a page lets evolve."""
+    """Return the smallest settings of a search by evolution."""
     training = ("training.fit.steps=1", "training.fit.batch=2", "training.reparameterise=false")
     judging = ("shared.recalibrate=1",) if "--supernet" in words else training
     return ["--trials", "2", "--set", "strategy.settings.population=2", *judging]
 
 
 def _existing(word: str) -> str:
-    """Put a file in the place of FINGERPRINT, TEACHER and STUDENT."""
+    """Replace FINGERPRINT, TEACHER and STUDENT by an existing file."""
     path = Path(word)
     if path.stem not in ("FINGERPRINT", "TEACHER", "STUDENT"):
         return word
@@ -131,13 +131,13 @@ def test_every_command_of_a_page_runs_to_its_end(page: Path, where: Where, place
         if words[0] != "segtailor" or any(mark in word for word in words for mark in ELSEWHERE):
             continue
         line = shrunk(words)
-        if words[1] in ("search", "train"):  # pages show one folder for several ways to fill it
+        if words[1] in ("search", "train"):  # pages use one folder for several commands
             at = line.index("--out") + 1
             line[at] += f"-{done}" if Path(line[at]).exists() else ""
         if words[1] == "calibrate" and page.is_relative_to(ROOT / "examples"):
-            line.append("--dry-run")  # five spaces, minutes each; README's runs to its end
+            line.append("--dry-run")  # five spaces, minutes each; that of the home page runs to its end
         if words[1] in ("predict", "serve") and not Path(line[1]).exists() and line[1].startswith("runs/"):
-            save_small_bundle(Path(line[1]))  # of a tailoring that was only planned
+            save_small_bundle(Path(line[1]))  # its tailoring ran with --dry-run only
         shown = carried_out(line, where)
         assert shown.code == 0, (line, shown.plain[-3000:])
         assert "Traceback" not in shown.plain

@@ -1,4 +1,4 @@
-"""The wheel is whole: installed elsewhere, without the repository, the program works."""
+"""The wheel is complete: installed without the repository, the program works."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy of what a clone holds, so that no earlier build is picked up."""
+    """Build the wheel from a copy of the tracked files, so that no earlier build is used."""
     folder = tmp_path_factory.mktemp("wheel")
     listed = subprocess.run(
         ["git", "ls-files", "-z", "src", "pyproject.toml", "README.md", "LICENSE"],

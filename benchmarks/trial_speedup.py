@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     options = parser.parse_args()
     print(f"{psutil.cpu_count()} cores, load {psutil.getloadavg()[0]:.1f}")
-    executors: dict[str, Executor] = {"serial": Serial(), "processes": Processes(devices=("cpu", "cpu"))}
+    executors: dict[str, Executor] = {"serial": Serial(), "processes": Processes(workers=2)}
     if options.ray:
         executors["ray"] = Ray(workers=2)
     base = 0.0

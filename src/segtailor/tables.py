@@ -7,6 +7,90 @@ from __future__ import annotations
 
 from segtailor.core import registry
 
+OPERATORS = {
+    "conv": "segtailor.ops.convolutions:Conv",
+    "inverted_residual": "segtailor.ops.blocks:InvertedBottleneck",
+    "sum": "segtailor.ops.combining:Sum",
+    "concat": "segtailor.ops.combining:Concat",
+    "identity": "segtailor.ops.combining:Identity",
+    "zero": "segtailor.ops.combining:Zero",
+    "max_pool": "segtailor.ops.pooling:MaxPool",
+    "pooled_conv": "segtailor.ops.pooling:PooledConv",
+    "factorised_reduction": "segtailor.ops.convolutions:FactorisedReduction",
+    "rep_conv": "segtailor.ops.blocks:RepConv",
+    "resize": "segtailor.ops.combining:Resize",
+    "scale_image": "segtailor.ops.combining:ScaleImage",
+    "separable": "segtailor.ops.convolutions:Separable",
+    "timm_features": "segtailor.ops.timm_encoder:TimmFeatures",
+    "timm_tap": "segtailor.ops.timm_encoder:TimmTap",
+    "residual": "segtailor.ops.blocks:Residual",
+    "bottleneck": "segtailor.ops.blocks:Bottleneck",
+    "ghost": "segtailor.ops.blocks:Ghost",
+    "shuffle": "segtailor.ops.blocks:Shuffle",
+    "activate": "segtailor.ops.convolutions:Activate",
+    "norm": "segtailor.ops.convolutions:Norm",
+    "average_pool": "segtailor.ops.pooling:AveragePool",
+    "bin_pool": "segtailor.ops.pooling:BinPool",
+    "gate": "segtailor.ops.attention:Gate",
+    "blend": "segtailor.ops.attention:Blend",
+    "squeeze_excite": "segtailor.ops.attention:SqueezeExcite",
+    "likeness": "segtailor.ops.attention:Likeness",
+    "window_pool": "segtailor.ops.pooling:WindowPool",
+    "global_mean": "segtailor.ops.pooling:GlobalMean",
+    "hidden_classifier": "segtailor.ops.convolutions:HiddenClassifier",
+    "unread_attention": "segtailor.ops.attention:UnreadAttention",
+    "zoomed_conv": "segtailor.ops.convolutions:ZoomedConv",
+}
+SPACES = {
+    "decoder_cell": "segtailor.spaces.decoder_cell.space:DecoderCell",
+    "dilated_residual": "segtailor.spaces.dilated_residual.space:DilatedResidual",
+    "hyper_cell": "segtailor.spaces.hyper_cell.space:HyperCell",
+    "inverted_residual": "segtailor.spaces.inverted_residual.space:InvertedResidual",
+    "multi_resolution": "segtailor.spaces.multi_resolution.space:MultiResolution",
+    "scalable_path": "segtailor.spaces.scalable_path.space:ScalablePath",
+}
+FIXED = {  # families of hand-made networks
+    "handmade": "segtailor.spaces.handmade.space:Handmade",
+}
+STRATEGIES = {
+    "controller": "segtailor.strategies.controller:Controller",
+    "evolution": "segtailor.strategies.evolution:Evolution",
+    "expansion": "segtailor.strategies.expansion:Expansion",
+    "random": "segtailor.strategies.random:RandomSearch",
+    "gradient": "segtailor.strategies.gradient_settings:Gradient",
+}
+EXECUTORS = {
+    "serial": "segtailor.strategies.executors:Serial",
+    "processes": "segtailor.strategies.executors:Processes",
+    "ray": "segtailor.strategies.executors:Ray",
+}
+DATASETS = {
+    "cityscapes": "segtailor.data.cityscapes:Cityscapes",
+    "bdd100k": "segtailor.data.cityscapes:Bdd100k",
+    "camvid": "segtailor.data.camvid:CamVid",
+    "folder-depth": "segtailor.data.depth_folder:DepthFolder",
+    "folder": "segtailor.data.folder:Folder",
+    "nyudv2": "segtailor.data.nyud:Nyudv2",
+    "mpii": "segtailor.data.mpii:MpiiCrops",
+    "coco-keypoints": "segtailor.data.coco_keypoints:CocoCrops",
+    "synthetic-pose": "segtailor.data.people:people_from_options",
+    "voc": "segtailor.data.voc:Voc",
+    "synthetic": "segtailor.data.synthetic:from_options",
+    "synthetic-depth": "segtailor.data.synthetic:depth_from_options",
+}
+TASK_KINDS = {
+    "segmentation": "segtailor.tasks.segmentation.kind:SEGMENTATION",
+    "depth": "segtailor.tasks.depth:DEPTH",
+    "pose": "segtailor.tasks.pose.kind:POSE",
+}
+RUNTIMES = {
+    "eager": "segtailor.targets.eager:Eager",
+    "compiled": "segtailor.targets.eager:TorchCompile",
+    "graph": "segtailor.targets.graph:CudaGraph",
+    "onnxruntime": "segtailor.targets.onnx:OnnxRuntime",
+    "openvino": "segtailor.targets.openvino:OpenVino",
+    "tensorrt": "segtailor.targets.tensorrt:TensorRt",
+}
 OBJECTIVES = {
     "within": "segtailor.core.cost:Within",
     "linear": "segtailor.core.cost:Linear",
@@ -48,6 +132,14 @@ TRAININGS = {
 
 def fill() -> None:
     """Put every table into its registry."""
+    registry.OPERATORS.fill(OPERATORS)
+    registry.SPACES.fill(SPACES)
+    registry.FIXED.fill(FIXED)
+    registry.STRATEGIES.fill(STRATEGIES)
+    registry.EXECUTORS.fill(EXECUTORS)
+    registry.DATASETS.fill(DATASETS)
+    registry.TASK_KINDS.fill(TASK_KINDS)
+    registry.RUNTIMES.fill(RUNTIMES)
     registry.OBJECTIVES.fill(OBJECTIVES)
     registry.COSTS.fill(COSTS)
     registry.EVALUATORS.fill(EVALUATORS)

@@ -135,7 +135,7 @@ def test_an_expansion_trains_its_candidates_in_parallel(tmp_path: Path) -> None:
         image=Shape(3, 32, 64),
         data=halved.halves(),
         evaluator=Evaluator(work=evaluate, settings=settings, data=halved.halves().fingerprint),
-        executor=Processes(devices=("cpu", "cpu")),
+        executor=Processes(workers=2),
     )
     job = Expansion(steps=2).job(problem)
     for _ in job.steps():

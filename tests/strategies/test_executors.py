@@ -57,7 +57,7 @@ def test_a_trial_that_always_kills_its_worker_is_recorded_as_failed() -> None:
 @pytest.mark.slow
 def test_a_trial_that_hangs_is_ended_after_the_timeout() -> None:
     job: Any = RandomSearch(trials=3).job(
-        problem(executor=Processes(devices=("cpu",), retries=0, timeout=5.0), work=planted.hang, seed=0)
+        problem(executor=Processes(workers=1, retries=0, timeout=5.0), work=planted.hang, seed=0)
     )
     started = time.monotonic()
     assert [step.done for step in job.steps()][-1] == 3
@@ -88,7 +88,7 @@ def test_a_module_that_a_process_cannot_import_fails_the_trials_by_name(
     with pytest.raises(
         SearchProblem, match=r"workers cannot import 'only_in_the_driver:judge' \(No module named"
     ):
-        results(Processes(devices=("cpu",)), RandomSearch(trials=1), work=judge)
+        results(Processes(workers=1), RandomSearch(trials=1), work=judge)
 
 
 def test_impossible_settings_of_processes_are_refused() -> None:

@@ -1,13 +1,28 @@
-"""Checks of numbers that users give; an error names the setting and the allowed range."""
+"""Numbers and sizes that users give: read and checked; an error names the setting and the allowed range."""
 
 from __future__ import annotations
 
 import math
+import re
 
 from segtailor.core.errors import UserError
 
 MAX_SEED = 2**63 - 1  # accepted by every random generator
+MAX_SIDE_PIXELS = 2**15  # of a picture
 MAX_COUNT = 10**9  # of steps, images or trials: more cannot be waited for
+
+
+def parse_size(
+    text: str, *, name: str = "size", most: int = MAX_SIDE_PIXELS, error: type[UserError] = UserError
+) -> tuple[int, int]:
+    """Read HEIGHTxWIDTH in pixels, e.g. `360x480` (`X` and `×` do as well); sides are 1 to `most`."""
+    match = re.fullmatch(r"(\d{1,6})[xX×](\d{1,6})", text.strip())
+    height, width = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not height or not width:
+        raise error(f"{name} '{text[:60]}' is not HEIGHTxWIDTH in pixels; write for example 360x480.")
+    if max(height, width) > most:
+        raise error(f"{name} '{text}' is larger than any picture; give sides of 1 to {most} pixels.")
+    return height, width
 
 
 def check_whole(

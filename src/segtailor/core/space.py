@@ -8,6 +8,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
+from pydantic_core import CoreSchema, core_schema
+
 from segtailor.core.codec import Json, adapter, fingerprint, from_json, read_json, short, to_json
 from segtailor.core.errors import InvalidArchitecture, unknown
 from segtailor.core.plan import OpCall, Plan, Shape
@@ -188,3 +190,14 @@ def read_architecture(path: Path) -> Architecture:
     """Read an architecture file."""
     document = read_json(path, what="architecture file", error=InvalidArchitecture, limit=ARCHITECTURE_LIMIT)
     return parse_architecture(document, what=f"architecture file {path}")
+
+
+class AsDocument:
+    """Annotation of a field that holds an architecture of any family; its JSON form is an architecture document."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:  # noqa: ARG002
+        """Describe the field to pydantic."""
+        return core_schema.no_info_plain_validator_function(
+            lambda value: parse_architecture(value) if isinstance(value, dict) else value,
+            serialization=core_schema.plain_serializer_function_ser_schema(architecture_document),
+        )

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segtailor.core.errors import DataProblem, unknown
-from segtailor.core.registry import DATASETS
 from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileDataset, Pairing, PairingProblem, pair_folders
@@ -68,7 +67,6 @@ LABELS = LabelMap(
 )
 
 
-@DATASETS.register("camvid")
 @dataclass(frozen=True, kw_only=True)
 class CamVid(FileDataset):
     """CamVid road scenes. `fold` is a drive to leave out: val is that drive, train the rest of train and val."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from segtailor.core.errors import DataProblem
-from segtailor.core.registry import DATASETS
 from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileDataset, Pairing, pair_folders
@@ -51,7 +50,6 @@ BDD100K_LAYOUTS = (  # images, masks, ending of mask names; the second is the re
 )
 
 
-@DATASETS.register("cityscapes")
 @dataclass(frozen=True, kw_only=True)
 class Cityscapes(FileDataset):
     """Finely labelled Cityscapes; the masks of the test split are withheld, so it is left out."""
@@ -90,7 +88,6 @@ class Cityscapes(FileDataset):
         )
 
 
-@DATASETS.register("bdd100k")
 @dataclass(frozen=True, kw_only=True)
 class Bdd100k(FileDataset):
     """BDD100K; the masks of the test split are withheld, so it is left out."""

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 from segtailor.core.codec import read_json, short
 from segtailor.core.errors import DataProblem
-from segtailor.core.registry import DATASETS
 from segtailor.data.person_crops import AnnotationFile, Annotations, PersonCrops, PersonFiles, collect
 from segtailor.tasks.pose.persons import Person, check_box, check_joints, number, picture_below
 from segtailor.tasks.pose.skeletons import COCO, Skeleton
@@ -60,7 +59,6 @@ class CocoKeypoints(PersonFiles):
         return collect(rows, lambda row, at: _person(row, at, listed, pictures), file=file, skeleton=COCO)
 
 
-@DATASETS.register("coco-keypoints")
 @dataclass(frozen=True, kw_only=True)
 class CocoCrops(PersonCrops):
     """COCO person keypoints, 17 joints: `annotations/person_keypoints_*.json` and the pictures."""

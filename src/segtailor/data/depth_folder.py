@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from segtailor.core.codec import fingerprint
 from segtailor.core.errors import DataProblem
-from segtailor.core.registry import DATASETS
 from segtailor.core.task import Task
 from segtailor.data.files import RawMask
 from segtailor.data.folder import DEFAULT_VAL_SHARE, IMAGE_FOLDERS, MASK_FOLDERS, UNDIVIDED, FolderLayout
@@ -25,7 +24,6 @@ Unit: TypeAlias = Literal["mm", "cm", "m"]
 PER_METRE = {"mm": 1000.0, "cm": 100.0, "m": 1.0}
 
 
-@DATASETS.register("folder-depth")
 @dataclass(frozen=True, kw_only=True)
 class DepthFolder(FileDataset):
     """Images and 16-bit depth maps below one folder, or in one list file; 0 means not measured.

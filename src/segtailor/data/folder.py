@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 from segtailor.core.errors import DataProblem
-from segtailor.core.registry import DATASETS
 from segtailor.core.task import IGNORE, Task
 from segtailor.data.dataset import Severity
 from segtailor.data.files import list_folders, list_pictures
@@ -50,7 +49,6 @@ UNDIVIDED = ""  # the key of a set that is not divided into splits
 SPLIT_ORDER = ("train", "val", "test")
 
 
-@DATASETS.register("folder")
 @dataclass(frozen=True, kw_only=True)
 class Folder(FileDataset):
     """Images and masks below one folder, or in one list file.

@@ -20,18 +20,6 @@ from urllib.parse import quote, unquote
 from segtailor.core.codec import from_json
 from segtailor.core.errors import DataProblem, UserError, unknown
 from segtailor.core.registry import DATASETS
-from segtailor.data import (
-    camvid,
-    cityscapes,
-    coco_keypoints,
-    depth_folder,
-    folder,
-    mpii,
-    nyud,
-    people,
-    synthetic,
-    voc,
-)
 from segtailor.data.dataset import Dataset
 from segtailor.data.files import read_yaml
 
@@ -39,20 +27,6 @@ __all__ = ["DATASETS", "dataset_from", "locate", "with_option"]
 
 PATH_OPTIONS = ("path", "legend")  # options that are paths
 DEFAULT_TASK = "segmentation"  # of a dataset without a task in its name
-SELF_REGISTERED = (
-    camvid,
-    cityscapes,
-    coco_keypoints,
-    depth_folder,
-    folder,
-    mpii,
-    nyud,
-    people,
-    voc,
-)  # importing a module registers its datasets
-
-DATASETS.add("synthetic", synthetic.from_options)
-DATASETS.add("synthetic-depth", synthetic.depth_from_options)
 
 
 def locate(text: str) -> Dataset:

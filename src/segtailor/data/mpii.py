@@ -15,7 +15,6 @@ import numpy as np
 
 from segtailor.core.codec import read_json, short
 from segtailor.core.errors import DataProblem
-from segtailor.core.registry import DATASETS
 from segtailor.data.person_crops import AnnotationFile, Annotations, PersonCrops, PersonFiles, collect
 from segtailor.tasks.pose.persons import Box, Joints, Person, check_box, check_joints, number, picture_below
 from segtailor.tasks.pose.skeletons import MPII, Skeleton
@@ -71,7 +70,6 @@ class Mpii(PersonFiles):
         )
 
 
-@DATASETS.register("mpii")
 @dataclass(frozen=True, kw_only=True)
 class MpiiCrops(PersonCrops):
     """MPII Human Pose, 16 joints: `annot/train.json`, `annot/valid.json` and `images/`; crops of height x width."""

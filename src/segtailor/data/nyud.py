@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from segtailor.core.errors import DataProblem, Unsupported, unknown
-from segtailor.core.registry import DATASETS
 from segtailor.core.task import Task
 from segtailor.data.dataset import Pair, Sample, resize_pair, size_fingerprint
 from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, DepthUnit, depth_task, divide_if_needed
@@ -34,7 +33,6 @@ MAX_CHUNK_BYTES = 2**30  # bytes that HDF5 unpacks at a time
 SPAN_METRES = (0.1, 10.0)  # metres that the sensor measures
 
 
-@DATASETS.register("nyudv2")
 @dataclass(frozen=True, kw_only=True)
 class Nyudv2(FileDataset):
     """Indoor depth: a folder of `NAME_rgb.jpg` and `NAME_depth_mm.png`, or the labelled .mat file (needs h5py).

@@ -21,7 +21,6 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.ranges import parse_size
-from segtailor.core.registry import DATASETS
 from segtailor.core.task import Colour
 from segtailor.data.dataset import Severity
 from segtailor.data.person_crops import PersonCrops
@@ -160,9 +159,6 @@ def _whole(name: str, text: str) -> int:
             "test=N."
         )
     return int(text)
-
-
-DATASETS.add("synthetic-pose", people_from_options)
 
 
 class StickFigure(NamedTuple):

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 
 from segtailor.core.errors import DataProblem, unknown
-from segtailor.core.registry import DATASETS
 from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileDataset, Pairing
@@ -60,7 +59,6 @@ LABELS = LabelMap(
 )
 
 
-@DATASETS.register("voc")
 @dataclass(frozen=True, kw_only=True)
 class Voc(FileDataset):
     """Pascal VOC. `list` names the training list; by default the augmented one if its masks are there."""

@@ -1,6 +1,6 @@
 """Operators: each has its output shape, multiply-accumulates, parameters and module in one definition.
 
-Importing this package registers every operator and does not import torch. The torch modules are in
+Importing this package does not import torch. The torch modules are in
 `segtailor.ops.modules`, which an operator imports when its module is built.
 """
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.registry import OPERATORS
 from segtailor.ops.arithmetic import NORM_PARAMS, conv_macs
 from segtailor.ops.combining import Identity, Weightless
 from segtailor.ops.convolutions import Activation
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-@OPERATORS.register("squeeze_excite")
 @dataclass(frozen=True, kw_only=True)
 class SqueezeExcite(Identity):
     """Multiply each channel by a weight that 1x1 convolutions compute from the global mean (Hu et al. 2018).
@@ -63,7 +61,6 @@ class SqueezeExcite(Identity):
         return ChannelGate(self, call)
 
 
-@OPERATORS.register("likeness")
 @dataclass(frozen=True, kw_only=True)
 class Likeness(Weightless):
     """Sigmoid of the inner product of two maps at each pixel, the second resized to the first: one channel."""
@@ -87,7 +84,6 @@ class Likeness(Weightless):
         return PixelLikeness(align_corners=self.align_corners)
 
 
-@OPERATORS.register("gate")
 @dataclass(frozen=True, kw_only=True)
 class Gate(Weightless):
     """`x * a`, the second input resized to the first."""
@@ -105,7 +101,6 @@ class Gate(Weightless):
         return Gated(align_corners=self.align_corners)
 
 
-@OPERATORS.register("blend")
 @dataclass(frozen=True, kw_only=True)
 class Blend(Weightless):
     """`x * (1 - a) + y`, with `y` and the attention `a` resized to `x` (LPS-Net equation 1)."""
@@ -123,7 +118,6 @@ class Blend(Weightless):
         return Blended(align_corners=self.align_corners)
 
 
-@OPERATORS.register("unread_attention")
 @dataclass(frozen=True, kw_only=True)
 class UnreadAttention(Identity):
     """Return the input unchanged; own two `width` x `width` kernels that are never used.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.registry import OPERATORS
 from segtailor.ops.arithmetic import NORM_PARAMS, conv_macs, extent, kernel_weights
 from segtailor.ops.convolutions import Activation
 
@@ -64,7 +63,6 @@ class _Block:
         return [ConvSpec(call.source.channels, call.channels, 1, call.stride)]
 
 
-@OPERATORS.register("residual")
 @dataclass(frozen=True, kw_only=True)
 class Residual(_Block):
     """Two 3x3 convolutions and a shortcut (He et al. 2016)."""
@@ -86,7 +84,6 @@ class Residual(_Block):
         return ResidualBlock(self.convs(call), body_length=2)
 
 
-@OPERATORS.register("bottleneck")
 @dataclass(frozen=True, kw_only=True)
 class Bottleneck(_Block):
     """1x1, 3x3 (with the stride), 1x1 convolution and a shortcut; the middle has 1/`reduction` of the channels."""
@@ -114,7 +111,6 @@ class Bottleneck(_Block):
         return ResidualBlock(self.convs(call), body_length=3)
 
 
-@OPERATORS.register("ghost")
 @dataclass(frozen=True, kw_only=True)
 class Ghost(_Block):
     """Half of the channels by a 3x3 convolution, the others from these by a depthwise one (Han et al. 2020)."""
@@ -138,7 +134,6 @@ class Ghost(_Block):
         return GhostBlock(*self.convs(call))
 
 
-@OPERATORS.register("shuffle")
 @dataclass(frozen=True, kw_only=True)
 class Shuffle(_Block):
     """ShuffleNet-v2 unit (Ma et al. 2018): two branches of half the channels, concatenated and shuffled.
@@ -173,7 +168,6 @@ class Shuffle(_Block):
         return ShuffleBlock(self.convs(call))
 
 
-@OPERATORS.register("inverted_residual")
 @dataclass(frozen=True, kw_only=True)
 class InvertedBottleneck:
     """1x1 expansion, depthwise, linear 1x1 projection; `groups` applies to both 1x1 convolutions.
@@ -244,7 +238,6 @@ class InvertedBottleneck:
         return InvertedResidualBlock(self, call)
 
 
-@OPERATORS.register("rep_conv")
 @dataclass(frozen=True, kw_only=True)
 class RepConv:
     """LPS-Net's block: 3x3 convolution, norm, ReLU in training; folds exactly into a convolution with bias, and ReLU.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.registry import OPERATORS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +25,6 @@ class Weightless:
         return 0
 
 
-@OPERATORS.register("identity")
 @dataclass(frozen=True, kw_only=True)
 class Identity(Weightless):
     """Return the input unchanged."""
@@ -42,7 +40,6 @@ class Identity(Weightless):
         return nn.Identity()
 
 
-@OPERATORS.register("zero")
 @dataclass(frozen=True, kw_only=True)
 class Zero(Weightless):
     """Zeros of the output size."""
@@ -58,7 +55,6 @@ class Zero(Weightless):
         return Zeros(call.channels, call.stride)
 
 
-@OPERATORS.register("sum")
 @dataclass(frozen=True, kw_only=True)
 class Sum(Weightless):
     """Add all inputs after resizing them bilinearly to the size of input number `like`."""
@@ -82,7 +78,6 @@ class Sum(Weightless):
         return SumLike(self.like, align_corners=self.align_corners)
 
 
-@OPERATORS.register("concat")
 @dataclass(frozen=True, kw_only=True)
 class Concat(Weightless):
     """Concatenate channels in order after resizing all inputs bilinearly to the size of input number `like`."""
@@ -104,7 +99,6 @@ class Concat(Weightless):
         return ConcatLike(self.like, align_corners=self.align_corners)
 
 
-@OPERATORS.register("resize")
 @dataclass(frozen=True, kw_only=True)
 class Resize(Weightless):
     """Resize the first input bilinearly to the size of the second; only the size of the second is used."""
@@ -123,7 +117,6 @@ class Resize(Weightless):
         return ResizeLike(align_corners=self.align_corners)
 
 
-@OPERATORS.register("scale_image")
 @dataclass(frozen=True, kw_only=True)
 class ScaleImage(Weightless):
     """Resize bilinearly to `ratio` times the input size, rounded down but at least 1 (LPS-Net's path inputs)."""

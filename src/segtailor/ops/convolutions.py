@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.registry import OPERATORS
 from segtailor.ops.arithmetic import NORM_PARAMS, conv_macs, extent, kernel_weights
 from segtailor.ops.combining import Identity
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 Activation: TypeAlias = Literal["relu", "relu6", "hardswish", "hardsigmoid", "sigmoid", "none"]
 
 
-@OPERATORS.register("conv")
 @dataclass(frozen=True, kw_only=True)
 class Conv:
     """`repeats` times convolution, norm, activation; the first convolution has the stride.
@@ -75,7 +73,6 @@ class Conv:
         return [call.source.channels] + [call.channels] * (self.repeats - 1)
 
 
-@OPERATORS.register("separable")
 @dataclass(frozen=True, kw_only=True)
 class Separable:
     """`repeats` times depthwise and pointwise convolution, norm, activation; nothing between the two convolutions.
@@ -127,7 +124,6 @@ class Separable:
         return [call.source.channels] + [call.channels] * (self.repeats - 1)
 
 
-@OPERATORS.register("zoomed_conv")
 @dataclass(frozen=True, kw_only=True)
 class ZoomedConv:
     """Halve the map, `repeats` 3x3 convolutions with norm, enlarge again: a quarter of the multiply-accumulates.
@@ -169,7 +165,6 @@ class ZoomedConv:
         return [call.source.channels] + [call.channels] * (self.repeats - 1)
 
 
-@OPERATORS.register("factorised_reduction")
 @dataclass(frozen=True, kw_only=True)
 class FactorisedReduction:
     """Halve a map by two stride-2 1x1 convolutions, the second on the map shifted by one pixel, and concatenate.
@@ -209,7 +204,6 @@ class FactorisedReduction:
         return ShiftedHalves(self, call)
 
 
-@OPERATORS.register("hidden_classifier")
 @dataclass(frozen=True, kw_only=True)
 class HiddenClassifier:
     """3x3 convolution, norm, ReLU, then a 1x1 convolution with bias to the logits (`channels` classes).
@@ -256,7 +250,6 @@ class HiddenClassifier:
         return hidden_classifier(self, call)
 
 
-@OPERATORS.register("activate")
 @dataclass(frozen=True, kw_only=True)
 class Activate(Identity):
     """Apply an activation to every value."""
@@ -270,7 +263,6 @@ class Activate(Identity):
         return standalone_activation(self.activation)
 
 
-@OPERATORS.register("norm")
 @dataclass(frozen=True, kw_only=True)
 class Norm(Identity):
     """Batch norm, then an activation."""

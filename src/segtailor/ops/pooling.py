@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.registry import OPERATORS
 from segtailor.ops.arithmetic import NORM_PARAMS, conv_macs, kernel_weights
 from segtailor.ops.combining import Weightless
 from segtailor.ops.convolutions import Activation
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-@OPERATORS.register("max_pool")
 @dataclass(frozen=True, kw_only=True)
 class MaxPool:
     """Padded max pooling, then norm."""
@@ -48,7 +46,6 @@ class MaxPool:
         return max_pool(self, call)
 
 
-@OPERATORS.register("average_pool")
 @dataclass(frozen=True, kw_only=True)
 class AveragePool(Weightless):
     """Mean of a square window of odd side, with the stride of the call; padding zeros are part of the mean."""
@@ -74,7 +71,6 @@ class AveragePool(Weightless):
         return nn.AvgPool2d(self.kernel, call.stride, padding=self.kernel // 2)
 
 
-@OPERATORS.register("window_pool")
 @dataclass(frozen=True, kw_only=True)
 class WindowPool(Weightless):
     """Unpadded average pooling with a large square window and its own vertical and horizontal step.
@@ -106,7 +102,6 @@ class WindowPool(Weightless):
         return ClampedWindow(self.window, self.steps)
 
 
-@OPERATORS.register("bin_pool")
 @dataclass(frozen=True, kw_only=True)
 class BinPool(Weightless):
     """Means over `bins` x `bins` equal windows that cover the map; fewer windows where it has fewer pixels.
@@ -138,7 +133,6 @@ class BinPool(Weightless):
         return Bins(self.bins)
 
 
-@OPERATORS.register("global_mean")
 @dataclass(frozen=True, kw_only=True)
 class GlobalMean(Weightless):
     """Mean of each channel, broadcast back to the map's size."""
@@ -159,7 +153,6 @@ class GlobalMean(Weightless):
         return BroadcastMean()
 
 
-@OPERATORS.register("pooled_conv")
 @dataclass(frozen=True, kw_only=True)
 class PooledConv:
     """Mean over the whole map, 1x1 convolution, norm, activation, broadcast back to the map's size."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from segtailor.core.plan import OpCall, Shape
-from segtailor.core.registry import OPERATORS
 from segtailor.ops.combining import Weightless
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 TIMM_STRIDES = (4, 8, 16, 32)
 
 
-@OPERATORS.register("timm_features")
 @dataclass(frozen=True, kw_only=True)
 class TimmFeatures:
     """All four maps of timm's `features_only` form of `model`, read by `TimmTap`; `output` is the last map's shape."""
@@ -55,7 +53,6 @@ class TimmFeatures:
         return count_timm(self.model, image)
 
 
-@OPERATORS.register("timm_tap")
 @dataclass(frozen=True, kw_only=True)
 class TimmTap(Weightless):
     """Map number `level` of the second input, a `TimmFeatures`; the first is the image, needed only for its size."""

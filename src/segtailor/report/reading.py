@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import segtailor.spaces  # noqa: F401 - registers the families that runs may name
 from segtailor.core.errors import UserError
 from segtailor.report.document import Fact, FactGroup, Report, Verdict
 from segtailor.report.fields import number, text

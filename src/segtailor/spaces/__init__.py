@@ -1,27 +1,5 @@
-"""The families as data, and the hand-made baselines. Importing this registers them, without torch."""
+"""The search spaces, one folder per family, and the networks that have a name."""
 
-from segtailor.spaces import (
-    decoder_cell,
-    dilated_residual,
-    handmade,
-    hyper_cell,
-    inverted_residual,
-    multi_resolution,
-    scalable_path,
-)
 from segtailor.spaces.published import architectures, baselines, is_published, published, published_record
 
-__all__ = [
-    "architectures",
-    "baselines",
-    "decoder_cell",
-    "dilated_residual",
-    "handmade",
-    "hyper_cell",
-    "inverted_residual",
-    "is_published",
-    "multi_resolution",
-    "published",
-    "published_record",
-    "scalable_path",
-]
+__all__ = ["architectures", "baselines", "is_published", "published", "published_record"]

@@ -12,6 +12,7 @@ from segtailor.core.codec import read_json, short, to_json
 from segtailor.core.errors import InvalidArchitecture, Unsupported, unknown
 from segtailor.core.plan import MAIN, Count, Plan, Shape, receptive_field
 from segtailor.core.plan import count as count_plan
+from segtailor.core.ranges import MAX_SIDE_PIXELS
 from segtailor.core.shipped import DESCRIPTION, bundle_folder, is_shipped, shipped
 from segtailor.core.space import (
     Architecture,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from segtailor.nets.network import Network
 
-MAX_SIDE_PIXELS = 2**15
 COUNTING_SIZE = (1024, 2048)  # the size that published figures are counted at
 CLASSES = 19  # Cityscapes
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from segtailor.core.codec import Json
 from segtailor.core.job import Job
-from segtailor.core.registry import STRATEGIES
 from segtailor.core.space import Picks
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem
 from segtailor.strategies.candidates import ArchitecturePrices, Draws
@@ -29,7 +28,6 @@ MAX_DRAWS = 64  # from the policy, before a random architecture is taken instead
 FAILED_REWARD = 0.0  # of an architecture that could not be trained, as published
 
 
-@STRATEGIES.register("controller")
 @dataclass(frozen=True, kw_only=True)
 class Controller:
     """Draw architectures from an LSTM and teach it by PPO; the reward is the problem's objective.

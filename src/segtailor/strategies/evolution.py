@@ -11,7 +11,6 @@ from random import Random
 
 from segtailor.core.codec import Json
 from segtailor.core.job import Job
-from segtailor.core.registry import STRATEGIES
 from segtailor.core.space import Picks
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem
 from segtailor.core.variation import crossover, mutate, neighbours
@@ -24,7 +23,6 @@ MAX_ATTEMPTS = 64  # at a new child, before a random architecture is taken inste
 MAX_MOVES = 3  # of a local mutation: near the budget, one decision can grow only if another shrinks
 
 
-@STRATEGIES.register("evolution")
 @dataclass(frozen=True, kw_only=True)
 class Evolution:
     """Breed architectures along the front of quality and cost.

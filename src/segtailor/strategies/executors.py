@@ -25,14 +25,21 @@ from typing import Any
 
 from segtailor.core.codec import from_json, to_json
 from segtailor.core.errors import Diverged, Unsupported, UserError
-from segtailor.core.registry import Registry
-from segtailor.core.strategy import Executor, Pool, SearchProblem, Trial, TrialResult, Work
+from segtailor.core.memory import check_memory
+from segtailor.core.ranges import check_whole
+from segtailor.core.strategy import Pool, SearchProblem, Trial, TrialResult, Work
 from segtailor.strategies.trial_strategy import work_name
 
 END_SECONDS = 2.0  # that a worker gets to end by itself before it is killed
 POLL_SECONDS = 1.0  # between checks for trials that take too long
 OBJECT_STORE_BYTES = 80 * 2**20  # little more than Ray's minimum: trials and results are short texts
 PROBE_PROGRAM = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False)"
+MAX_CLUSTER_WORKERS = 10_000
+PROCESSES_PER_CORE, MIN_PROCESS_LIMIT = (
+    4,
+    16,
+)  # the most processes on this machine; the limit is never below the latter
+WORKER_MEMORY_BYTES = 300 * 2**20  # of a process that has imported torch and computed nothing yet
 OUT_OF_MEMORY = r"out of memory|can't allocate memory|cannot allocate memory"  # messages of common libraries
 
 
@@ -40,12 +47,10 @@ OUT_OF_MEMORY = r"out of memory|can't allocate memory|cannot allocate memory"  #
 class Serial:
     """One trial after the other in this process."""
 
-    device: str = "cpu"
-
     @contextmanager
-    def open(self, work: Work) -> Iterator[Pool]:
+    def open(self, work: Work, device: str) -> Iterator[Pool]:
         """Return a pool; there is nothing to start."""
-        yield SerialPool(work, self.device)
+        yield SerialPool(work, device)
 
 
 class SerialPool:
@@ -64,29 +69,37 @@ class SerialPool:
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """One spawned process per entry of `devices` (name a device twice for two processes).
+    """Spawned processes on this machine: `workers` of them, by default one per accelerator or core.
 
-    A worker that dies, or takes longer than `timeout` seconds for one trial, is replaced; its trial is repeated
+    Of several accelerators each worker gets its own in turn. A worker that dies, or takes longer than `timeout` seconds for one trial, is replaced; its trial is repeated
     with the same seed up to `retries` times and then recorded as failed.
     """
 
-    devices: tuple[str, ...] = ("cpu", "cpu")
+    workers: int | None = None
     threads: int = 1
     retries: int = 2
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.devices or self.threads < 1 or self.retries < 0:
-            raise SearchProblem(
-                "processes: give at least one device and one thread, and retries of at least 0."
-            )
+        if self.workers is not None:
+            most = max(MIN_PROCESS_LIMIT, PROCESSES_PER_CORE * (os.cpu_count() or 1))
+            check_whole("workers", self.workers, least=1, most=most)
+        if self.threads < 1 or self.retries < 0:
+            raise SearchProblem("processes: give at least one thread, and retries of at least 0.")
         if self.timeout is not None and not self.timeout > 0:
             raise SearchProblem(f"timeout: {self.timeout} must be above 0 seconds, or left out.")
 
     @contextmanager
-    def open(self, work: Work) -> Iterator[Pool]:
+    def open(self, work: Work, device: str) -> Iterator[Pool]:
         """Start the workers; they end with the context."""
-        pool = ProcessPool(self, work)
+        places = devices_like(device)
+        count = self.workers or len(places)
+        check_memory(
+            count * WORKER_MEMORY_BYTES,
+            what=f"starting {count} processes for trials",
+            remedy="Choose fewer (--set executor.workers=2).",
+        )
+        pool = ProcessPool(self, work, [places[index % len(places)] for index in range(count)])
         try:
             yield pool
         finally:
@@ -96,10 +109,10 @@ class Processes:
 class ProcessPool:
     """Workers that stay between batches, so that imports and datasets are loaded once."""
 
-    def __init__(self, settings: Processes, work: Work) -> None:
+    def __init__(self, settings: Processes, work: Work, devices: Sequence[str]) -> None:
         self._settings = settings
         self._work = work
-        self._workers = [self._start(device) for device in settings.devices]
+        self._workers = [self._start(device) for device in devices]
 
     @property
     def slots(self) -> int:
@@ -242,7 +255,7 @@ def _die_with_driver() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Ray:
-    """Ray tasks, `workers` at once, each with its share of `cpus` and `gpus`.
+    """Ray tasks, `workers` at once (by default one per accelerator or core here), each with `cpus` and `gpus`.
 
     `address` is `host:port` of a running cluster; without it Ray is started here. A trial that loses its worker or
     node is repeated with the same seed up to `retries` times and then recorded as failed. `wait` bounds the seconds
@@ -250,29 +263,29 @@ class Ray:
     """
 
     address: str | None = None
-    workers: int = 2
+    workers: int | None = None
     cpus: float = 1.0
     gpus: float = 0.0
-    device: str = "cpu"
     retries: int = 2
     wait: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.cpus <= 0 or self.gpus < 0 or self.retries < 0 or self.wait <= 0:
-            raise SearchProblem(
-                "ray: give workers of at least 1, cpus and wait above 0, gpus and retries of at least 0."
-            )
+        if self.workers is not None:
+            check_whole("workers", self.workers, least=1, most=MAX_CLUSTER_WORKERS)
+        if self.cpus <= 0 or self.gpus < 0 or self.retries < 0 or self.wait <= 0:
+            raise SearchProblem("ray: give cpus and wait above 0, gpus and retries of at least 0.")
 
     @contextmanager
-    def open(self, work: Work) -> Iterator[Pool]:
+    def open(self, work: Work, device: str) -> Iterator[Pool]:
         """Connect to the cluster or start one; what was started here ends with the context."""
         ray = _import_ray()
+        count = self.workers or len(devices_like(device))
         started_here = not ray.is_initialized()
         if started_here:
-            self._connect(ray)
+            self._connect(ray, count)
         try:
             self._check_room(ray)
-            yield RayPool(self, work)
+            yield RayPool(self, work, device=device, slots=count)
         finally:
             if started_here:
                 ray.shutdown()
@@ -287,9 +300,9 @@ class Ray:
                     "less per trial, or add a node."
                 )
 
-    def _connect(self, ray: Any) -> None:
+    def _connect(self, ray: Any, workers: int) -> None:
         if self.address is None:
-            cores, devices = max(1, round(self.workers * self.cpus)), self.workers * self.gpus
+            cores, devices = max(1, round(workers * self.cpus)), workers * self.gpus
             ray.init(
                 address="local",  # without it Ray joins any cluster that was ever started on this machine
                 num_cpus=cores,
@@ -308,20 +321,17 @@ class Ray:
 
 
 class RayPool:
-    """Tasks on a connected cluster, never more than `workers` at once."""
+    """Tasks on a connected cluster, never more than `slots` at once."""
 
-    def __init__(self, settings: Ray, work: Work) -> None:
+    def __init__(self, settings: Ray, work: Work, *, device: str, slots: int) -> None:
+        self.slots = slots
         self._settings = settings
         self._work = work
+        self._device = device
         remote = _import_ray().remote(
             num_cpus=settings.cpus, num_gpus=settings.gpus, max_retries=0, scheduling_strategy="SPREAD"
         )
         self._task: Any = remote(_perform_on_ray)
-
-    @property
-    def slots(self) -> int:
-        """How many trials run at once."""
-        return self._settings.workers
 
     def run(self, trials: Sequence[Trial]) -> Iterator[TrialResult]:
         """Evaluate trials, yielding results in order of completion."""
@@ -347,7 +357,7 @@ class RayPool:
                 ray.cancel(task, force=True)
 
     def _submit(self, trial: Trial) -> Any:
-        return self._task.remote(self._work, encode(trial), self._settings.device, self._settings.cpus)
+        return self._task.remote(self._work, encode(trial), self._device, self._settings.cpus)
 
 
 def _perform_on_ray(work: Work, message: str, device: str, cpus: float) -> str:
@@ -403,10 +413,14 @@ def _last_line(problem: Exception) -> str:
     return f"{type(problem).__name__}: {(str(problem).strip().splitlines() or [''])[-1].strip()}"[:300]
 
 
-EXECUTORS: Registry[type[Executor]] = Registry("executor")
-EXECUTORS.add("serial", Serial)
-EXECUTORS.add("processes", Processes)
-EXECUTORS.add("ray", Ray)
+def devices_like(device: str) -> list[str]:
+    """Name the devices of a kind: every accelerator, or the processor once per core."""
+    kind = device.partition(":")[0]
+    if kind == "cpu":
+        return [device] * (os.cpu_count() or 1)
+    import torch
+
+    return [f"{kind}:{index}" for index in range(max(1, torch.accelerator.device_count()))]
 
 
 def perform(work: Work, message: str, device: str) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 from segtailor.core.codec import Json
 from segtailor.core.errors import InvalidArchitecture, MissingCost, Unsupported
 from segtailor.core.job import Job
-from segtailor.core.registry import STRATEGIES
 from segtailor.core.space import fingerprint_of, parse_architecture
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem
 from segtailor.core.variation import Coordinates, Direction, Growth, growth_of
@@ -25,7 +24,6 @@ from segtailor.strategies.trials import TrialSearch
 MAX_GROWTH = 256  # steps in one direction: ends the loop if the cost never reaches the target
 
 
-@STRATEGIES.register("expansion")
 @dataclass(frozen=True, kw_only=True)
 class Expansion:
     """Grow a small network step by step; `start` is an architecture document, by default the space's smallest."""

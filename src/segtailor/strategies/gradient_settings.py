@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from segtailor.core.errors import DataProblem, InvalidArchitecture, MissingCost, Unsupported
 from segtailor.core.job import Job
-from segtailor.core.registry import STRATEGIES
 from segtailor.core.space import Group, Picks
 from segtailor.core.strategy import Problem, SearchProblem
 from segtailor.core.task import Preprocessing
@@ -189,7 +188,6 @@ class Choice:
             raise SearchProblem("choice: samples and recalibrate must be 0 or more, images 1 or more.")
 
 
-@STRATEGIES.register("gradient")
 @dataclass(frozen=True, kw_only=True)
 class Gradient:
     """Learn architecture and shared weights together, by gradients through a relaxed supernet.

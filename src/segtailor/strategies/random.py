@@ -8,14 +8,12 @@ from random import Random
 
 from segtailor.core.codec import Json
 from segtailor.core.job import Job
-from segtailor.core.registry import STRATEGIES
 from segtailor.core.strategy import Candidate, Judged, Problem
 from segtailor.strategies.candidates import ArchitecturePrices, Draws
 from segtailor.strategies.trial_strategy import Halving, all_failed, check_at_least, check_trials
 from segtailor.strategies.trials import TrialSearch
 
 
-@STRATEGIES.register("random")
 @dataclass(frozen=True, kw_only=True)
 class RandomSearch:
     """Judge distinct random architectures within the budget."""

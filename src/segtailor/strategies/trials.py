@@ -89,7 +89,7 @@ class TrialSearch:
             self._restore_context()
         self._fresh = False
         self._allowance.begin()
-        with self._executor.open(self._evaluator.work) as pool, suppress(OutOfTime):
+        with self._executor.open(self._evaluator.work, self._problem.device) as pool, suppress(OutOfTime):
             while batch := self._state.ask():
                 judged = yield from self._judge(pool, batch)
                 self._judged += judged

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from segtailor.core.errors import UserError
 from segtailor.core.ranges import check_seed
-from segtailor.core.registry import RECIPES
 from segtailor.core.target import Includes
 from segtailor.report.document import ChosenSetting
 from segtailor.runs import Context
@@ -80,7 +79,6 @@ class Effort:
     supernet_steps: int = 0
 
 
-@RECIPES.register("tailor")
 @dataclass(frozen=True, kw_only=True)
 class TailorRecipe:
     """A request with every choice made; running it again is the reproduction.

@@ -1,7 +1,6 @@
 """Runtimes that run networks, the timing protocol, benchmarks and latency limits."""
 
 from segtailor.core.registry import RUNTIMES
-from segtailor.targets import eager, graph, onnx, openvino, tensorrt
 from segtailor.targets.runtime import (
     Compiled,
     Runtime,
@@ -18,10 +17,5 @@ __all__ = [
     "compile_network",
     "describe_runtimes",
     "describe_targets",
-    "eager",
-    "graph",
-    "onnx",
-    "openvino",
     "runtime_for",
-    "tensorrt",
 ]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 
 from segtailor.core.plan import Shape
-from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import Target
 from segtailor.targets.runtime import Compiled, example_inputs, flag, split_device, torch_threads
 
@@ -75,7 +74,6 @@ class TorchCompiled(Compiled):
         self.inputs = ()
 
 
-@RUNTIMES.register("eager")
 class Eager:
     """PyTorch, operator by operator. Options: threads, channels_last (1, the default, or 0)."""
 
@@ -96,7 +94,6 @@ class Eager:
         return TorchCompiled(module, inputs=tensors, threads=target.threads)
 
 
-@RUNTIMES.register("compiled")
 class TorchCompile:
     """PyTorch with torch.compile; compiling takes 10 to 30 seconds. Options: threads, channels_last."""
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 
 from segtailor.core.plan import Shape
-from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import Target
 from segtailor.targets.eager import TorchCompiled, cuda_settings, place, to_host, torch_device_problem
 from segtailor.targets.runtime import Compiled, flag
@@ -65,7 +64,6 @@ class GraphCompiled(TorchCompiled):
         del self._output
 
 
-@RUNTIMES.register("graph")
 class CudaGraph:
     """A CUDA graph, best for batch 1. Options, each 1 (the default) or 0: channels_last; tune.
 

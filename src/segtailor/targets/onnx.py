@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from segtailor.core.errors import Unsupported
 from segtailor.core.memory import check_memory
 from segtailor.core.plan import Shape
-from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import Target
 from segtailor.targets.runtime import Compiled, example_inputs, flag, split_device
 
@@ -78,7 +77,6 @@ class OrtCompiled(Compiled):
         self._binding = self._session = None
 
 
-@RUNTIMES.register("onnxruntime")
 class OnnxRuntime:
     """ONNX Runtime. Options: threads, spin (0: threads sleep between runs), provider (cuda or tensorrt on a GPU)."""
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Shape
-from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import Target
 from segtailor.targets.onnx import graph_of, in_precision, named
 from segtailor.targets.runtime import Compiled, example_inputs
@@ -53,7 +52,6 @@ class VinoCompiled(Compiled):
         self._request = None
 
 
-@RUNTIMES.register("openvino")
 class OpenVino:
     """OpenVINO on the CPU, set for latency. Option: threads."""
 

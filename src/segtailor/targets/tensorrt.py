@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Shape
-from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import Target
 from segtailor.targets.eager import TorchCompiled, to_host, torch_device_problem
 from segtailor.targets.onnx import graph_of
@@ -36,7 +35,6 @@ RUNS_PER_CALL = 500  # of the command trtexec: starting it takes seconds
 BUILD_TIMEOUT_SECONDS, TIMING_TIMEOUT_SECONDS = 1800, 300
 
 
-@RUNTIMES.register("tensorrt")
 class TensorRt:
     """TensorRT engines built from the ONNX graph; building takes minutes."""
 

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, UserError
-from segtailor.core.registry import TASK_KINDS
 from segtailor.core.task import Colour, Task
 from segtailor.tasks.enlarging import enlarge
 from segtailor.tasks.kind import Forward, Head, Look, View, mark_errors
@@ -344,9 +343,6 @@ class Depth:
         return {"nearest_m": near, "median_m": middle, "farthest_m": far}
 
 
-TASK_KINDS.add("depth", Depth())
-
-
 @cache
 def depth_colours() -> NDArray[np.uint8]:
     """Return 256 colours from far to near."""
@@ -411,3 +407,6 @@ def scale_ticks(near: float, far: float, most: int = 6) -> list[float]:
         if 2 <= len(inside) <= most:
             return inside
     return [float(f"{near:.3g}"), float(f"{far:.3g}")]
+
+
+DEPTH = Depth()

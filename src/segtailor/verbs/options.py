@@ -10,21 +10,7 @@ from typing import Annotated, Any, TypeAlias
 from cyclopts import Parameter, Token
 
 from segtailor.core.errors import UserError
-from segtailor.core.ranges import MAX_COUNT, MAX_SEED, check_number, check_whole
-
-LARGEST_SIDE = 2**15  # pixels
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """Read HEIGHTxWIDTH."""
-    match = re.fullmatch(r"(\d{1,5})[xX](\d{1,5})", text.strip())
-    if not match or not all(int(side) for side in match.groups()):
-        raise UserError(f"size '{text[:60]}' is not HEIGHTxWIDTH in pixels; write for example 360x480.")
-    if max(int(side) for side in match.groups()) > LARGEST_SIDE:
-        raise UserError(
-            f"size '{text}' is larger than any picture; give sides of 1 to {LARGEST_SIDE} pixels."
-        )
-    return int(match[1]), int(match[2])
+from segtailor.core.ranges import MAX_COUNT, MAX_SEED, check_number, check_whole, parse_size
 
 
 def _size(kind: Any, tokens: Sequence[Token]) -> tuple[int, int]:  # noqa: ARG001 - the form that cyclopts calls

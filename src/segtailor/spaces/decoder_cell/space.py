@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Operator, Plan, PlanBuilder, Shape
-from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Picks, check_picks
 from segtailor.ops import Concat, Conv, Identity, PooledConv, Separable, Sum, Zero
 from segtailor.spaces.decoder_cell.architecture import (
@@ -60,7 +59,6 @@ _SEPARABLE: dict[Operation, tuple[int, int]] = {  # kernel and dilation
 }
 
 
-@SPACES.register("decoder_cell")
 @dataclass(frozen=True, kw_only=True)
 class DecoderCell:
     """Block inputs and one cell on a given encoder; the defaults are the frame of final training."""

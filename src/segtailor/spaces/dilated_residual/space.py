@@ -15,7 +15,6 @@ from typing import ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Group, Picks, check_picks, picks_of
 from segtailor.ops import Conv, Sum
 from segtailor.ops.convolutions import Activate
@@ -26,7 +25,6 @@ BARE_POINT = Conv(kernel=1, activation="none")
 SCORES = Conv(kernel=1, norm=False, bias=True, activation="none")
 
 
-@SPACES.register("dilated_residual")
 @dataclass(frozen=True, kw_only=True)
 class DilatedResidual:
     """Widths at three scales, depths at two, and the rhythm in which dilations repeat.

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from segtailor.core.plan import OpCall, Plan, PlanBuilder, Shape
-from segtailor.core.registry import FIXED
 from segtailor.core.space import Decision, Picks
 from segtailor.spaces.handmade.architecture import NAMES, HandmadeArchitecture, HandmadeName
 from segtailor.spaces.handmade.bisenet_v2 import bisenet_v2
@@ -28,7 +27,6 @@ NETWORKS: Mapping[HandmadeName, Callable[[PlanBuilder, int], Outputs]] = {
 }
 
 
-@FIXED.register("handmade")
 @dataclass(frozen=True, kw_only=True)
 class Handmade:
     """Six hand-made real-time networks."""

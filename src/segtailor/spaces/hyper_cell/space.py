@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Picks, check_picks, picks_of
 from segtailor.spaces.hyper_cell.architecture import (
     AGGREGATION_OPS,
@@ -37,7 +36,6 @@ KINDS = ("reduction", "normal")
 RESCUED = EDGES.index((1, 2))  # the edge that becomes `skip` in a dead cell
 
 
-@SPACES.register("hyper_cell")
 @dataclass(frozen=True, kw_only=True)
 class HyperCell:
     """Ten operators per edge of six cells, the depth of each hyper-cell, five operators per aggregation edge.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import IMAGE, OpCall, Operator, Plan, PlanBuilder, Shape
-from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Picks, check_picks
 from segtailor.core.variation import Coordinates, Direction, Growth
 from segtailor.ops import Concat, Conv, FactorisedReduction, Identity, Resize, Sum
@@ -40,7 +39,6 @@ KERNELS = ("k3_d1", "k3_d2", "k5_d1")  # ascending in receptive field, then in c
 START_EXPANSION = 1  # index of the cheapest expansion that computes something
 
 
-@SPACES.register("inverted_residual")
 @dataclass(frozen=True, kw_only=True)
 class InvertedResidual:
     """One of 13 candidates for each block of a frame."""

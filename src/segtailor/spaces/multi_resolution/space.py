@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Picks, check_picks
 from segtailor.spaces.multi_resolution.architecture import (
     RATES,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 FEWEST_LAYERS = 8  # below, no path to rate 32 has two stride-1 layers at each rate
 
 
-@SPACES.register("multi_resolution")
 @dataclass(frozen=True, kw_only=True)
 class MultiResolution:
     """Two branches over the same layers: per branch a path, an operator per layer, a width per connection.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import IMAGE, OpCall, Operator, Plan, PlanBuilder, Shape
-from segtailor.core.registry import SPACES
 from segtailor.core.space import Decision, Picks, check_picks, picks_of
 from segtailor.core.variation import Coordinates, Direction, Growth
 from segtailor.ops import Concat, Conv, InvertedBottleneck, RepConv, ScaleImage, Separable
@@ -44,7 +43,6 @@ WIDTH_STEPS = ((4, 8, 16, 32, 32), (0, 8, 16, 32, 32), (0, 0, 16, 32, 32), (0, 0
 RATIO_STEP = Fraction(1, 8)
 
 
-@SPACES.register("scalable_path")
 @dataclass(frozen=True, kw_only=True)
 class ScalablePath:
     """Depth and width per stage and ratio per path, in the steps of LPS-Net's expansion.

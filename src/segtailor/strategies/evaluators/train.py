@@ -22,6 +22,10 @@ from segtailor.training.settings import FitSettings
 
 Build: TypeAlias = Callable[[Architecture, int, int], Network]  # architecture, classes, seed
 
+SHORT_FIT = FitSettings(
+    steps=40, batch=8, optimiser="adamw"
+)  # where a recipe has no short training of its own
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainEvaluator:

@@ -13,7 +13,6 @@ from PIL import Image
 from torch import Tensor
 
 from segtailor.core.errors import DataProblem, UserError
-from segtailor.core.registry import TASK_KINDS
 from segtailor.core.task import Colour, Task
 from segtailor.tasks.kind import Forward, Head, Look, View, pale_picture
 from segtailor.tasks.loss_settings import LossSettings
@@ -254,4 +253,4 @@ def _skeleton(task: Task) -> Skeleton:
     return skeleton
 
 
-TASK_KINDS.add("pose", Pose())
+POSE = Pose()

@@ -13,7 +13,6 @@ from PIL import Image
 from torch import Tensor
 
 from segtailor.core.errors import DataProblem, UserError
-from segtailor.core.registry import TASK_KINDS
 from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.tasks.enlarging import enlarge
 from segtailor.tasks.kind import Forward, Head, Look, View, mark_errors
@@ -230,9 +229,6 @@ class Segmentation:
         return dict(zip(task.classes, shares, strict=True))
 
 
-TASK_KINDS.add("segmentation", Segmentation())
-
-
 def colourise(labels: NDArray[np.uint8], palette: Sequence[Colour]) -> NDArray[np.uint8]:
     """Return the labels (height, width) as RGB (height, width, 3); ids beyond the palette are black."""
     painted: NDArray[np.uint8] = _table(palette)[labels]
@@ -258,3 +254,6 @@ def _table(palette: Sequence[Colour]) -> NDArray[np.uint8]:
     table[:] = UNLABELLED
     table[: len(palette)] = np.array(palette, np.uint8).reshape(-1, 3)
     return table
+
+
+SEGMENTATION = Segmentation()

@@ -331,7 +331,7 @@ def data_samples(data: str, size: tuple[int, int], model: Model) -> list[Pair]:
         )
     split = next((name for name in ("val", "test") if name in dataset.splits), dataset.splits[0])
     samples = dataset.samples(split)
-    chosen = sorted({round(at) for at in np.linspace(0, len(samples) - 1, SAMPLES)})
+    chosen = sorted({round(at) for at in np.linspace(0, len(samples) - 1, DATA_SAMPLES)})
     targets = kind_of(dataset.task).targets(dataset.task)
     return [_at_size(samples[index].read(), size, targets) for index in chosen]
 

@@ -56,7 +56,7 @@ def report_(
     if not runs:
         raise UserError("report needs a run directory, e.g. segtailor report runs/street.")
     page = page_of(runs, out)
-    spare([(page, is_page)], force=force)
+    refuse_overwrite([(page, is_page)], force=force)
     if dry_run:
         result: dict[str, Any] = {
             "runs": [str(run) for run in runs],

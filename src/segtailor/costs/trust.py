@@ -1,4 +1,4 @@
-"""How well table prices agree with whole networks: correction, correlation, error, and a scatter plot."""
+"""How well table prices agree with whole networks: correction, correlation, error."""
 
 from __future__ import annotations
 

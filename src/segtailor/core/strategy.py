@@ -158,7 +158,7 @@ class FingerprintedSample(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Halves:
-    """Two disjoint parts of the training split: one to fit weights, one to judge choices. A search sees nothing else."""
+    """Two disjoint parts of the training split: one to fit weights, one to judge choices. Search sees no more."""
 
     fit: tuple[FingerprintedSample, ...]
     judge: tuple[FingerprintedSample, ...]
@@ -229,7 +229,8 @@ class Problem:
     """Everything a strategy may know. `limit` is the hard budget, in the unit of the cost.
 
     `retries` is how often a trial that ran out of memory or diverged is repeated, with the same seed. `seconds` is how
-    long a search by trials may take: then it ends with what it has. Settings that were read from a file are not `trusted`: they may neither import code by name nor contact other machines.
+    long a search by trials may take: then it ends with what it has. Settings that were read from a file are not
+    `trusted`: they may neither import code by name nor contact other machines.
     """
 
     space: SearchSpace

@@ -66,7 +66,7 @@ def test_the_workers_entry_names_a_wrong_setting(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_study_tells_every_entrant_and_keeps_its_architecture(tmp_path: Path) -> None:
-    found: Any = search(tiny("lpsnet-interactions"), tmp_path / "run", surroundings=around(tmp_path))
+    found: Any = search(tiny("lpsnet-interactions"), tmp_path / "run", context=around(tmp_path))
     names = [row["entrant"] for row in found["study"]]
     assert names[0] == "none"
     assert len(names) == len(set(names)) == 7
@@ -79,19 +79,19 @@ def test_a_study_tells_every_entrant_and_keeps_its_architecture(tmp_path: Path) 
 @pytest.mark.slow
 def test_a_search_again_elsewhere_takes_its_trials_from_the_cache(tmp_path: Path) -> None:
     recipe = tiny(steps=1)
-    first: Any = search(recipe, tmp_path / "a", surroundings=around(tmp_path))
-    second: Any = search(recipe, tmp_path / "b", surroundings=around(tmp_path))
+    first: Any = search(recipe, tmp_path / "a", context=around(tmp_path))
+    second: Any = search(recipe, tmp_path / "b", context=around(tmp_path))
     assert not any(item["result"]["cached"] for item in first["trials"])
     assert all(item["result"]["cached"] for item in second["trials"])
     assert second["quality"] == first["quality"]
-    other: Any = search(replace(recipe, seed=1), tmp_path / "c", surroundings=around(tmp_path))
+    other: Any = search(replace(recipe, seed=1), tmp_path / "c", context=around(tmp_path))
     assert not any(item["result"]["cached"] for item in other["trials"])  # another seed, another training
 
 
 @pytest.mark.slow
 def test_halving_is_a_setting_of_the_recipe(tmp_path: Path) -> None:
     recipe = tiny(steps=1, halving={"rungs": [0.5], "keep": 0.5})
-    found: Any = search(recipe, tmp_path / "run", surroundings=around(tmp_path))
+    found: Any = search(recipe, tmp_path / "run", context=around(tmp_path))
     assert {item["budget"] for item in found["trials"]} == {0.5, 1.0}
 
 
@@ -101,19 +101,17 @@ def test_a_search_whose_trials_all_fail_says_why_and_can_be_resumed(tmp_path: Pa
     broken = replace(broken, training=replace(broken.training, fit=fit))
     for _ in range(2):
         with pytest.raises(SearchProblem, match=r"trials of the first network failed.*diverged"):
-            search(broken, tmp_path / "run", surroundings=around(tmp_path))
+            search(broken, tmp_path / "run", context=around(tmp_path))
     with pytest.raises(SearchProblem, match="diverged"):
-        resume(tmp_path / "run", surroundings=around(tmp_path))
+        resume(tmp_path / "run", context=around(tmp_path))
     assert read_recipe(tmp_path / "run")["kind"] == "search"
 
 
 def test_search_is_a_function_of_the_package(tmp_path: Path) -> None:
     choices: Any = {"strategy": "random", "trials": 2, "budget": "4M", "image": (32, 64)}
-    changes = ["training.fit.steps=1", "training.fit.batch=2"]
+    changes = ["evaluator.fit.steps=1", "evaluator.fit.batch=2"]
     out = tmp_path / "run"
-    found = segtailor.search(
-        "lpsnet", out, data=DATA, surroundings=around(tmp_path), changes=changes, **choices
-    )
+    found = segtailor.search("lpsnet", out, data=DATA, context=around(tmp_path), changes=changes, **choices)
     assert Path(str(found["architecture"])).exists()
     with pytest.raises(UserError, match="needs data"):
         segtailor.search("lpsnet", out)

@@ -26,7 +26,7 @@ from segtailor.strategies.saved_supernet import DESCRIPTION, WEIGHTS, load_super
 from segtailor.training.settings import FitSettings
 from segtailor.training.state import read_state
 from segtailor.verbs.search import SearchChoices, search, search_recipe
-from tests.search.gradient_toys import OPTIONS, ToyOpsArchitecture, settings
+from tests.strategies.gradient_toys import OPTIONS, ToyOpsArchitecture, settings
 
 DATA = "synthetic:size=32x64,train=8,val=2"
 
@@ -71,7 +71,7 @@ def recipe(**strategy: Any) -> SearchRecipe:
 
 def searched(folder: Path, **strategy: Any) -> Trained:
     around = Context(cache=folder / "cache", device="cpu", policy=Policy(tensorboard=False))
-    result: Any = search(recipe(**strategy), folder / "run", surroundings=around)
+    result: Any = search(recipe(**strategy), folder / "run", context=around)
     return Trained(folder=folder / "run", result=result, around=around)
 
 
@@ -115,7 +115,7 @@ def test_every_trial_strategy_searches_with_shared_weights(
     kind: str, how: dict[str, Any], trained: Trained, tmp_path: Path
 ) -> None:
     asked = replace(trained.trials(), strategy=Part(kind=kind, settings=how))
-    found: Any = search(asked, tmp_path / "run", surroundings=trained.around)
+    found: Any = search(asked, tmp_path / "run", context=trained.around)
     assert found["failed"] == 0
     assert len(found["trials"]) == how["trials"]
     assert 0 <= found["quality"] <= 1
@@ -125,14 +125,14 @@ def test_results_are_kept_for_the_same_weights_only(
     trained: Trained, pruned: Trained, tmp_path: Path
 ) -> None:
     asked = trained.trials()
-    first: Any = search(asked, tmp_path / "one", surroundings=trained.around)
-    second: Any = search(asked, tmp_path / "two", surroundings=trained.around)
+    first: Any = search(asked, tmp_path / "one", context=trained.around)
+    second: Any = search(asked, tmp_path / "two", context=trained.around)
     assert all(row["result"]["cached"] for row in second["trials"])
     assert [row["result"]["quality"] for row in first["trials"]] == [
         row["result"]["quality"] for row in second["trials"]
     ]
     other = replace(asked, shared=SharedEvaluator(supernet=str(pruned.supernet), recalibrate=2))
-    third: Any = search(other, tmp_path / "three", surroundings=trained.around)
+    third: Any = search(other, tmp_path / "three", context=trained.around)
     assert not any(row["result"]["cached"] for row in third["trials"])
 
 
@@ -141,7 +141,7 @@ def test_removed_candidates_are_never_asked_for_and_fail_when_they_are(
 ) -> None:
     left = read_facts(pruned.supernet).remaining
     gone = next((name, index) for name in left for index in range(4) if index not in left[name])
-    found: Any = search(pruned.trials(), tmp_path / "run", surroundings=pruned.around)
+    found: Any = search(pruned.trials(), tmp_path / "run", context=pruned.around)
     assert found["failed"] == 0
     position = int(gone[0].removeprefix("block"))
     assert all(row["architecture"]["blocks"][position] != OPTIONS[gone[1]] for row in found["trials"])
@@ -166,7 +166,7 @@ def test_a_supernet_of_something_else_is_refused_with_the_difference(
     change: dict[str, Any], words: str, trained: Trained, tmp_path: Path
 ) -> None:
     with pytest.raises(Unsupported, match=words):
-        search(replace(trained.trials(), **change), tmp_path / "run", surroundings=trained.around)
+        search(replace(trained.trials(), **change), tmp_path / "run", context=trained.around)
 
 
 def test_a_folder_without_a_supernet_and_damaged_weights_are_explained(
@@ -174,7 +174,7 @@ def test_a_folder_without_a_supernet_and_damaged_weights_are_explained(
 ) -> None:
     absent = replace(trained.trials(), shared=SharedEvaluator(supernet=str(tmp_path)))
     with pytest.raises(RunProblem, match=f"no {DESCRIPTION}.*segtailor resume"):
-        search(absent, tmp_path / "run", surroundings=trained.around)
+        search(absent, tmp_path / "run", context=trained.around)
     copy = tmp_path / "copy"
     copy.mkdir()
     for name in (DESCRIPTION, WEIGHTS):
@@ -186,6 +186,6 @@ def test_a_folder_without_a_supernet_and_damaged_weights_are_explained(
 
 def test_the_flag_takes_a_run_and_means_the_evaluator(trained: Trained) -> None:
     choices = SearchChoices(supernet=trained.folder, strategy="evolution", trials=4)
-    found = search_recipe("squeezenas", DATA, choices, surroundings=trained.around)
+    found = search_recipe("squeezenas", DATA, choices, context=trained.around)
     assert found.evaluator == "shared"
     assert found.shared == SharedEvaluator(supernet=str(trained.supernet.absolute()))

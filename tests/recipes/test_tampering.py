@@ -22,7 +22,7 @@ from segtailor.tailoring.delivering import export, int8
 from segtailor.verbs.report import report
 from segtailor.verbs.resume import resume
 from segtailor.verbs.search import search
-from tests.search.tiny_encoder import TINY
+from tests.strategies.tiny_encoder import TINY
 from tests.tailoring.test_job import recipe as tailor_recipe
 
 OCCASION = Occasion(data="synthetic:size=32x64,train=10,val=2", size=(32, 64), crop=(32, 64))
@@ -82,10 +82,10 @@ def test_a_fingerprint_that_is_a_path_is_refused(
     monkeypatch.setitem(ENCODERS, "tiny", TINY)
     around = Context(cache=tmp_path / "cache", device="cpu", policy=POLICY)
     with pytest.raises(Interrupted):
-        search(controller(), tmp_path / "a" / "run", surroundings=replace(around, display=Impatient(steps)))
+        search(controller(), tmp_path / "a" / "run", context=replace(around, display=Impatient(steps)))
     tampered(tmp_path / "a" / "run", "../../x")
     with pytest.raises(RunProblem):
-        resume(tmp_path / "a" / "run", surroundings=around)
+        resume(tmp_path / "a" / "run", context=around)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "cache"]
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["run"]
 
@@ -106,9 +106,9 @@ def test_what_a_run_directory_tells_does_not_enter_the_cache_that_all_searches_s
     monkeypatch.setitem(ENCODERS, "tiny", TINY)
     around = Context(cache=tmp_path / "theirs", device="cpu", policy=POLICY)
     with pytest.raises(Interrupted):
-        search(controller(), tmp_path / "run", surroundings=replace(around, display=Impatient(5)))
+        search(controller(), tmp_path / "run", context=replace(around, display=Impatient(5)))
     told = len(list((tmp_path / "theirs" / "trials").iterdir()))
-    resume(tmp_path / "run", surroundings=replace(around, cache=tmp_path / "mine"))
+    resume(tmp_path / "run", context=replace(around, cache=tmp_path / "mine"))
     assert told >= 2
     assert len(list((tmp_path / "mine" / "trials").iterdir())) <= 4 - told
 

@@ -30,7 +30,7 @@ from segtailor.tailoring.context import Context
 from segtailor.verbs.main import run as command
 from segtailor.verbs.resume import resume
 from segtailor.verbs.search import search
-from tests.search.tiny_encoder import TINY
+from tests.strategies.tiny_encoder import TINY
 
 DATA = "synthetic:size=32x64,train=10,val=2"
 OCCASION = Occasion(data=DATA, size=(32, 64), crop=(32, 64))
@@ -105,13 +105,13 @@ def test_a_received_recipe_that_names_a_function_runs_nothing_unless_trusted(
     assert "--trust-code" in told
     assert "Traceback" not in told
     assert not code.exists()
-    found = resume(run, surroundings=around(tmp_path, trust_code=True))
+    found = resume(run, context=around(tmp_path, trust_code=True))
     assert code.exists()
     assert len(found["trials"]) == 2  # type: ignore[arg-type]
 
 
 def test_a_function_that_was_typed_is_called(tmp_path: Path, code: Path) -> None:
-    search(staged(teacher="somebody_else:build"), tmp_path / "run", surroundings=around(tmp_path))
+    search(staged(teacher="somebody_else:build"), tmp_path / "run", context=around(tmp_path))
     assert code.exists()
 
 
@@ -119,7 +119,7 @@ def test_a_refused_recipe_stays_in_its_folder_as_it_was(tmp_path: Path, code: Pa
     run = received(tmp_path / "run", recipe_document(staged(teacher="somebody_else:build")))
     before = (run / "recipe.json").read_text()
     with pytest.raises(Untrusted):
-        resume(run, surroundings=around(tmp_path))
+        resume(run, context=around(tmp_path))
     assert (run / "recipe.json").read_text() == before
     assert not code.exists()
 
@@ -132,7 +132,7 @@ def test_variants_of_a_received_ablation_cannot_bring_code_or_weights_in(
     strategy: Any = document["strategy"]
     strategy["settings"]["variants"][1]["changes"] = {"staged": change}
     with pytest.raises(Untrusted, match="--trust-code"):
-        resume(received(tmp_path / "run", document), surroundings=around(tmp_path))
+        resume(received(tmp_path / "run", document), context=around(tmp_path))
     assert not code.exists()
 
 
@@ -141,7 +141,7 @@ def test_variants_cannot_move_the_cache(tmp_path: Path) -> None:
     strategy: Any = document["strategy"]
     strategy["settings"]["variants"][1]["changes"] = {"cache": str(tmp_path / "elsewhere")}
     with pytest.raises(SearchProblem, match="where trials read and write"):
-        resume(received(tmp_path / "run", document), surroundings=around(tmp_path, trust_code=True))
+        resume(received(tmp_path / "run", document), context=around(tmp_path, trust_code=True))
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -166,7 +166,7 @@ def test_a_received_recipe_contacts_no_ray_cluster_unless_trusted(tmp_path: Path
     recipe = SYSTEMS.get("lpsnet")("small", OCCASION)
     recipe = replace(recipe, executor=replace(recipe.executor, kind="ray", address="10.255.255.1:6379"))
     with pytest.raises(Untrusted, match=r"Ray cluster at '10\.255\.255\.1:6379'.*--trust-code"):
-        resume(received(tmp_path / "run", recipe_document(recipe)), surroundings=around(tmp_path))
+        resume(received(tmp_path / "run", recipe_document(recipe)), context=around(tmp_path))
     place = Context(folder=tmp_path / "other", cache=tmp_path / "cache", device="cpu")
     assert recipe.problem(place).executor is not None  # as typed; it connects when the search starts
 
@@ -181,7 +181,7 @@ def test_a_received_training_fetches_no_weights_unless_trusted(tmp_path: Path) -
         encoder_weights="timm",
     )
     with pytest.raises(Untrusted, match=r"timm.*--trust-code"):
-        resume(received(tmp_path / "run", recipe_document(recipe)), surroundings=around(tmp_path))
+        resume(received(tmp_path / "run", recipe_document(recipe)), context=around(tmp_path))
 
 
 def test_the_stages_of_a_received_tailoring_are_not_trusted_either(tmp_path: Path, code: Path) -> None:

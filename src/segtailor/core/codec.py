@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import stat
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -44,10 +43,13 @@ class Tagged:
 
     def parse(self, data: Any) -> Any:
         """Return the value that JSON data describes; a value that was built already is kept."""
+        known = ", ".join(self.registry.names())
+        if data is None or isinstance(data, str | int | float | list):
+            form = f'write {{"{KIND}": NAME}} with the fields of that {self.registry.kind}'
+            raise PydanticCustomError("kind", f"{form}; known: {known}")
         if not isinstance(data, dict):
             self._name(data)
             return data
-        known = ", ".join(self.registry.names())
         kind = data.get(KIND)
         if not isinstance(kind, str) or kind not in self.registry:
             raise PydanticCustomError("kind", f"no {self.registry.kind} is called {kind!r}; known: {known}")
@@ -88,8 +90,9 @@ def from_json(kind: type[T], data: Any, *, what: str, error: type[UserError] = U
         raise error(f"{what}: {explain(problem)}") from None
     extra = _first_unknown(data, to_json(value))
     if extra is not None:
-        names = ", ".join(field.name for field in fields(kind)) if is_dataclass(kind) else "see the schema"
-        raise error(f"{what}: {extra}: no such field; {kind.__name__} has: {names}")
+        place, allowed = extra
+        parent = place.rpartition(".")[0] or kind.__name__
+        raise error(f"{what}: {place}: no such field; {parent} has: {', '.join(allowed)}")
     return value
 
 
@@ -141,13 +144,13 @@ def read_json(path: Path, *, what: str, error: type[UserError] = UserError, limi
         ) from None
 
 
-def _first_unknown(given: Any, known: Any, place: str = "") -> str | None:
-    """Return the place of the first key that was given but is not part of the validated value."""
+def _first_unknown(given: Any, known: Any, place: str = "") -> tuple[str, list[str]] | None:
+    """Return the place of the first key that was given but is not part of the validated value, and what is allowed."""
     if isinstance(given, dict) and isinstance(known, dict):
         for key, value in given.items():
             here = f"{place}.{key}" if place else str(key)
             if key not in known:
-                return here
+                return here, [str(name) for name in known]
             found = _first_unknown(value, known[key], here)
             if found:
                 return found

@@ -43,7 +43,7 @@ def test_table_4_is_a_recipe_for_each_of_its_rows(scale: str) -> None:
 def test_a_budget_lets_the_cost_weight_move(tmp_path: Path) -> None:
     around = Context(cache=tmp_path)
     free, bound = (
-        search_recipe("squeezenas", OCCASION.data, SearchChoices(budget=budget), surroundings=around)
+        search_recipe("squeezenas", OCCASION.data, SearchChoices(budget=budget), context=around)
         for budget in (None, "5M")
     )
     assert free.strategy.settings["cost"]["adapt"] == 0

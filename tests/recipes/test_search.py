@@ -127,10 +127,10 @@ def test_choices_change_the_recipe_and_wrong_ones_are_explained(tmp_path: Path) 
     around = Context(cache=tmp_path)
 
     def asked(changes: tuple[str, ...] = (), **choices: Any) -> SearchRecipe:
-        return search_recipe("lpsnet", DATA, SearchChoices(**choices), changes=changes, surroundings=around)
+        return search_recipe("lpsnet", DATA, SearchChoices(**choices), changes=changes, context=around)
 
     found = asked(
-        strategy="evolution", trials=5, workers=2, seed=3, budget="2M", changes=("training.fit.steps=1",)
+        strategy="evolution", trials=5, workers=2, seed=3, budget="2M", changes=("evaluator.fit.steps=1",)
     )
     assert (found.strategy.kind, found.strategy.settings["trials"]) == ("evolution", 5)
     assert (found.executor.kind, found.seed, found.limit, found.image) == ("processes", 3, 2e6, (64, 128))
@@ -162,7 +162,7 @@ def test_a_search_keeps_its_latency_table_and_needs_the_pack_no_more(tmp_path: P
     pack.write(file)
     choices = SearchChoices(pack=file, budget="0.2ms")
     around = Context(cache=tmp_path / "cache")
-    found = search_recipe("lpsnet", DATA, choices, image=(32, 64), surroundings=around)
+    found = search_recipe("lpsnet", DATA, choices, image=(32, 64), context=around)
     job = found.job(place(tmp_path))
     (start,) = job.preview()
     assert found.cost.unit == job.problem.cost.unit == "ms"

@@ -96,7 +96,7 @@ def test_shipped_weights_can_be_timed_shown_at_work_and_learnt_from(made_up: Pat
     recipe = train_recipe(
         NAME, f"camvid:{made_up / 'data'}", crop=(6, 8),
         changes=[f"teacher={NAME}", f"start={NAME}", "fit.distill.kind=kl", "fit.batch=2"],
-        surroundings=Context(cache=made_up / "cache"),
+        context=Context(cache=made_up / "cache"),
     )  # fmt: skip
     fit = recipe.job(Context(folder=made_up / "run", cache=made_up / "cache", device="cpu")).fit
     ours, theirs = fit.network.state_dict(), fit.teacher.state_dict()

@@ -1,72 +1,62 @@
-"""The gradient systems as recipes of the search verb."""
+"""The gradient systems: paths, crops and costs as published, and how a budget steers them."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import segtailor.recipes.gradient_systems  # noqa: F401 - registers the systems
-from segtailor.recipes.systems import Occasion
 
 from segtailor.core.plan import Shape
-from segtailor.core.registry import SPACES, STRATEGIES, SYSTEMS
 from segtailor.costs import Use
-from segtailor.recipes.recipe import parse_recipe, recipe_document
+from segtailor.costs.latency import PackLatency
+from segtailor.recipes.search import SearchRecipe
 from segtailor.runs import Context
 from segtailor.spaces import published
+from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.strategies.gradient_settings import Gradient
-from segtailor.systems.autortnet import ROBUSTNESS
-from segtailor.systems.fasterseg import ablation, latency_terms
+from segtailor.systems.system import Scale
 from segtailor.verbs.search import SearchChoices, search_recipe
+from tests.systems.tiny import system_on
 
-OCCASION = Occasion(data="synthetic:size=96x160,train=8,val=2", size=(96, 160), crop=(96, 160))
+DATA = "synthetic:size=96x160,train=8,val=2"
 
 
 @pytest.mark.parametrize("name", ["squeezenas", "autortnet", "fasterseg"])
 @pytest.mark.parametrize("scale", ["small", "paper"])
-def test_a_system_is_a_complete_recipe_that_survives_its_file(name: str, scale: str) -> None:
-    recipe = SYSTEMS.get(name)(scale, OCCASION)  # type: ignore[arg-type]
-    again = parse_recipe(json.loads(json.dumps(recipe_document(recipe))), what="recipe")
-    assert again == recipe
-    assert isinstance(recipe.strategy.build(STRATEGIES), Gradient)
-    assert recipe.space.build(SPACES).decisions
-
-
-@pytest.mark.parametrize("scale", ["small", "paper"])
-def test_table_4_is_a_recipe_for_each_of_its_rows(scale: str) -> None:
-    names = [name for name in SYSTEMS.names() if name.startswith("autortnet-robustness-")]
-    recipes = [SYSTEMS.get(name)(scale, OCCASION) for name in names]  # type: ignore[arg-type]
-    starts = [(tuple(recipe.space.settings["depths"]), recipe.seed) for recipe in recipes]
-    assert len(set(starts)) == len(ROBUSTNESS) == len(recipes)
+def test_gradient_systems_search_by_gradients(name: str, scale: Scale) -> None:
+    recipe = system_on(name, DATA, size=(96, 160), scale=scale)
+    assert isinstance(recipe.strategy, Gradient)
+    assert recipe.space.decisions
 
 
 def test_a_budget_lets_the_cost_weight_move(tmp_path: Path) -> None:
-    around = Context(cache=tmp_path)
+    context = Context(cache=tmp_path)
     free, bound = (
-        search_recipe("squeezenas", OCCASION.data, SearchChoices(budget=budget), context=around)
+        search_recipe("squeezenas", DATA, SearchChoices(budget=budget), context=context)
         for budget in (None, "5M")
     )
-    assert free.strategy.settings["cost"]["adapt"] == 0
-    assert bound.strategy.settings["cost"]["adapt"] > 0
-    assert bound.strategy.settings["cost"]["whole"]  # what the budget counts must pay
+    assert isinstance(free.strategy, Gradient)
+    assert isinstance(bound.strategy, Gradient)
+    assert free.strategy.cost.adapt == 0
+    assert bound.strategy.cost.adapt > 0
+    assert bound.strategy.cost.whole  # what the budget counts must pay
     assert bound.limit == 5e6
 
 
 def test_a_small_search_prices_the_images_and_trains_on_small_crops() -> None:
-    recipe = SYSTEMS.get("squeezenas")("small", OCCASION)
+    recipe = system_on("squeezenas", DATA, size=(96, 160))
     assert recipe.image == (96, 160)
-    assert recipe.strategy.settings["augment"]["crop"] == [64, 128]
+    assert crop_of(recipe) == (64, 128)
 
 
 def test_fasterseg_steers_by_the_published_table_at_paper_scale() -> None:
-    recipe = SYSTEMS.get("fasterseg")("paper", OCCASION)
+    recipe = system_on("fasterseg", DATA, size=(96, 160), scale="paper")
+    assert isinstance(recipe.cost, PackLatency)
     assert recipe.cost.pack == "fasterseg-1080ti"
     assert recipe.limit == pytest.approx(1000 / 155)
-    table = recipe.cost.build(Use(space="multi_resolution", image=(1024, 2048), classes=19, target=None))
+    table = recipe.cost.open(Use(space="multi_resolution", image=(1024, 2048), classes=19, target=None))
     student = published("fasterseg-student")
-    plan = SPACES.get("multi_resolution")().plan(student, Shape(3, 1024, 2048), 19)
+    plan = MultiResolution().plan(student, Shape(3, 1024, 2048), 19)
     assert table.of(plan) == pytest.approx(5.701836, abs=1e-5)
-    settings = recipe.strategy.build(STRATEGIES)
+    settings = recipe.strategy
     assert isinstance(settings, Gradient)
     assert [row.widths for row in settings.turns] == ["own", "own", "most", "least"]
     assert settings.pretraining is not None
@@ -76,16 +66,13 @@ def test_fasterseg_steers_by_the_published_table_at_paper_scale() -> None:
 
 
 def test_crops_of_fasterseg_are_multiples_of_32() -> None:
-    odd = replace(OCCASION, size=(75, 130), crop=(75, 130))
-    recipe = SYSTEMS.get("fasterseg")("small", odd)
-    assert recipe.strategy.settings["augment"]["crop"] == [64, 128]
+    recipe = system_on("fasterseg", DATA, size=(75, 130))
+    assert crop_of(recipe) == (64, 128)
     assert recipe.image == (75, 130)
+    assert crop_of(system_on("fasterseg", DATA, size=(20, 40))) == (32, 32)
 
 
-def test_the_studies_of_fasterseg_differ_in_what_they_study() -> None:
-    terms = latency_terms()
-    assert terms["plain"].strategy.cost.others == "current"
-    assert len({row.cost for row in terms["plain"].strategy.groups.values()}) == 1
-    rows = {name: row.space for name, row in ablation().items()}
-    assert [len(space.ends) for space in rows.values()] == [1, 2, 2]  # type: ignore[attr-defined]
-    assert [len(space.ratios) for space in rows.values()] == [1, 1, 3]  # type: ignore[attr-defined]
+def crop_of(recipe: SearchRecipe) -> tuple[int, int]:
+    assert isinstance(recipe.strategy, Gradient)
+    assert recipe.strategy.augment is not None
+    return recipe.strategy.augment.crop

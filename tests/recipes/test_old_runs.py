@@ -1,4 +1,4 @@
-"""Runs of earlier versions, whose recipes kept the fields of a part under `settings`: results and reports stay readable."""
+"""Runs of earlier versions, whose recipes kept fields under `settings`: results and reports stay readable."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_new_search_does_not_go_on_in_the_folder_of_an_old_one(unfinished: Pat
 
 
 def test_an_old_calibration_is_recognised(tmp_path: Path) -> None:
-    with pytest.raises(RunProblem, match="earlier version.*another folder"):
+    with pytest.raises(RunProblem, match=r"earlier version.*another folder"):
         parse_recipe(OLD_CALIBRATION, what="recipe")
     run = written(tmp_path, OLD_CALIBRATION, {"networks": 2})
     assert resume(run, context=Context()) == {"networks": 2}

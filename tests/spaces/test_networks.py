@@ -1,4 +1,4 @@
-"""Networks by name, architecture or file: the public functions, what they return, and how wrong values are explained."""
+"""Networks by name, architecture or file: the public functions, and how wrong values are explained."""
 
 from __future__ import annotations
 

@@ -24,7 +24,12 @@ from segtailor.verbs.search import search
 from tests.support import FIXTURES
 from tests.systems.tiny import context_in, system_on
 
-OLD_CALIBRATION = {"kind": "calibrate", "space": "scalable_path", "target": "cpu/eager/fp32", "image": [32, 64]}
+OLD_CALIBRATION = {
+    "kind": "calibrate",
+    "space": "scalable_path",
+    "target": "cpu/eager/fp32",
+    "image": [32, 64],
+}
 
 
 @pytest.fixture

@@ -43,10 +43,11 @@ class Tagged:
 
     def parse(self, data: Any) -> Any:
         """Return the value that JSON data describes; a value that was built already is kept."""
-        known = ", ".join(self.registry.names())
         if data is None or isinstance(data, str | int | float | list):
-            form = f'write {{"{KIND}": NAME}} with the fields of that {self.registry.kind}'
-            raise PydanticCustomError("kind", f"{form}; known: {known}")
+            facts = {"form": '{"kind": NAME}', "registry": self.registries[0].kind, "known": self._known()}
+            raise PydanticCustomError(
+                "kind", "write {form} with the fields of that {registry}; known: {known}", facts
+            )
         if not isinstance(data, dict):
             self._name(data)
             return data
@@ -70,9 +71,11 @@ class Tagged:
         raise self._unknown(f"has the type {type(value).__name__}")
 
     def _unknown(self, what: str) -> PydanticCustomError:
-        known = ", ".join(name for registry in self.registries for name in registry.names())
-        facts = {"registry": self.registries[0].kind, "what": what[:80], "known": known}
+        facts = {"registry": self.registries[0].kind, "what": what[:80], "known": self._known()}
         return PydanticCustomError("kind", "no {registry} {what}; known: {known}", facts)
+
+    def _known(self) -> str:
+        return ", ".join(name for registry in self.registries for name in registry.names())
 
 
 def adapter(kind: type[T]) -> TypeAdapter[T]:

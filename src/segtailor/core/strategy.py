@@ -221,7 +221,7 @@ class Executor(Protocol):
     """Where trials run. A worker that dies costs a repetition with the same seed, then a failed result."""
 
     def open(self, work: Work, device: str) -> AbstractContextManager[Pool]:
-        """Start workers that call `work` for every trial, on `device` or others of its kind; leaving the context ends them."""
+        """Start workers that call `work` for every trial, on `device` or others of its kind; leaving ends them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,14 @@ from segtailor.report.folder import RunFolder, commands, conditions, present
 from segtailor.report.numbers import amount, duration, percent
 from segtailor.report.parts import layer_times
 
-UNITS = {"macs": "MACs", "params": "params", "memory": "bytes", "latency": "ms", "pack": "ms", "measured": "ms"}
+UNITS = {
+    "macs": "MACs",
+    "params": "params",
+    "memory": "bytes",
+    "latency": "ms",
+    "pack": "ms",
+    "measured": "ms",
+}
 COST_NAMES = {
     "macs": "multiply-accumulates",
     "params": "parameters",

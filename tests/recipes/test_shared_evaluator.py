@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from segtailor.recipes.parts import Part
 
-from segtailor.core.codec import to_json
 from segtailor.core.errors import RunProblem, Unsupported
 from segtailor.core.space import architecture_document, read_architecture
 from segtailor.core.strategy import Trial, TrialResult
@@ -19,6 +17,7 @@ from segtailor.data.augment import Augment
 from segtailor.recipes.evaluators import judge_by_slicing
 from segtailor.recipes.search import SearchRecipe
 from segtailor.runs import Context, Layout, Policy
+from segtailor.strategies import Evolution, RandomSearch
 from segtailor.strategies.evaluators.shared import SharedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import Choice
@@ -26,7 +25,7 @@ from segtailor.strategies.saved_supernet import DESCRIPTION, WEIGHTS, load_super
 from segtailor.training.settings import FitSettings
 from segtailor.training.state import read_state
 from segtailor.verbs.search import SearchChoices, search, search_recipe
-from tests.search.gradient_toys import OPTIONS, ToyOpsArchitecture, settings
+from tests.strategies.gradient_toys import OPTIONS, ToyOps, ToyOpsArchitecture, settings
 
 DATA = "synthetic:size=32x64,train=8,val=2"
 
@@ -45,8 +44,7 @@ class Trained:
 
     def trials(self, **changes: Any) -> SearchRecipe:
         shared = SharedEvaluator(supernet=str(self.supernet), recalibrate=2)
-        strategy = Part(kind="random", settings={"trials": 6})
-        return replace(recipe(), strategy=strategy, evaluator="shared", shared=shared, **changes)
+        return replace(recipe(), strategy=RandomSearch(trials=6), evaluator=shared, **changes)
 
     def judge(self, asked: SearchRecipe, blocks: tuple[str, ...]) -> TrialResult:
         problem = asked.problem(Context(folder=self.folder, cache=self.around.cache, device="cpu"))
@@ -61,17 +59,17 @@ def recipe(**strategy: Any) -> SearchRecipe:
     how = settings(steps=4, choice=Choice(samples=3, recalibrate=2), **strategy)
     return SearchRecipe(
         name="toy",
-        space=Part(kind="toy_ops", settings={"blocks": 2}),
-        strategy=Part(kind="gradient", settings=to_json(how)),
+        space=ToyOps(blocks=2),
+        strategy=how,
         data=DATA,
         image=(32, 64),
-        training=TrainEvaluator(augment=Augment(crop=(32, 64)), fit=FitSettings(steps=1, batch=2)),
+        evaluator=TrainEvaluator(augment=Augment(crop=(32, 64)), fit=FitSettings(steps=1, batch=2)),
     )
 
 
 def searched(folder: Path, **strategy: Any) -> Trained:
     around = Context(cache=folder / "cache", device="cpu", policy=Policy(tensorboard=False))
-    result: Any = search(recipe(**strategy), folder / "run", surroundings=around)
+    result: Any = search(recipe(**strategy), folder / "run", context=around)
     return Trained(folder=folder / "run", result=result, around=around)
 
 
@@ -108,16 +106,14 @@ def test_a_saved_supernet_holds_the_weights_of_the_last_checkpoint(trained: Trai
     assert all(torch.equal(value, wanted[name]) for name, value in loaded.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("kind", "how"), [("random", {"trials": 6}), ("evolution", {"trials": 8, "population": 4})]
-)
+@pytest.mark.parametrize("strategy", [RandomSearch(trials=6), Evolution(trials=8, population=4)])
 def test_every_trial_strategy_searches_with_shared_weights(
-    kind: str, how: dict[str, Any], trained: Trained, tmp_path: Path
+    strategy: RandomSearch | Evolution, trained: Trained, tmp_path: Path
 ) -> None:
-    asked = replace(trained.trials(), strategy=Part(kind=kind, settings=how))
-    found: Any = search(asked, tmp_path / "run", surroundings=trained.around)
+    asked = replace(trained.trials(), strategy=strategy)
+    found: Any = search(asked, tmp_path / "run", context=trained.around)
     assert found["failed"] == 0
-    assert len(found["trials"]) == how["trials"]
+    assert len(found["trials"]) == strategy.trials
     assert 0 <= found["quality"] <= 1
 
 
@@ -125,14 +121,14 @@ def test_results_are_kept_for_the_same_weights_only(
     trained: Trained, pruned: Trained, tmp_path: Path
 ) -> None:
     asked = trained.trials()
-    first: Any = search(asked, tmp_path / "one", surroundings=trained.around)
-    second: Any = search(asked, tmp_path / "two", surroundings=trained.around)
+    first: Any = search(asked, tmp_path / "one", context=trained.around)
+    second: Any = search(asked, tmp_path / "two", context=trained.around)
     assert all(row["result"]["cached"] for row in second["trials"])
     assert [row["result"]["quality"] for row in first["trials"]] == [
         row["result"]["quality"] for row in second["trials"]
     ]
-    other = replace(asked, shared=SharedEvaluator(supernet=str(pruned.supernet), recalibrate=2))
-    third: Any = search(other, tmp_path / "three", surroundings=trained.around)
+    other = replace(asked, evaluator=SharedEvaluator(supernet=str(pruned.supernet), recalibrate=2))
+    third: Any = search(other, tmp_path / "three", context=trained.around)
     assert not any(row["result"]["cached"] for row in third["trials"])
 
 
@@ -141,7 +137,7 @@ def test_removed_candidates_are_never_asked_for_and_fail_when_they_are(
 ) -> None:
     left = read_facts(pruned.supernet).remaining
     gone = next((name, index) for name in left for index in range(4) if index not in left[name])
-    found: Any = search(pruned.trials(), tmp_path / "run", surroundings=pruned.around)
+    found: Any = search(pruned.trials(), tmp_path / "run", context=pruned.around)
     assert found["failed"] == 0
     position = int(gone[0].removeprefix("block"))
     assert all(row["architecture"]["blocks"][position] != OPTIONS[gone[1]] for row in found["trials"])
@@ -155,10 +151,9 @@ def test_removed_candidates_are_never_asked_for_and_fail_when_they_are(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"space": Part(kind="toy_ops", settings={"blocks": 3})}, r"space: .*'blocks': 2.* there, .*3"),
+        ({"space": ToyOps(blocks=3)}, r"space: .*'blocks': 2.* there, .*3"),
         ({"data": "synthetic:size=32x64,train=9,val=2"}, r"data: .*fingerprint \w+ there"),
         ({"image": (64, 64)}, "image: 32x64 there, 64x64 asked"),
-        ({"shared": None}, "give --supernet RUN"),
         ({"strategy": recipe().strategy}, "makes none.*--strategy random"),
     ],
 )
@@ -166,15 +161,15 @@ def test_a_supernet_of_something_else_is_refused_with_the_difference(
     change: dict[str, Any], words: str, trained: Trained, tmp_path: Path
 ) -> None:
     with pytest.raises(Unsupported, match=words):
-        search(replace(trained.trials(), **change), tmp_path / "run", surroundings=trained.around)
+        search(replace(trained.trials(), **change), tmp_path / "run", context=trained.around)
 
 
 def test_a_folder_without_a_supernet_and_damaged_weights_are_explained(
     trained: Trained, tmp_path: Path
 ) -> None:
-    absent = replace(trained.trials(), shared=SharedEvaluator(supernet=str(tmp_path)))
+    absent = replace(trained.trials(), evaluator=SharedEvaluator(supernet=str(tmp_path)))
     with pytest.raises(RunProblem, match=f"no {DESCRIPTION}.*segtailor resume"):
-        search(absent, tmp_path / "run", surroundings=trained.around)
+        search(absent, tmp_path / "run", context=trained.around)
     copy = tmp_path / "copy"
     copy.mkdir()
     for name in (DESCRIPTION, WEIGHTS):
@@ -186,6 +181,5 @@ def test_a_folder_without_a_supernet_and_damaged_weights_are_explained(
 
 def test_the_flag_takes_a_run_and_means_the_evaluator(trained: Trained) -> None:
     choices = SearchChoices(supernet=trained.folder, strategy="evolution", trials=4)
-    found = search_recipe("squeezenas", DATA, choices, surroundings=trained.around)
-    assert found.evaluator == "shared"
-    assert found.shared == SharedEvaluator(supernet=str(trained.supernet.absolute()))
+    found = search_recipe("squeezenas", DATA, choices, context=trained.around)
+    assert found.evaluator == SharedEvaluator(supernet=str(trained.supernet.absolute()))

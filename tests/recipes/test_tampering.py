@@ -9,23 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from segtailor.recipes.systems import Occasion
 
 from segtailor.core.errors import Interrupted, RunProblem
 from segtailor.core.job import Step
-from segtailor.core.registry import SYSTEMS
-from segtailor.recipes.search import SearchRecipe
 from segtailor.runs import Context, Layout, Policy, Quiet
 from segtailor.spaces.decoder_cell.encoders import ENCODERS
-from segtailor.tailoring.context import Context
-from segtailor.tailoring.delivering import export, int8
 from segtailor.verbs.report import report
 from segtailor.verbs.resume import resume
 from segtailor.verbs.search import search
-from tests.search.tiny_encoder import TINY
-from tests.tailoring.test_job import recipe as tailor_recipe
+from tests.strategies.tiny_encoder import TINY
+from tests.systems.tiny import tiny_auxcells
 
-OCCASION = Occasion(data="synthetic:size=32x64,train=10,val=2", size=(32, 64), crop=(32, 64))
 POLICY = Policy(tensorboard=False, every_steps=1)
 
 
@@ -39,22 +33,6 @@ class Impatient(Quiet):
         self._left -= 1
         if not self._left:
             raise KeyboardInterrupt
-
-
-def controller() -> SearchRecipe:
-    """Return a search by a strategy that keeps a state of its own, whose trials take a step or two."""
-    recipe = SYSTEMS.get("auxcells")("small", OCCASION)
-    assert recipe.staged is not None
-    assert recipe.staged.stage2 is not None
-    short = replace(
-        recipe.staged,
-        images=4,
-        stage1=replace(recipe.staged.stage1, epochs=1, batch=2),
-        stage2=replace(recipe.staged.stage2, steps=1, batch=2),
-    )
-    plain = {**recipe.strategy.settings, "trials": 4, "batch": 2, "hidden": 8, "layers": 1}
-    space = replace(recipe.space, settings={**recipe.space.settings, "encoder": "tiny", "channels": 4})
-    return replace(recipe, space=space, staged=short, strategy=replace(recipe.strategy, settings=plain))
 
 
 def tampered(run: Path, fingerprint: str) -> None:
@@ -80,12 +58,12 @@ def test_a_fingerprint_that_is_a_path_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     monkeypatch.setitem(ENCODERS, "tiny", TINY)
-    around = Context(cache=tmp_path / "cache", device="cpu", policy=POLICY)
+    context = Context(cache=tmp_path / "cache", device="cpu", policy=POLICY)
     with pytest.raises(Interrupted):
-        search(controller(), tmp_path / "a" / "run", surroundings=replace(around, display=Impatient(steps)))
+        search(tiny_auxcells(), tmp_path / "a" / "run", context=replace(context, display=Impatient(steps)))
     tampered(tmp_path / "a" / "run", "../../x")
     with pytest.raises(RunProblem):
-        resume(tmp_path / "a" / "run", surroundings=around)
+        resume(tmp_path / "a" / "run", context=context)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "cache"]
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["run"]
 
@@ -104,38 +82,13 @@ def test_what_a_run_directory_tells_does_not_enter_the_cache_that_all_searches_s
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ENCODERS, "tiny", TINY)
-    around = Context(cache=tmp_path / "theirs", device="cpu", policy=POLICY)
+    context = Context(cache=tmp_path / "theirs", device="cpu", policy=POLICY)
     with pytest.raises(Interrupted):
-        search(controller(), tmp_path / "run", surroundings=replace(around, display=Impatient(5)))
+        search(tiny_auxcells(), tmp_path / "run", context=replace(context, display=Impatient(5)))
     told = len(list((tmp_path / "theirs" / "trials").iterdir()))
-    resume(tmp_path / "run", surroundings=replace(around, cache=tmp_path / "mine"))
+    resume(tmp_path / "run", context=replace(context, cache=tmp_path / "mine"))
     assert told >= 2
     assert len(list((tmp_path / "mine" / "trials").iterdir())) <= 4 - told
-
-
-def stage(folder: Path, **outcomes: Any) -> Context:
-    around = Context(cache=folder / "cache", device="cpu")
-    folder.mkdir(exist_ok=True)
-    return Context(recipe=tailor_recipe(), folder=folder, around=around, outcomes=outcomes)
-
-
-@pytest.mark.parametrize("where", ["elsewhere", "run/../elsewhere", "run/link"])
-def test_a_tailoring_exports_into_itself_alone(tmp_path: Path, where: str) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "link").symlink_to(tmp_path / "elsewhere")
-    found = stage(tmp_path / "run", recommend={"model": str(tmp_path / where)})
-    for work in (export, int8):
-        with pytest.raises(RunProblem, match="outside of itself"):
-            work(found)
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["../../../x", "a/b", "/x", "..", ".hidden", "a\nb"])
-def test_names_of_networks_in_files_of_a_tailoring_stay_names(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RunProblem, match="no plain name"):
-        stage(tmp_path / "run").run_folder(name)
-    assert stage(tmp_path / "run").run_folder("baseline-stdc1-seg").parent.name == "stages"
 
 
 def test_a_report_is_not_written_through_a_link(tmp_path: Path) -> None:

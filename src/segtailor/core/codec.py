@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import stat
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -44,6 +43,11 @@ class Tagged:
 
     def parse(self, data: Any) -> Any:
         """Return the value that JSON data describes; a value that was built already is kept."""
+        if data is None or isinstance(data, str | int | float | list):
+            facts = {"form": '{"kind": NAME}', "registry": self.registries[0].kind, "known": self._known()}
+            raise PydanticCustomError(
+                "kind", "write {form} with the fields of that {registry}; known: {known}", facts
+            )
         if not isinstance(data, dict):
             self._name(data)
             return data
@@ -67,9 +71,11 @@ class Tagged:
         raise self._unknown(f"has the type {type(value).__name__}")
 
     def _unknown(self, what: str) -> PydanticCustomError:
-        known = ", ".join(name for registry in self.registries for name in registry.names())
-        facts = {"registry": self.registries[0].kind, "what": what[:80], "known": known}
+        facts = {"registry": self.registries[0].kind, "what": what[:80], "known": self._known()}
         return PydanticCustomError("kind", "no {registry} {what}; known: {known}", facts)
+
+    def _known(self) -> str:
+        return ", ".join(name for registry in self.registries for name in registry.names())
 
 
 def adapter(kind: type[T]) -> TypeAdapter[T]:
@@ -92,8 +98,9 @@ def from_json(kind: type[T], data: Any, *, what: str, error: type[UserError] = U
         raise error(f"{what}: {explain(problem)}") from None
     extra = _first_unknown(data, to_json(value))
     if extra is not None:
-        names = ", ".join(field.name for field in fields(kind)) if is_dataclass(kind) else "see the schema"
-        raise error(f"{what}: {extra}: no such field; {kind.__name__} has: {names}")
+        place, allowed = extra
+        parent = place.rpartition(".")[0] or kind.__name__
+        raise error(f"{what}: {place}: no such field; {parent} has: {', '.join(allowed)}")
     return value
 
 
@@ -145,13 +152,13 @@ def read_json(path: Path, *, what: str, error: type[UserError] = UserError, limi
         ) from None
 
 
-def _first_unknown(given: Any, known: Any, place: str = "") -> str | None:
-    """Return the place of the first key that was given but is not part of the validated value."""
+def _first_unknown(given: Any, known: Any, place: str = "") -> tuple[str, list[str]] | None:
+    """Return the place of the first key that was given but is not part of the validated value, and what is allowed."""
     if isinstance(given, dict) and isinstance(known, dict):
         for key, value in given.items():
             here = f"{place}.{key}" if place else str(key)
             if key not in known:
-                return here
+                return here, [str(name) for name in known]
             found = _first_unknown(value, known[key], here)
             if found:
                 return found

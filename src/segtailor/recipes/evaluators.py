@@ -1,7 +1,7 @@
 """How the evaluator of a recipe becomes work for trials: what is checked before a search starts, and what workers do.
 
-`evaluation` turns settings into plain data and refuses what cannot work. The functions `judge_...(trial, device)` run in
-workers, which know nothing but that data.
+`evaluation` turns settings into plain data and refuses what cannot work. The functions `judge_...(trial, device)` run
+in workers, which know nothing but that data.
 """
 
 from __future__ import annotations

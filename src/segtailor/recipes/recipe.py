@@ -45,14 +45,22 @@ def parse_recipe(document: Any, *, what: str) -> Recipe:
         raise RunProblem(
             f"{what}: kind is {kind!r}; known: {', '.join(RECIPES.names())}. Is it a run directory?"
         )
-    if _is_old_search(document):
+    if has_old_form(document):
         raise RunProblem(
-            f"{what} was written by an earlier version, whose unfinished searches cannot be continued. "
-            "Start the search again in another folder."
+            f"{what} was written by an earlier version, whose unfinished searches and calibrations cannot be "
+            "continued. Start it again in another folder."
         )
     body = {key: value for key, value in document.items() if key != KIND}
     recipe: Recipe = from_json(RECIPES.get(document[KIND]), body, what=what, error=RunProblem)
     return recipe
+
+
+def has_old_form(document: Mapping[str, Any]) -> bool:
+    """Recognise a search or calibration of before typed recipes: its space was a name with separate `settings`."""
+    space, strategy = document.get("space"), document.get("strategy")
+    if document.get(KIND) == "calibrate":
+        return isinstance(space, str)
+    return document.get(KIND) == "search" and isinstance(strategy, dict) and "settings" in strategy
 
 
 def carry_out(
@@ -132,9 +140,3 @@ def _json_or_text(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
-
-
-def _is_old_search(document: Mapping[str, Any]) -> bool:
-    """Recognise a search recipe of before typed recipes: its parts kept their fields under `settings`."""
-    strategy = document.get("strategy")
-    return document.get(KIND) == "search" and isinstance(strategy, dict) and "settings" in strategy

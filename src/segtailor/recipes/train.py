@@ -33,13 +33,9 @@ from segtailor.training.device import pick_device
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings
 
-DATA_FILE, STAGE_FILE = (
-    "data.json",
-    "stage.json",
-)  # inside a checkpoint: what it was trained on, and how far it came
-CROP_MULTIPLE = (
-    32  # crops are a multiple of this where the images allow it: the deepest stride of the families
-)
+DATA_FILE = "data.json"  # inside a checkpoint: what it was trained on
+STAGE_FILE = "stage.json"  # inside a checkpoint: how far it came
+CROP_MULTIPLE = 32  # pixels; of crops, where the images allow it: the deepest stride of the families
 MAX_CROP = (768, 1536)  # height and width in pixels
 COLOUR_JITTER: Mapping[str, Any] = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.03}
 GEOMETRY: Mapping[Kind, Mapping[str, Any]] = {
@@ -56,7 +52,7 @@ def train_recipe(
     crop: tuple[int, int] | None = None,
     context: Context | None = None,
 ) -> TrainRecipe:
-    """Return the usual training of a network (a name, an architecture or its file); the default crop fits the images."""
+    """Return the usual training of a network (name, architecture or file); the default crop fits the images."""
     dataset = locate(data)
     size = crop or largest_crop(open_pixels(dataset, "train", (context or Context()).cache_folder))
     return TrainRecipe(

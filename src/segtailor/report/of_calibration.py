@@ -19,7 +19,7 @@ def calibration_report(run: RunFolder) -> Report:
     image = at(run.recipe, "image")
     size = "x".join(str(side) for side in image) if isinstance(image, list) else ""
     return Report(
-        title=f"Calibration of {text(run.recipe, 'space')}",
+        title=f"Calibration of {text(run.recipe, 'space', 'kind') or text(run.recipe, 'space')}",
         subtitle=f"on {text(run.recipe, 'target')} at {size}",
         verdict=_verdict(run, pack),
         trust=trust_of(pack) if pack else None,

@@ -32,8 +32,21 @@ from segtailor.report.folder import RunFolder, commands, conditions, present
 from segtailor.report.numbers import amount, duration, percent
 from segtailor.report.parts import layer_times
 
-UNITS = {"macs": "MACs", "params": "params", "memory": "bytes", "latency": "ms"}
-COST_NAMES = {"macs": "multiply-accumulates", "params": "parameters", "memory": "activation memory"}
+UNITS = {
+    "macs": "MACs",
+    "params": "params",
+    "memory": "bytes",
+    "latency": "ms",
+    "pack": "ms",
+    "measured": "ms",
+}
+COST_NAMES = {
+    "macs": "multiply-accumulates",
+    "params": "parameters",
+    "memory": "activation memory",
+    "pack": "latency by the table",
+    "measured": "measured latency",
+}
 STRATEGIES = {
     "random": "Networks drawn at random were judged one by one.",
     "evolution": "The best networks were changed and crossed, generation by generation.",
@@ -206,7 +219,7 @@ def _front(run: RunFolder, best: dict[str, Any] | None) -> Front | None:
 
 def _cost_name(run: RunFolder) -> str:
     kind = text(run.recipe, "cost", "kind")
-    if kind == "latency":
+    if kind == "latency":  # of earlier versions
         return "latency by the table" if text(run.recipe, "cost", "pack") else "measured latency"
     return COST_NAMES.get(kind, "cost")
 
@@ -291,9 +304,11 @@ def _probabilities(moment: dict[str, Any], role: str, name: str) -> tuple[float,
 
 def _options(run: RunFolder) -> dict[str, tuple[str, ...]]:
     """Return the names of the options of every decision of the space."""
-    kind = text(run.recipe, "space", "kind")
+    kind, part = text(run.recipe, "space", "kind"), table(run.recipe, "space")
+    settings = {name: value for name, value in part.items() if name != "kind"}
     try:
-        space = from_json(SPACES.get(kind), table(run.recipe, "space", "settings"), what=f"space '{kind}'")
+        # Earlier versions kept the fields of a space under `settings`.
+        space = from_json(SPACES.get(kind), settings.get("settings", settings), what=f"space '{kind}'")
         return {row.name: tuple(str(option) for option in row.options) for row in space.decisions}
     except UserError:
         return {}

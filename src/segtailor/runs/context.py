@@ -18,8 +18,8 @@ HIDDEN = Parameter(parse=False)  # set by the program, not by a flag
 class Context:
     """Where work is done. Nothing in it changes the meaning of a result.
 
-    `folder` is the run directory. Under `torchrun` only the process that is `leader` writes. A recipe that was read from
-    a file is not `trusted`: it may neither import code by name nor contact other machines.
+    `folder` is the run directory. Under `torchrun` only the process that is `leader` writes. A recipe that was read
+    from a file is not `trusted`: it may neither import code by name nor contact other machines.
     """
 
     cache: Path | None = None

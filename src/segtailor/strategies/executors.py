@@ -35,10 +35,8 @@ POLL_SECONDS = 1.0  # between checks for trials that take too long
 OBJECT_STORE_BYTES = 80 * 2**20  # little more than Ray's minimum: trials and results are short texts
 PROBE_PROGRAM = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False)"
 MAX_CLUSTER_WORKERS = 10_000
-PROCESSES_PER_CORE, MIN_PROCESS_LIMIT = (
-    4,
-    16,
-)  # the most processes on this machine; the limit is never below the latter
+PROCESSES_PER_CORE = 4  # the most on this machine
+MIN_PROCESS_LIMIT = 16  # the limit of processes is never below this
 WORKER_MEMORY_BYTES = 300 * 2**20  # of a process that has imported torch and computed nothing yet
 OUT_OF_MEMORY = r"out of memory|can't allocate memory|cannot allocate memory"  # messages of common libraries
 
@@ -71,8 +69,9 @@ class SerialPool:
 class Processes:
     """Spawned processes on this machine: `workers` of them, by default one per accelerator or core.
 
-    Of several accelerators each worker gets its own in turn. A worker that dies, or takes longer than `timeout` seconds for one trial, is replaced; its trial is repeated
-    with the same seed up to `retries` times and then recorded as failed.
+    Of several accelerators each worker gets its own in turn. A worker that dies, or takes longer than `timeout` seconds
+    for one trial, is replaced; its trial is repeated with the same seed up to `retries` times and then recorded as
+    failed.
     """
 
     workers: int | None = None

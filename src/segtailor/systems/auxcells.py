@@ -3,9 +3,9 @@
 At the small scale the same stages run on whatever images are given, in minutes on a CPU: our choice of settings. The
 studies of the paper (Figures 2 to 5) are in `benchmarks/auxcells_studies.py`.
 
-Final training: stage 1, stage 2, and the two halves of stage 3; rates are halved from each to the next, and in the last
-one the statistics of norms are frozen. The paper's datasets are COCO+BSD+VOC, BSD+VOC and VOC: give one for each, or one
-for all. Where the text is silent: weight decay as in the search, the encoder's rate halved alike.
+Final training: stage 1, stage 2, and the two halves of stage 3; rates are halved from each to the next, and in the
+last one the statistics of norms are frozen. The paper's datasets are COCO+BSD+VOC, BSD+VOC and VOC: give one for each,
+or one for all. Where the text is silent: weight decay as in the search, the encoder's rate halved alike.
 
 Other tasks (appendix B). Depth: published RMSE 0.523 / 0.526 / 0.525 m on NYUDv2 for arch0 / arch1 / arch2, 300 epochs
 on 25 000 pictures. Pose: published PCKh@0.5 86.5 / 87.0 / 87.1 on MPII, AP 0.658 / 0.659 / 0.659 on COCO, 140 epochs.

@@ -172,7 +172,8 @@ class TaskKind(Protocol):
 
 def kind_of(task: Task) -> TaskKind:
     """Return the behaviour of a task."""
-    return TASK_KINDS.get(task.kind)
+    kind: TaskKind = TASK_KINDS.get(task.kind)
+    return kind
 
 
 def pale_picture(image: NDArray[np.uint8]) -> NDArray[np.uint8]:

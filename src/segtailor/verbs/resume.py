@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from segtailor.core.codec import Json as JsonValue
-from segtailor.runs import Context, read_recipe
+from segtailor.runs import Context, read_recipe, read_result
 from segtailor.verbs.options import Json
 from segtailor.verbs.output import emit, with_display
 
@@ -47,12 +47,15 @@ def resume_(
 def resume(
     folder: str | Path, *, trust_code: bool = False, context: Context | None = None
 ) -> dict[str, JsonValue]:
-    """Continue an interrupted run; a finished one just returns its result.
+    """Continue an interrupted run; a finished one, also one of an earlier version, just returns its result.
 
     A recipe that names code to import or a machine to contact is refused unless `trust_code`.
     """
-    from segtailor.recipes.recipe import RunsItself, carry_out, parse_recipe
+    from segtailor.recipes.recipe import RunsItself, carry_out, has_old_form, parse_recipe
 
     placed = replace(context or Context(), folder=Path(folder), trusted=trust_code)
-    recipe = parse_recipe(read_recipe(placed.folder), what=f"recipe of {folder}")
+    document, result = read_recipe(placed.folder), read_result(placed.folder)
+    if result is not None and has_old_form(document):
+        return result
+    recipe = parse_recipe(document, what=f"recipe of {folder}")
     return recipe.carry_out(placed) if isinstance(recipe, RunsItself) else carry_out(recipe, placed)

@@ -16,6 +16,7 @@ from segtailor.core.shipped import CARD, SHIPPED, shipped
 from segtailor.data import camvid
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.teacher import load_members
+from segtailor.recipes.recipe import with_settings
 from segtailor.recipes.train import train_recipe
 from segtailor.runs import Context
 from segtailor.spaces.networks import describe
@@ -93,12 +94,11 @@ def test_shipped_weights_can_be_timed_shown_at_work_and_learnt_from(made_up: Pat
     (folder,) = load_members(Path(NAME))
     assert folder == made_up / "weights" / NAME
     write_pairs(made_up / "data", ["0001TP_1", "0016E5_1"], range(11), split="train")
-    recipe = train_recipe(
-        NAME, f"camvid:{made_up / 'data'}", crop=(6, 8),
-        changes=[f"teacher={NAME}", f"start={NAME}", "fit.distill.kind=kl", "fit.batch=2"],
-        surroundings=Context(cache=made_up / "cache"),
-    )  # fmt: skip
-    fit = recipe.job(Context(folder=made_up / "run", cache=made_up / "cache", device="cpu")).fit
+    context = Context(folder=made_up / "run", cache=made_up / "cache", device="cpu")
+    usual = train_recipe(NAME, f"camvid:{made_up / 'data'}", crop=(6, 8), context=context)
+    changes = [f"teacher={NAME}", f"start={NAME}", "fit.distill.kind=kl", "fit.batch=2"]
+    fit = with_settings(usual, changes).job(context).fit
+    assert fit.teacher is not None
     ours, theirs = fit.network.state_dict(), fit.teacher.state_dict()
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from segtailor.recipes.recipe import with_settings
 from segtailor.recipes.train import train_recipe
 from segtailor.runs import Context, Layout
 from segtailor.verbs.train import train
@@ -27,11 +28,11 @@ SETTINGS = [
 PROGRAM = """
 import sys, torch
 from pathlib import Path
-from segtailor.api.training import Surroundings, resume
-from segtailor.runs import Policy
+from segtailor.runs import Context, Policy
+from segtailor.verbs.resume import resume
 torch.set_num_threads(1)
-around = Surroundings(cache=Path(sys.argv[2]), device="cpu", policy=Policy(every_steps=1, tensorboard=False))
-resume(sys.argv[1], surroundings=around)
+context = Context(cache=Path(sys.argv[2]), device="cpu", policy=Policy(every_steps=1, tensorboard=False))
+resume(sys.argv[1], context=context)
 """
 
 
@@ -42,9 +43,9 @@ def digest(folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ten_kills_change_no_bit_of_the_weights(tmp_path: Path) -> None:
-    around = Context(cache=tmp_path / "cache", device="cpu")
-    recipe = train_recipe("lpsnet-step0", DATA, crop=(32, 64), changes=SETTINGS, surroundings=around)
-    train(recipe, tmp_path / "whole", surroundings=around)
+    context = Context(cache=tmp_path / "cache", device="cpu")
+    recipe = with_settings(train_recipe("lpsnet-step0", DATA, crop=(32, 64), context=context), SETTINGS)
+    train(recipe, tmp_path / "whole", context=context)
     folder = tmp_path / "killed"
     folder.mkdir()
     Layout(folder).recipe.write_text(Layout(tmp_path / "whole").recipe.read_text())

@@ -12,33 +12,31 @@ from typing import Any
 
 import pytest
 import torch
-from segtailor.recipes.systems import Occasion
 
 import segtailor
 from segtailor.core.errors import DataProblem, InvalidArchitecture, UnknownName, Unsupported, UserError
 from segtailor.core.plan import Shape
-from segtailor.core.registry import SYSTEMS
 from segtailor.core.task import Task
+from segtailor.costs import Params
 from segtailor.data import arrays
 from segtailor.data.synthetic import TASK
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.network import Network
 from segtailor.nets.weights import WeightsProblem
 from segtailor.recipes.recipe import parse_recipe, recipe_document
-from segtailor.recipes.search import SearchRecipe
 from segtailor.recipes.train import StagedTrainRecipe
-from segtailor.runs import Context, Policy
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder, taps
 from segtailor.spaces.decoder_cell.encoders import ENCODERS, Encoder
+from segtailor.strategies import Controller, Evolution, Processes, RandomSearch, Ray
+from segtailor.strategies.evaluators.staged import StagedEvaluator
+from segtailor.systems import auxcells
 from segtailor.verbs.resume import resume
 from segtailor.verbs.search import SearchChoices, search, search_recipe
 from segtailor.verbs.train import published_training, train
 from tests.data.trees import write_image, write_mask
 from tests.strategies.tiny_encoder import TINY, finer_taps, layouts, three_taps
-
-DATA = "synthetic:size=32x64,train=10,val=2"
-OCCASION = Occasion(data=DATA, size=(32, 64), crop=(32, 64))
+from tests.systems.tiny import DATA, context_in, system_on, tiny_auxcells
 
 
 @pytest.fixture(autouse=True)
@@ -46,46 +44,20 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENCODERS, "tiny", TINY)
 
 
-def around(folder: Path) -> Context:
-    return Context(cache=folder / "cache", device="cpu", policy=Policy(tensorboard=False))
-
-
-def place(folder: Path) -> Context:
-    return Context(folder=folder / "run", cache=folder / "cache", device="cpu")
-
-
-def tiny(name: str = "auxcells", *, encoder: str = "tiny", trials: int = 4, **staged: Any) -> SearchRecipe:
-    """Return a recipe whose stages take a step or two."""
-    recipe = SYSTEMS.get(name)("small", OCCASION)
-    space = replace(recipe.space, settings={**recipe.space.settings, "encoder": encoder, "channels": 4})
-    assert recipe.staged is not None
-    assert recipe.staged.stage2 is not None
-    short = replace(
-        recipe.staged,
-        images=4,
-        stage1=replace(recipe.staged.stage1, epochs=1, batch=2),
-        stage2=replace(recipe.staged.stage2, steps=1, batch=2),
-        **staged,
-    )
-    settings = dict(recipe.strategy.settings)
-    if "trials" in settings:
-        settings |= {"trials": trials, "batch": 2, "hidden": 8, "layers": 1}
-    if "architectures" in settings:
-        settings["architectures"] = 2
-    return replace(recipe, space=space, staged=short, strategy=replace(recipe.strategy, settings=settings))
-
-
 def test_the_paper_scale_has_the_settings_of_the_paper() -> None:
-    found = SYSTEMS.get("auxcells")("paper", OCCASION)
-    staged: Any = found.staged
+    found = system_on("auxcells", scale="paper")
+    assert found == replace(auxcells.PAPER, data=DATA)
+    strategy, staged = found.strategy, found.evaluator
+    assert found.space == DecoderCell(encoder="mobilenet_v2", channels=48, repeats=1, auxiliary="cell")
+    assert isinstance(strategy, Controller)
+    assert (strategy.lr, strategy.clip) == (1e-4, 0.1)
+    assert (found.judging, found.cost, found.seed) == (0.1, Params(), 9314)
+    assert isinstance(staged, StagedEvaluator)
     one, two = staged.stage1, staged.stage2
-    assert found.space.settings == {
-        "encoder": "mobilenet_v2", "channels": 48, "repeats": 1, "auxiliary": "cell",
-    }  # fmt: skip
-    assert (found.strategy.kind, found.strategy.settings["lr"], found.strategy.settings["clip"]) == (
-        "controller", 1e-4, 0.1,
-    )  # fmt: skip
-    assert (found.evaluator, found.judging, found.cost.kind, found.seed) == ("staged", 0.1, "params", 9314)
+    assert two is not None
+    assert one.distill is not None
+    assert two.encoder is not None
+    assert staged.early_stop is not None
     assert (staged.images, staged.features.crop, staged.features.shorter) == (4000, (256, 256), 300)
     assert (staged.augment.crop, staged.augment.shorter, staged.judge) == ((350, 350), 400, (400, 400))
     assert (one.epochs, one.batch, one.optimiser, one.lr, one.clip, one.ema) == (
@@ -107,14 +79,13 @@ def test_the_paper_scale_has_the_settings_of_the_paper() -> None:
 
 
 def test_real_pictures_get_the_encoder_whose_weights_can_be_had_offline() -> None:
-    real = SYSTEMS.get("auxcells")("small", replace(OCCASION, data="camvid:somewhere"))
-    assert real.space.settings["encoder"] == "efficientnet_lite0"
-    assert SYSTEMS.get("auxcells")("small", OCCASION).space.settings["encoder"] == "mobilenet_v2"
+    encoders = [getattr(system_on("auxcells", data).space, "encoder", None) for data in ("camvid:PATH", DATA)]
+    assert encoders == ["efficientnet_lite0", "mobilenet_v2"]
 
 
 @pytest.mark.slow
 def test_a_search_writes_what_it_found_and_says_what_its_encoder_knows(tmp_path: Path) -> None:
-    found: Any = search(tiny(), tmp_path / "run", surroundings=around(tmp_path))
+    found: Any = search(tiny_auxcells(), tmp_path / "run", context=context_in(tmp_path))
     assert found["unit"] == "params"
     assert len(found["trials"]) == 4
     assert {"stage1", "stage2"} <= set(found["trials"][0]["result"]["metrics"])
@@ -122,34 +93,6 @@ def test_a_search_writes_what_it_found_and_says_what_its_encoder_knows(tmp_path:
     journal = (tmp_path / "run" / "journal.jsonl").read_text()
     assert "tiny with random weights" in journal
     assert len(list((tmp_path / "cache" / "features").glob("fit-*/tap0"))) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["auxcells-rewards", "auxcells-tricks", "auxcells-ranking"])
-def test_the_studies_end_with_a_chart(name: str, tmp_path: Path) -> None:
-    recipe = tiny(name)
-    if name == "auxcells-rewards":
-        short: Any = recipe.strategy.settings["contenders"]
-        for contender in short:
-            contender["settings"]["trials"] = 2
-    found: Any = search(recipe, tmp_path / "run", surroundings=around(tmp_path))
-    wanted = {
-        "auxcells-rewards": ["controller", "random"],
-        "auxcells-tricks": ["baseline", "+Polyak", "+Polyak+AUX"],
-        "auxcells-ranking": ["search", "longer"],
-    }
-    assert [row["entrant"] for row in found["study"]] == wanted[name]
-    assert (tmp_path / "run" / "report" / "chart.svg").read_text().startswith("<svg")
-
-
-def test_the_study_of_auxiliary_outputs_has_three_kinds_of_three_decoders() -> None:
-    entrants = SYSTEMS.get("auxcells-auxiliary")("small", OCCASION).strategy.settings["entrants"]
-    assert len(entrants) == 9
-    assert [item["architecture"]["architecture"]["auxiliary"] for item in entrants[:3]] == [
-        "cell",
-        "plain",
-        "none",
-    ]
 
 
 @pytest.mark.slow
@@ -162,8 +105,8 @@ def test_a_voc_folder_of_mixed_sizes_is_searched_without_its_background(tmp_path
     lists = root / "ImageSets" / "Segmentation"
     lists.mkdir(parents=True)
     (lists / "train.txt").write_text("\n".join(names))
-    recipe = replace(tiny(trials=2), data=f"voc:{root}")
-    found: Any = search(recipe, tmp_path / "run", surroundings=around(tmp_path))
+    recipe = replace(tiny_auxcells(trials=2), data=f"voc:{root}")
+    found: Any = search(recipe, tmp_path / "run", context=context_in(tmp_path))
     assert found["failed"] == 0
     assert len(found["trials"]) == 2
     shapes = {path.stat().st_size for path in (tmp_path / "cache" / "features").glob("judge-*/labels")}
@@ -172,24 +115,24 @@ def test_a_voc_folder_of_mixed_sizes_is_searched_without_its_background(tmp_path
 
 @pytest.mark.slow
 def test_the_evaluator_serves_other_strategies(tmp_path: Path) -> None:
-    base = tiny()
-    for kind, settings in (("random", {"trials": 3}), ("evolution", {"trials": 4, "population": 2})):
-        recipe = replace(base, strategy=replace(base.strategy, kind=kind, settings=settings))
-        found: Any = search(recipe, tmp_path / kind, surroundings=around(tmp_path))
+    base = tiny_auxcells()
+    for strategy in (RandomSearch(trials=3), Evolution(trials=4, population=2)):
+        folder = tmp_path / type(strategy).__name__
+        found: Any = search(replace(base, strategy=strategy), folder, context=context_in(tmp_path))
         assert found["failed"] == 0
-        assert len(found["trials"]) == settings["trials"]
+        assert len(found["trials"]) == strategy.trials
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["processes", "ray"])
-def test_workers_elsewhere_find_the_same(kind: str, tmp_path: Path) -> None:
-    if kind == "ray":
+@pytest.mark.parametrize("executor", [Processes(workers=1), Ray(workers=1)], ids=["processes", "ray"])
+def test_workers_elsewhere_find_the_same(executor: Processes | Ray, tmp_path: Path) -> None:
+    if isinstance(executor, Ray):
         pytest.importorskip("ray")
-    base = tiny(encoder="mobilenet_v2", trials=2)
-    recipe = replace(base, executor=replace(base.executor, kind=kind, workers=1))
-    there: Any = search(recipe, tmp_path / "there", surroundings=around(tmp_path / "1"))
-    here: Any = search(base, tmp_path / "here", surroundings=around(tmp_path / "2"))
+    base = tiny_auxcells(encoder="mobilenet_v2", trials=2)
+    recipe = replace(base, executor=executor)
+    there: Any = search(recipe, tmp_path / "there", context=context_in(tmp_path / "1"))
+    here: Any = search(base, tmp_path / "here", context=context_in(tmp_path / "2"))
     assert there["failed"] == 0
     for one, other in zip(there["trials"], here["trials"], strict=True):
         assert one["result"]["quality"] == pytest.approx(other["result"]["quality"], abs=0.02)
@@ -204,24 +147,27 @@ def model(folder: Path, classes: int) -> str:
 @pytest.mark.slow
 def test_a_teacher_is_followed_and_one_with_other_classes_refused(tmp_path: Path) -> None:
     classes = len(TASK.classes)
-    taught = tiny("auxcells-tricks", teacher=model(tmp_path / "teacher", classes))
-    found: Any = search(taught, tmp_path / "run", surroundings=around(tmp_path))
-    assert [row["entrant"] for row in found["study"]][-1] == "+Polyak+AUX+KD"
+    taught = tiny_auxcells(trials=2, teacher=model(tmp_path / "teacher", classes))
+    found: Any = search(taught, tmp_path / "run", context=context_in(tmp_path))
+    assert (found["failed"], len(found["trials"])) == (0, 2)
+    assert (
+        len(list((tmp_path / "cache" / "features").glob("*/logits"))) == 1
+    )  # of the teacher, for the decoder
     with pytest.raises(UserError, match=f"knows 3 classes, the data has {classes}"):
-        tiny(teacher=model(tmp_path / "other", 3)).job(place(tmp_path))
+        tiny_auxcells(teacher=model(tmp_path / "other", 3)).job(context_in(tmp_path))
 
 
 def test_what_cannot_work_is_refused_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unsupported, match=r"'scalable_path' have none\. Use the space 'decoder_cell'"):
-        replace(SYSTEMS.get("lpsnet")("small", OCCASION), evaluator="staged").job(place(tmp_path))
+        replace(system_on("lpsnet"), evaluator=tiny_auxcells().evaluator).job(context_in(tmp_path))
     with pytest.raises(WeightsProblem, match="cannot be read"):
-        tiny(encoder_weights=str(tmp_path / "none.pth")).job(place(tmp_path))
+        tiny_auxcells(encoder_weights=str(tmp_path / "none.pth")).job(context_in(tmp_path))
     torch.save({"x": torch.zeros(1)}, tmp_path / "x.pth")
     with pytest.raises(WeightsProblem, match="missing key 'encoder_stem"):
-        tiny(encoder_weights=str(tmp_path / "x.pth")).job(place(tmp_path))
+        tiny_auxcells(encoder_weights=str(tmp_path / "x.pth")).job(context_in(tmp_path))
     monkeypatch.setattr(arrays.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10**6}))
     with pytest.raises(DataProblem, match=r"the feature cache needs 0\.00 GiB.*are free"):
-        tiny().job(place(tmp_path))
+        tiny_auxcells().job(context_in(tmp_path))
     assert not (tmp_path / "cache" / "features").exists()
 
 
@@ -283,7 +229,7 @@ def final(folder: Path, *names: str) -> StagedTrainRecipe:
     space = DecoderCell(encoder="tiny", channels=4, repeats=1)
     arch = space.architecture({decision.name: 0 for decision in space.decisions})
     recipe = published_training(
-        "auxcells", arch, list(names) or DATA, crop=(32, 64), surroundings=around(folder)
+        "auxcells", arch, list(names) or DATA, crop=(32, 64), context=context_in(folder)
     )
     stages = tuple(replace(item, fit=replace(item.fit, steps=2, batch=2)) for item in recipe.stages)
     return replace(recipe, stages=stages)
@@ -292,7 +238,7 @@ def final(folder: Path, *names: str) -> StagedTrainRecipe:
 def test_the_final_training_has_the_four_stages_of_the_paper(tmp_path: Path) -> None:
     arch = segtailor.create("auxcells-arch0", classes=2).architecture
     others = ["synthetic:size=64x64,train=2,val=2", "synthetic:size=32x32,train=2,val=2", DATA]
-    found = published_training("auxcells", arch, others, scale="paper", surroundings=around(tmp_path))
+    found = published_training("auxcells", arch, others, scale="paper", context=context_in(tmp_path))
     fits = [stage.fit for stage in found.stages]
     assert [fit.loss.auxiliary_default for fit in fits] == [0.3, 0.25, 0.2, 0.15]
     assert [fit.epochs for fit in fits] == [30, 50, 50, 50]
@@ -304,27 +250,27 @@ def test_the_final_training_has_the_four_stages_of_the_paper(tmp_path: Path) -> 
     document = json.loads(json.dumps(recipe_document(found)))
     assert parse_recipe(document, what="recipe") == found
     with pytest.raises(UserError, match="one for all or three, not 2"):
-        published_training("auxcells", arch, others[:2], surroundings=around(tmp_path))
+        published_training("auxcells", arch, others[:2], context=context_in(tmp_path))
     with pytest.raises(UnknownName, match="no training is called 'auxcels'; did you mean 'auxcells'"):
-        published_training("auxcels", arch, DATA, surroundings=around(tmp_path))
+        published_training("auxcels", arch, DATA, context=context_in(tmp_path))
     with pytest.raises(Unsupported, match="family 'decoder_cell'"):
-        published_training("auxcells", "lpsnet-step0", DATA, surroundings=around(tmp_path))
+        published_training("auxcells", "lpsnet-step0", DATA, context=context_in(tmp_path))
 
 
 @pytest.mark.slow
 def test_a_training_in_stages_goes_on_from_stage_to_stage_and_after_a_stop(tmp_path: Path) -> None:
     recipe = final(tmp_path)
-    whole: Any = train(recipe, tmp_path / "whole", check=False, surroundings=around(tmp_path))
+    whole: Any = train(recipe, tmp_path / "whole", check=False, context=context_in(tmp_path))
     assert whole["stages"] == 4
     assert segtailor.load(whole["model"]).task.outputs == len(TASK.classes)
-    job = recipe.job(place(tmp_path))
+    job = recipe.job(context_in(tmp_path))
     kept = tmp_path / "kept"
     kept.mkdir()
     for step in job.steps():
         if step.phase == "stage 3 of 4" and step.done == 6:
             job.save(kept)
             break
-    again = recipe.job(place(tmp_path))
+    again = recipe.job(context_in(tmp_path))
     again.load(kept)
     assert (again.stage, again.before) == (2, 4)
     last = [step.done for step in again.steps()][-1]
@@ -339,39 +285,41 @@ def test_choices_of_the_command_line_reach_the_stages_and_the_reward(tmp_path: P
         DATA,
         SearchChoices(trials=3, strategy="controller", workers=3),
         changes=[
-            "staged.images=6",
-            "strategy.settings.feedback=true",
-            'objective={"kind": "power", "settings": {"limit": 2e6, "exponent": -0.5}}',
+            "evaluator.images=6",
+            "strategy.feedback=true",
+            'objective={"kind": "power", "limit": 2e6, "exponent": -0.5}',
         ],
-        surroundings=around(tmp_path),
+        context=context_in(tmp_path),
     )
-    dear = found.problem(place(tmp_path)).objective.score(0.4, 8e6)
+    dear = found.problem(context_in(tmp_path)).objective.score(0.4, 8e6)
     assert dear == pytest.approx(0.4 * 4**-0.5)
-    staged: Any = found.staged
-    assert (staged.images, found.strategy.settings["feedback"]) == (6, True)
+    assert isinstance(found.evaluator, StagedEvaluator)
+    assert isinstance(found.strategy, Controller)
+    assert (found.evaluator.images, found.strategy.feedback) == (6, True)
     few = search_recipe(
-        "auxcells", DATA, SearchChoices(scale="paper", workers=3), surroundings=around(tmp_path)
+        "auxcells", DATA, SearchChoices(scale="paper", workers=3), context=context_in(tmp_path)
     )
-    assert few.staged is not None
-    assert few.staged.early_stop is not None
-    assert (few.strategy.settings["batch"], few.staged.early_stop.every) == (3, 3)  # all workers are busy
+    assert isinstance(few.evaluator, StagedEvaluator)
+    assert isinstance(few.strategy, Controller)
+    assert few.evaluator.early_stop is not None
+    assert (few.strategy.batch, few.evaluator.early_stop.every) == (3, 3)  # all workers are busy
 
 
 PROGRAM = """
 import sys, torch
 from pathlib import Path
-from segtailor.api.training import Surroundings, resume
-from segtailor.runs import Policy
+from segtailor.runs import Context, Policy
+from segtailor.verbs.resume import resume
 torch.set_num_threads(1)
-resume(sys.argv[1], surroundings=Surroundings(cache=Path(sys.argv[2]), device="cpu", policy=Policy(tensorboard=False)))
+resume(sys.argv[1], context=Context(cache=Path(sys.argv[2]), device="cpu", policy=Policy(tensorboard=False)))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_killed_search_keeps_controller_baseline_and_early_stop(tmp_path: Path) -> None:
-    recipe = tiny(encoder="mobilenet_v2", trials=6)
-    whole: Any = search(recipe, tmp_path / "whole", surroundings=around(tmp_path / "a"))
+    recipe = tiny_auxcells(encoder="mobilenet_v2", trials=6)
+    whole: Any = search(recipe, tmp_path / "whole", context=context_in(tmp_path / "a"))
     folder = tmp_path / "killed"
     folder.mkdir()
     (folder / "recipe.json").write_text((tmp_path / "whole" / "recipe.json").read_text())
@@ -386,7 +334,7 @@ def test_a_killed_search_keeps_controller_baseline_and_early_stop(tmp_path: Path
         child.kill()
         child.wait()
     assert not (folder / "result.json").exists()
-    again: Any = resume(folder, surroundings=around(tmp_path / "b"))
+    again: Any = resume(folder, context=context_in(tmp_path / "b"))
     assert again["baseline"] == pytest.approx(whole["baseline"], abs=1e-6)
     assert _outcome(again) == _outcome(whole)
 

@@ -5,28 +5,31 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from segtailor.core.errors import RunProblem, UnknownName, Unsupported, UserError
+from segtailor.core.errors import RunProblem, Unsupported, UserError
 from segtailor.core.plan import Shape
+from segtailor.costs.latency import PackLatency
 from segtailor.costs.pack import Use
 from segtailor.recipes.calibrate import CalibrateRecipe
 from segtailor.recipes.recipe import parse_recipe, recipe_document
-from segtailor.verbs.calibrate import calibrate, latency_table, pack_name, run_folder
+from segtailor.runs import Context
+from segtailor.spaces.scalable_path import ScalablePath
+from segtailor.verbs.calibrate import calibrate, pack_name, run_folder
 from segtailor.verbs.resume import resume
 
 torch.set_num_threads(1)
 TINY = CalibrateRecipe(
-    space="scalable_path",
+    space=ScalablePath(depths=(1,), width_steps=(1, 2), ratios=("0", "1"), paths=1),
     target="cpu/onnxruntime/fp32?threads=1",
     image=(32, 64),
     classes=4,
     seconds_per_entry=0.0,
     fit_networks=2,
     trust_networks=2,
-    settings={"depths": [1], "width_steps": [1, 2], "ratios": ["0", "1"], "paths": 1},
 )
 
 
@@ -35,15 +38,17 @@ def test_a_recipe_survives_its_file() -> None:
     assert parse_recipe(document, what="recipe") == TINY
 
 
-def test_settings_reach_the_space() -> None:
-    assert len(list(TINY.search_space().calls(Shape(3, 32, 64), 4))) < 30
+def test_settings_reach_the_space(tmp_path: Path) -> None:
+    calibration = TINY.job(Context(folder=tmp_path)).calibration
+    assert len(list(calibration.space.calls(Shape(3, 32, 64), 4))) < 30
 
 
 def test_unknown_spaces_and_settings_are_refused() -> None:
-    with pytest.raises(UnknownName, match="scalable_path"):
-        replace(TINY, space="scalable_paths").search_space()
-    with pytest.raises(RunProblem, match="colour"):
-        replace(TINY, settings={"colour": 1}).search_space()
+    document: Any = recipe_document(TINY)
+    with pytest.raises(RunProblem, match=r"recipe: space: no space is called 'path'; known: .*scalable_path"):
+        parse_recipe({**document, "space": {"kind": "path"}}, what="recipe")
+    with pytest.raises(RunProblem, match=r"recipe: space\.colour: no such field; space has: kind, .*depths"):
+        parse_recipe({**document, "space": {**document["space"], "colour": 1}}, what="recipe")
 
 
 def test_names_of_packs_are_plain() -> None:
@@ -69,9 +74,11 @@ def test_a_calibration_leaves_pack_plot_and_a_run_that_can_be_read_again(tmp_pat
     assert out.with_suffix(".svg").read_text().startswith("<svg")
     again = resume(run_folder(out))
     assert again["mape"] == result["mape"]
-    table = latency_table(out, use=Use(space="scalable_path", image=(32, 64), classes=4, target=TINY.target))
-    assert all(table.price(call) >= 0 for call in TINY.search_space().calls(Shape(3, 32, 64), 4))
+    table = PackLatency(pack=str(out)).open(
+        Use(space="scalable_path", image=(32, 64), classes=4, target=TINY.target)
+    )
+    assert all(table.price(call) >= 0 for call in TINY.space.calls(Shape(3, 32, 64), 4))
     with pytest.raises(Unsupported, match="image"):
-        latency_table(out, use=Use(image=(64, 64)))
+        PackLatency(pack=str(out)).open(Use(image=(64, 64)))
     with pytest.raises(RunProblem, match="another recipe"):
         calibrate(replace(TINY, classes=5), out)

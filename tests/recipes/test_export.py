@@ -229,7 +229,7 @@ def test_an_exported_file_is_scored_as_its_bundle_is(tmp_path: Path) -> None:
     save_bundle(tmp_path / "bundle", Model(network=network, task=Task(classes=classes)))
     data, around = "synthetic:size=48x64,val=4,train=1", Context(cache=tmp_path / "cache", device="cpu")
     done = export(tmp_path / "bundle", image=SIZE)
-    of_file = evaluate(done.files[0], data, surroundings=around)
-    of_bundle = evaluate(tmp_path / "bundle", data, surroundings=around)
+    of_file = evaluate(done.files[0], data, context=around)
+    of_bundle = evaluate(tmp_path / "bundle", data, context=around)
     assert of_file["images"] == of_bundle["images"] == 4
     assert of_file["miou"] == pytest.approx(of_bundle["miou"], abs=1e-4)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from segtailor.api.training import _seen
 
 import segtailor
 from segtailor.core.errors import DataProblem, RunProblem, UserError
@@ -13,11 +12,11 @@ from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.teacher import Ensemble
-from segtailor.recipes.recipe import carry_out, parse_recipe, recipe_document, set_fields
+from segtailor.recipes.recipe import carry_out, parse_recipe, recipe_document, set_fields, with_settings
 from segtailor.recipes.train import TrainRecipe, largest_crop, train_recipe
 from segtailor.runs import Context
 from segtailor.tasks.enlarging import enlarge
-from segtailor.verbs.eval import evaluate
+from segtailor.verbs.eval import _trained_on, evaluate
 from segtailor.verbs.resume import resume
 from segtailor.verbs.train import train
 from tests.data.trees import write_pairs
@@ -26,27 +25,27 @@ DATA = "synthetic:size=32x64,train=8,val=4,seed=0"
 
 
 @pytest.fixture
-def around(tmp_path: Path) -> Context:
+def context(tmp_path: Path) -> Context:
     return Context(cache=tmp_path / "cache", device="cpu")
 
 
-def recipe(around: Context, *changes: str, model: str = "lpsnet-step0") -> TrainRecipe:
+def recipe(context: Context, *changes: str, model: str = "lpsnet-step0") -> TrainRecipe:
     basic = ["fit.steps=2", "fit.batch=4"]
-    return train_recipe(model, DATA, crop=(32, 64), changes=[*basic, *changes], surroundings=around)
+    return with_settings(train_recipe(model, DATA, crop=(32, 64), context=context), [*basic, *changes])
 
 
-def test_a_recipe_survives_its_file(around: Context) -> None:
-    made = recipe(around, "fit.schedule.warmup=3", "reparameterise=true")
+def test_a_recipe_survives_its_file(context: Context) -> None:
+    made = recipe(context, "fit.schedule.warmup=3", "reparameterise=true")
     again = parse_recipe(json.loads(json.dumps(recipe_document(made))), what="recipe")
     assert again == made
     with pytest.raises(RunProblem, match="kind is 'cook'"):
         parse_recipe({"kind": "cook"}, what="recipe")
 
 
-def test_the_usual_crop_fits_every_image_in_steps_of_32(around: Context) -> None:
-    pixels = open_pixels(locate("synthetic:size=70x150,train=2,val=1"), "train", around.cache)
+def test_the_usual_crop_fits_every_image_in_steps_of_32(context: Context) -> None:
+    pixels = open_pixels(locate("synthetic:size=70x150,train=2,val=1"), "train", context.cache_folder)
     assert largest_crop(pixels) == (64, 128)
-    tiny = open_pixels(locate("synthetic:size=20x40,train=2,val=1"), "train", around.cache)
+    tiny = open_pixels(locate("synthetic:size=20x40,train=2,val=1"), "train", context.cache_folder)
     assert largest_crop(tiny) == (20, 32)
 
 
@@ -61,17 +60,17 @@ def test_the_usual_crop_fits_every_image_in_steps_of_32(around: Context) -> None
     ],
 )
 def test_every_family_trains_to_a_bundle(
-    model: str, changes: list[str], around: Context, tmp_path: Path
+    model: str, changes: list[str], context: Context, tmp_path: Path
 ) -> None:
-    result = train(recipe(around, *changes, model=model), tmp_path / "run", check=False, surroundings=around)
+    result = train(recipe(context, *changes, model=model), tmp_path / "run", check=False, context=context)
     bundle = segtailor.load(str(result["model"]))
-    scores = evaluate(bundle, DATA, surroundings=around)
+    scores = evaluate(bundle, DATA, context=context)
     assert scores["miou"] == pytest.approx(result["miou"], abs=1e-6)
 
 
-def test_a_resumed_finished_run_returns_its_result(around: Context, tmp_path: Path) -> None:
-    first = train(recipe(around), tmp_path / "run", surroundings=around)
-    assert resume(tmp_path / "run", surroundings=around) == first
+def test_a_resumed_finished_run_returns_its_result(context: Context, tmp_path: Path) -> None:
+    first = train(recipe(context), tmp_path / "run", context=context)
+    assert resume(tmp_path / "run", context=context) == first
 
 
 def teacher(folder: Path, classes: int) -> str:
@@ -82,21 +81,21 @@ def teacher(folder: Path, classes: int) -> str:
     return str(folder)
 
 
-def test_distillation_from_a_bundle(around: Context, tmp_path: Path) -> None:
+def test_distillation_from_a_bundle(context: Context, tmp_path: Path) -> None:
     folder = teacher(tmp_path / "teacher", locate(DATA).task.outputs)
-    made = recipe(around, f"teacher={folder}", "fit.distill.kind=kl")
-    plain = carry_out(recipe(around), tmp_path / "plain", surroundings=around)
-    taught = carry_out(made, tmp_path / "taught", surroundings=around)
+    made = recipe(context, f"teacher={folder}", "fit.distill.kind=kl")
+    plain = carry_out(recipe(context), replace(context, folder=tmp_path / "plain"))
+    taught = carry_out(made, replace(context, folder=tmp_path / "taught"))
     weights = [segtailor.load(str(result["model"])).network.state_dict() for result in (plain, taught)]
     assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_several_teachers_are_followed_in_their_mean(around: Context, tmp_path: Path) -> None:
+def test_several_teachers_are_followed_in_their_mean(context: Context, tmp_path: Path) -> None:
     classes = locate(DATA).task.outputs
     teacher(tmp_path / "several" / "one", classes)
     teacher(tmp_path / "several" / "two" / "weights", classes)
-    made = recipe(around, f"teacher={tmp_path / 'several'}", "fit.distill.kind=kl")
-    followed = made.job(Context(folder=tmp_path / "run", cache=around.cache, device="cpu")).fit.teacher
+    made = recipe(context, f"teacher={tmp_path / 'several'}", "fit.distill.kind=kl")
+    followed = made.job(replace(context, folder=tmp_path / "run")).fit.teacher
     assert isinstance(followed, Ensemble)
     assert len(followed.members) == 2
     image = torch.randn(1, 3, 32, 64)
@@ -104,7 +103,7 @@ def test_several_teachers_are_followed_in_their_mean(around: Context, tmp_path: 
     torch.testing.assert_close(followed(image), (one + two) / 2)
     teacher(tmp_path / "several" / "three", 3)
     with pytest.raises(UserError, match="three knows 3 classes"):
-        made.job(Context(folder=tmp_path / "run", cache=around.cache, device="cpu"))
+        made.job(replace(context, folder=tmp_path / "run"))
 
 
 def test_members_of_other_strides_meet_at_the_finest(tmp_path: Path) -> None:
@@ -118,71 +117,72 @@ def test_members_of_other_strides_meet_at_the_finest(tmp_path: Path) -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_a_teacher_of_other_classes_is_refused(around: Context, tmp_path: Path) -> None:
+def test_a_teacher_of_other_classes_is_refused(context: Context, tmp_path: Path) -> None:
     folder = teacher(tmp_path / "teacher", 3)
     with pytest.raises(UserError, match="knows 3 classes"):
         carry_out(
-            recipe(around, f"teacher={folder}", "fit.distill.kind=kl"), tmp_path / "run", surroundings=around
+            recipe(context, f"teacher={folder}", "fit.distill.kind=kl"),
+            replace(context, folder=tmp_path / "run"),
         )
 
 
-def test_training_can_start_from_a_bundle_of_another_task(around: Context, tmp_path: Path) -> None:
+def test_training_can_start_from_a_bundle_of_another_task(context: Context, tmp_path: Path) -> None:
     folder = tmp_path / "start"
     network = segtailor.create("lpsnet-step0", classes=3, seed=9)
     save_bundle(folder, Model(network=network, task=type(locate(DATA).task)(classes=("a", "b", "c"))))
-    built = recipe(around, f"start={folder}")._network(locate(DATA).task)
+    built = recipe(context, f"start={folder}")._network(locate(DATA).task)
     block = "nodes.path0_stage0_block0.conv.weight"
     torch.testing.assert_close(built.state_dict()[block], network.state_dict()[block])
 
 
-def test_scores_need_the_same_number_of_classes(around: Context, tmp_path: Path) -> None:
+def test_scores_need_the_same_number_of_classes(context: Context, tmp_path: Path) -> None:
     folder = teacher(tmp_path / "t", 3)
     with pytest.raises(DataProblem, match="3 classes"):
-        evaluate(folder, DATA, surroundings=around)
+        evaluate(folder, DATA, context=context)
 
 
-def test_scores_say_where_classes_of_one_number_have_other_names(around: Context, tmp_path: Path) -> None:
-    result = train(recipe(around), tmp_path / "run", check=False, surroundings=around)
+def test_scores_say_where_classes_of_one_number_have_other_names(context: Context, tmp_path: Path) -> None:
+    result = train(recipe(context), tmp_path / "run", check=False, context=context)
     model = segtailor.load(str(result["model"]))
-    assert evaluate(model, DATA, surroundings=around)["warnings"] == []
+    assert evaluate(model, DATA, context=context)["warnings"] == []
     other = replace(model, task=Task(classes=("lane", *model.task.classes[1:])))
-    (warning,) = evaluate(other, DATA, surroundings=around)["warnings"]
+    (warning,) = evaluate(other, DATA, context=context)["warnings"]
     assert f"'lane' of the model is '{model.task.classes[0]}' in the data" in warning
 
 
 @pytest.mark.parametrize("split", ["trainval", "val+train"])
-def test_scoring_on_images_that_also_train_is_refused(split: str, around: Context, tmp_path: Path) -> None:
-    place = Context(folder=tmp_path, cache=around.cache, device="cpu")
+def test_scoring_on_images_that_also_train_is_refused(split: str, context: Context, tmp_path: Path) -> None:
+    placed = replace(context, folder=tmp_path)
     with pytest.raises(DataProblem, match=r"share the images of 'val'.*val_split=null"):
-        recipe(around, f"train_split={split}").job(place)
-    recipe(around, f"train_split={split}", "val_split=null").job(place)
+        recipe(context, f"train_split={split}").job(placed)
+    recipe(context, f"train_split={split}", "val_split=null").job(placed)
 
 
 def test_a_final_training_uses_every_image_and_its_scores_on_them_are_told_as_seen(
-    around: Context, tmp_path: Path
+    context: Context, tmp_path: Path
 ) -> None:
-    made = recipe(around, "train_split=train+val", "val_split=null")
-    result = train(made, tmp_path / "run", surroundings=around)
+    made = recipe(context, "train_split=train+val", "val_split=null")
+    result = train(made, tmp_path / "run", context=context)
     assert "miou" not in result
     model = segtailor.load(str(result["model"]))
     facts = {name: model.provenance[name] for name in ("train_split", "train_images", "val_images")}
     assert facts == {"train_split": "train+val", "train_images": 12, "val_images": 0}
-    (warning,) = evaluate(model, DATA, surroundings=around)["warnings"]
+    (warning,) = evaluate(model, DATA, context=context)["warnings"]
     assert "trained on split 'train+val'" in warning
     other = "synthetic:size=32x64,train=8,val=4,seed=1"
-    assert evaluate(model, other, surroundings=around)["warnings"] == []
+    assert evaluate(model, other, context=context)["warnings"] == []
 
 
 @pytest.mark.slow
 def test_half_precision_hardly_changes_the_scores_of_a_trained_network(
-    around: Context, tmp_path: Path
+    context: Context, tmp_path: Path
 ) -> None:
     data = "synthetic:size=64x128,train=32,val=16,seed=0"
     changes = ["fit.steps=60", "fit.batch=8", "fit.optimiser=adamw", "fit.lr=0.004"]
-    made = train_recipe("lpsnet-step3", data, crop=(64, 128), changes=changes, surroundings=around)
-    model = segtailor.load(str(train(made, tmp_path / "run", check=False, surroundings=around)["model"]))
+    made = with_settings(train_recipe("lpsnet-step3", data, crop=(64, 128), context=context), changes)
+    model = segtailor.load(str(train(made, tmp_path / "run", check=False, context=context)["model"]))
     save_bundle(tmp_path / "half", model, precision="fp16")
-    whole, half = (evaluate(one, data, surroundings=around)["miou"] for one in (model, tmp_path / "half"))
+    whole, half = (evaluate(one, data, context=context)["miou"] for one in (model, tmp_path / "half"))
     assert whole > 0.1
     assert half == pytest.approx(whole, abs=0.001)
 
@@ -198,7 +198,7 @@ def test_half_precision_hardly_changes_the_scores_of_a_trained_network(
     ],
 )
 def test_what_is_shipped_knows_its_data_wherever_they_are(data: str, split: str, seen: bool) -> None:
-    assert bool(_seen({"data": "camvid:PATH", "train_split": "trainval"}, data, split)) is seen
+    assert bool(_trained_on({"data": "camvid:PATH", "train_split": "trainval"}, data, split)) is seen
 
 
 def test_overrides_reach_into_optional_parts() -> None:
@@ -214,28 +214,23 @@ def test_overrides_reach_into_optional_parts() -> None:
     assert both["fit"]["distill"] == {"kind": "l2", "weight": 3}
 
 
-def test_a_run_does_not_go_on_with_other_data(around: Context, tmp_path: Path) -> None:
+def test_a_run_does_not_go_on_with_other_data(context: Context, tmp_path: Path) -> None:
     photos = write_pairs(tmp_path / "photos", [f"{index}" for index in range(6)])
-    made = train_recipe(
-        "lpsnet-step0",
-        f"folder:{photos}",
-        crop=(32, 32),
-        changes=["fit.steps=2", "fit.batch=2"],
-        surroundings=around,
-    )
-    place = Context(folder=tmp_path / "run", cache=around.cache, device="cpu")
+    usual = train_recipe("lpsnet-step0", f"folder:{photos}", crop=(32, 32), context=context)
+    made = with_settings(usual, ["fit.steps=2", "fit.batch=2"])
+    placed = replace(context, folder=tmp_path / "run")
     state = tmp_path / "state"
     state.mkdir()
-    made.job(place).save(state)
-    made.job(place).load(state)
+    made.job(placed).save(state)
+    made.job(placed).load(state)
     write_pairs(photos, ["new", "newer"])
     with pytest.raises(
         RunProblem, match=r"has changed since this run began \(5 training images.*6 training images"
     ):
-        made.job(place).load(state)
+        made.job(placed).load(state)
 
 
-def test_a_coefficient_for_an_output_that_is_not_there_is_refused(around: Context, tmp_path: Path) -> None:
-    made = recipe(around, 'fit.loss.auxiliary={"aux9": 0.3}', model="auxcells-arch0")
+def test_a_coefficient_for_an_output_that_is_not_there_is_refused(context: Context, tmp_path: Path) -> None:
+    made = recipe(context, 'fit.loss.auxiliary={"aux9": 0.3}', model="auxcells-arch0")
     with pytest.raises(UserError, match="no output of this network is called 'aux9'"):
-        train(made, tmp_path / "run", check=False, surroundings=around)
+        train(made, tmp_path / "run", check=False, context=context)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.cli.test_to_the_end import published_checkpoint, smallest
+from tests.verbs.test_to_the_end import published_checkpoint, smallest
 from tests.data.trees import write_image, write_mask
 from tests.docs.markdown import ROOT, commands, written
 from tests.predicting.models import save_small_bundle

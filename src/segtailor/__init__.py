@@ -13,14 +13,8 @@ __version__ = VERSION
 if TYPE_CHECKING:
     from segtailor.nets.models import load
     from segtailor.recipes.export import export
-    from segtailor.spaces.networks import (
-        architectures,
-        baselines,
-        count,
-        create,
-        load_encoder,
-        load_published,
-    )
+    from segtailor.spaces.networks import count, create, load_encoder, load_published
+    from segtailor.spaces.published import architectures, baselines
     from segtailor.tailoring.tailor import tailor
     from segtailor.verbs.bench import bench
     from segtailor.verbs.eval import evaluate
@@ -44,8 +38,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "architectures": "spaces.networks",
-    "baselines": "spaces.networks",
+    "architectures": "spaces.published",
+    "baselines": "spaces.published",
     "bench": "verbs.bench",
     "count": "spaces.networks",
     "create": "spaces.networks",

@@ -36,7 +36,7 @@ class Tagged:
     def __init__(self, registry: Registry[Any]) -> None:
         self.registry = registry
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:  # noqa: ARG002
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         """Describe the field to pydantic."""
         return core_schema.no_info_plain_validator_function(
             self.parse, serialization=core_schema.plain_serializer_function_ser_schema(self.document)

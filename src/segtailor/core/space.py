@@ -195,7 +195,7 @@ def read_architecture(path: Path) -> Architecture:
 class AsDocument:
     """Annotation of a field that holds an architecture of any family; its JSON form is an architecture document."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:  # noqa: ARG002
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         """Describe the field to pydantic."""
         return core_schema.no_info_plain_validator_function(
             lambda value: parse_architecture(value) if isinstance(value, dict) else value,

@@ -61,7 +61,8 @@ def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = N
     name = _variant(name, str(options.pop("task", DEFAULT_TASK)))
     maker = DATASETS.get(name)
     if not isinstance(maker, type):
-        return maker({key: _plain(value) for key, value in options.items()})
+        made: Dataset = maker({key: _plain(value) for key, value in options.items()})
+        return made
     known = [item.name for item in fields(maker)]
     for key in options:
         if key not in known:

@@ -41,7 +41,7 @@ CROP_MULTIPLE = (
     32  # crops are a multiple of this where the images allow it: the deepest stride of the families
 )
 MAX_CROP = (768, 1536)  # height and width in pixels
-COLOUR_JITTER: Mapping[str, float] = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.03}
+COLOUR_JITTER: Mapping[str, Any] = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.03}
 GEOMETRY: Mapping[Kind, Mapping[str, Any]] = {
     "segmentation": {},
     "depth": {"scale": (0.8, 1.25)},  # the position of an object in a picture tells its distance

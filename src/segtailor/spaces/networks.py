@@ -42,7 +42,7 @@ def resolve(source: str | Path | Architecture) -> Architecture:
     if isinstance(source, str) and is_shipped(source):
         return parse_architecture(shipped_record(source)["architecture"], what=f"shipped network {source}")
     if isinstance(source, str | Path):
-        if isinstance(source, Path) or source.endswith(".json") or isfile(source):  # noqa: PTH113 - bears any text
+        if isinstance(source, Path) or source.endswith(".json") or isfile(source):  # noqa: PTH113 - accepts any text
             return read_architecture(Path(source))
         known = (*architectures(), *baselines(), *shipped())
         raise unknown("network", source, known)

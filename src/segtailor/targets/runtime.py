@@ -74,7 +74,7 @@ class Runtime(Protocol):
 
 def runtime_for(target: Target) -> Runtime:
     """Return the runtime of a target if it can be used here; otherwise raise with the reason and the remedy."""
-    runtime = RUNTIMES.get(target.runtime)()
+    runtime: Runtime = RUNTIMES.get(target.runtime)()
     _check_declared(runtime, target)
     reason = runtime.available(target)
     if reason is not None:

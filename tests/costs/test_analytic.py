@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.core.errors import UserError
 from segtailor.core.plan import IMAGE, Plan, PlanBuilder, Shape, count
 from segtailor.core.registry import SPACES
@@ -74,7 +74,7 @@ def test_the_peak_lies_between_the_largest_node_and_everything(name: str) -> Non
 
 
 def test_memory_shrinks_with_the_image() -> None:
-    small, large = (api.plan("lpsnet-s", image=size, classes=19) for size in ((256, 512), (512, 1024)))
+    small, large = (networks.expand("lpsnet-s", image=size, classes=19) for size in ((256, 512), (512, 1024)))
     assert 3.5 < ActivationMemory().of(large) / ActivationMemory().of(small) < 4.5
 
 

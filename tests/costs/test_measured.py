@@ -6,7 +6,7 @@ from itertools import islice
 
 import torch
 
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.core.registry import SPACES
 from segtailor.core.space import fingerprint_of
 from segtailor.core.target import parse_target
@@ -23,7 +23,7 @@ def cost() -> MeasuredLatency:
 
 def test_a_network_is_measured_once() -> None:
     measured = cost()
-    plan = api.plan("squeezenas-mac-small", image=(32, 64), classes=4)
+    plan = networks.expand("squeezenas-mac-small", image=(32, 64), classes=4)
     first = measured.of(plan)
     assert first > 0
     assert measured.of(plan) == first
@@ -34,7 +34,7 @@ def test_a_network_is_measured_once() -> None:
 def test_another_size_is_another_network() -> None:
     measured = cost()
     for size in ((32, 64), (64, 64)):
-        measured.of(api.plan("squeezenas-mac-small", image=size, classes=4))
+        measured.of(networks.expand("squeezenas-mac-small", image=size, classes=4))
     assert len(measured.known) == 2
 
 
@@ -53,7 +53,7 @@ def test_drawing_ends_when_a_space_has_no_more() -> None:
 
 
 def test_networks_are_timed_in_turns_undisturbed_and_median() -> None:
-    plans = [api.plan("squeezenas-mac-small", image=(32, 64), classes=4)] * 2
+    plans = [networks.expand("squeezenas-mac-small", image=(32, 64), classes=4)] * 2
     taken = time_networks(plans, parse_target("cpu/eager/fp32?threads=1"), settings=QUICK)
     assert len(taken) == 2
     assert all(0 < low <= median for low, median in taken)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.core.errors import MissingCost, UnknownName, Unsupported, UserError
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.registry import SPACES
@@ -174,7 +174,7 @@ def test_free_operators_cost_nothing_and_only_they() -> None:
 )
 def test_the_published_table_gives_the_published_latency(name: str, expected: float) -> None:
     table = LatencyTable(pack=shipped_pack("fasterseg-1080ti"))
-    expand = api.plan(name, image=(1024, 2048), classes=19)
+    expand = networks.expand(name, image=(1024, 2048), classes=19)
     assert table.of(expand) == pytest.approx(expected, abs=1e-6)
 
 
@@ -197,7 +197,7 @@ def test_the_published_table_has_skips_as_they_were_timed() -> None:
 def test_another_size_of_the_published_networks_is_missing() -> None:
     table = LatencyTable(pack=shipped_pack("fasterseg-1080ti"))
     with pytest.raises(MissingCost):
-        table.of(api.plan("fasterseg-student", image=(512, 1024), classes=19))
+        table.of(networks.expand("fasterseg-student", image=(512, 1024), classes=19))
 
 
 def test_shipped_packs_state_their_source() -> None:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.registry import SPACES
 from segtailor.costs.entries import estimate_entries, rank_calls, table_calls
@@ -94,7 +94,7 @@ def test_correction_and_judgement_use_different_networks_and_prices() -> None:
     )
     seen = []
     for name in ("squeezenas-mac-small", "squeezenas-lat-small"):
-        plan = api.plan(name, image=(64, 96), classes=4)
+        plan = networks.expand(name, image=(64, 96), classes=4)
         total = sum(1.5 * entries[call].us + 2 for call in table_calls(plan)) / 1000
         seen.append(MeasuredNetwork(name, plan, total, total))
     assert with_correction(pack, []) == pack

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import segtailor
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import IMAGE, PlanBuilder, Shape
 from segtailor.deploy.fold import fold_branches
@@ -133,9 +133,9 @@ def test_branches_start_from_the_given_kernels() -> None:
 
 def test_an_absurd_image_size_is_refused() -> None:
     with pytest.raises(segtailor.spaces.networks.InvalidArchitecture, match="image"):
-        api.plan("lpsnet-s", image=(0, 10))
+        networks.expand("lpsnet-s", image=(0, 10))
     with pytest.raises(segtailor.spaces.networks.InvalidArchitecture, match="classes"):
-        api.plan("lpsnet-s", image=(64, 64), classes=0)
+        networks.expand("lpsnet-s", image=(64, 64), classes=0)
 
 
 def test_encoder_and_decoder_together_are_the_network() -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.data.synthetic import TASK, Synthetic
 from segtailor.report import document as d
 from segtailor.report.inspecting import extremes, image_quality, picture
@@ -27,9 +27,11 @@ def full_report() -> d.Report:
         front=front(),
         networks=(
             d.DrawnNetwork(
-                name="tailored network", plan=api.plan("lpsnet-m", image=(256, 512)), note="step 7 of 9"
+                name="tailored network",
+                plan=networks.expand("lpsnet-m", image=(256, 512)),
+                note="step 7 of 9",
             ),
-            d.DrawnNetwork(name="teacher", plan=api.plan("fasterseg-student", image=(256, 512))),
+            d.DrawnNetwork(name="teacher", plan=networks.expand("fasterseg-student", image=(256, 512))),
         ),
         search=search(),
         training=(curve("Loss", "loss", 1.9, 0.42), curve("Quality on the validation split", "%", 8.0, 64.0)),

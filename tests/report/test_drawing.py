@@ -2,7 +2,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.report.drawing import arrange, draw_plan
 from segtailor.spaces import architectures, baselines
 
@@ -11,7 +11,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.mark.parametrize("name", architectures() + baselines())
 def test_every_published_network_can_be_drawn(name: str) -> None:
-    plan = api.plan(name, image=(512, 1024))
+    plan = networks.expand(name, image=(512, 1024))
     root = ET.fromstring(draw_plan(plan, title=name))
     hints = [element.text or "" for element in root.iter(f"{SVG}title")]
     assert len(hints) == len(plan.nodes) + 1  # every node, and the image
@@ -22,7 +22,7 @@ def test_every_published_network_can_be_drawn(name: str) -> None:
     "name", ["fasterseg-student", "autortnet-a", "squeezenas-mac-xlarge", "lpsnet-step14"]
 )
 def test_no_two_nodes_share_a_place_and_time_runs_to_the_right(name: str) -> None:
-    plan = api.plan(name, image=(512, 1024))
+    plan = networks.expand(name, image=(512, 1024))
     places = arrange(plan)
     assert len({(place.column, place.band, place.lane) for place in places.values()}) == len(places)
     for node in plan.nodes:
@@ -30,6 +30,6 @@ def test_no_two_nodes_share_a_place_and_time_runs_to_the_right(name: str) -> Non
 
 
 def test_a_title_with_markup_is_escaped() -> None:
-    text = draw_plan(api.plan("lpsnet-step0", image=(64, 64)), title="<script>&")
+    text = draw_plan(networks.expand("lpsnet-step0", image=(64, 64)), title="<script>&")
     assert "<script>" not in text
     ET.fromstring(text)

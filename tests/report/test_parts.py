@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.data import doctor
 from segtailor.data.locate import locate
 from segtailor.report.document import Parts, Report, Verdict
@@ -56,7 +56,7 @@ def test_damaged_parts_are_said_and_left_out(text: str, tmp_path: Path) -> None:
 
 
 def test_the_whole_is_the_sum_of_the_priced_layers() -> None:
-    plan = api.plan("lpsnet-s", image=(256, 512))
+    plan = networks.expand("lpsnet-s", image=(256, 512))
     seen = {plan.deployed().nodes[0].name: 3.0}
     found = layer_times(plan, price=lambda call: call.macs() / 1e6, measured=seen, measured_ms=99.0)
     assert [row.name for row in found.layers] == [node.name for node in plan.deployed().nodes]
@@ -66,7 +66,7 @@ def test_the_whole_is_the_sum_of_the_priced_layers() -> None:
 
 
 def test_without_prices_there_is_no_estimate() -> None:
-    found = layer_times(api.plan("lpsnet-step0", image=(64, 64)))
+    found = layer_times(networks.expand("lpsnet-step0", image=(64, 64)))
     assert found.estimated_ms is None
     assert all(row.estimated_ms is None for row in found.layers)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.core.codec import read_json
 from segtailor.report.html import render, sections
 from segtailor.report.reading import report_of
@@ -79,7 +79,9 @@ def test_a_real_search(
     result = read_json(folder / "result.json", what="result")
     assert (
         result["cost"]
-        == api.count(result["architecture"], image=(drawn.image.height, drawn.image.width), classes=10).macs
+        == networks.count(
+            result["architecture"], image=(drawn.image.height, drawn.image.width), classes=10
+        ).macs
     )
     assert result["cost"] == drawn.deployed().macs()
     render(report)

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 import segtailor
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import Shape
 from segtailor.core.space import architecture_document, parse_architecture, read_architecture
@@ -46,7 +46,7 @@ def identify(row: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("row", GOLDEN["counts"], ids=identify)
 def test_counts_are_exact(row: dict[str, Any]) -> None:
-    arch = replace(api.published(row["architecture"]), **row["frame"])
+    arch = replace(networks.published(row["architecture"]), **row["frame"])
     count = segtailor.count(arch, image=tuple(GOLDEN["image"]), classes=row["classes"])
     assert count.params == row["params"]
     assert count.macs == row.get("macs", count.macs)
@@ -55,7 +55,7 @@ def test_counts_are_exact(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("encoder", GOLDEN["encoders"])
 def test_encoder_counts_are_exact(encoder: str) -> None:
-    plan = api.plan(replace(api.published(NAMES[0]), encoder=encoder), image=(512, 512))
+    plan = networks.expand(replace(networks.published(NAMES[0]), encoder=encoder), image=(512, 512))
     calls = [plan.call(node.name) for node in plan.nodes if node.name.startswith("encoder_")]
     assert sum(call.params() for call in calls) == GOLDEN["encoders"][encoder]["params"]
     assert sum(call.macs() for call in calls) == GOLDEN["encoders"][encoder]["macs"]
@@ -63,7 +63,7 @@ def test_encoder_counts_are_exact(encoder: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_resolutions_and_unused_adaptations_are_the_published_ones(name: str) -> None:
-    plan = api.plan(name, image=(512, 512), classes=21)
+    plan = networks.expand(name, image=(512, 512), classes=21)
     assert [plan.shape(f"block{block}_sum").height for block in range(3)] == GOLDEN["blocks"][name]
     assert plan.shape("head") == (21, GOLDEN["output_side"][name], GOLDEN["output_side"][name])
     assert {node: plan.call(node).macs() for node in plan.dormant} == GOLDEN["dormant_macs"][name]
@@ -72,7 +72,7 @@ def test_resolutions_and_unused_adaptations_are_the_published_ones(name: str) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_paper_forms_decode_and_encode(name: str) -> None:
-    arch = api.published(name)
+    arch = networks.published(name)
     connections, cell = PAPER[name]
     assert decode([connections, cell]) == decode([cell, connections]) == arch
     assert encode(arch) == [connections, cell]
@@ -85,7 +85,7 @@ def test_paper_forms_decode_and_encode(name: str) -> None:
 
 
 def test_collected_entries_are_the_published_ones() -> None:
-    archs = [api.published(name) for name in NAMES]
+    archs = [networks.published(name) for name in NAMES]
     assert [arch.cell.collected for arch in archs] == [(1, 4, 7, 10), (4, 7, 10), (1, 4, 7, 10)]
     assert [arch.collected for arch in archs] == [(0, 1, 2), (1, 2), (1, 2)]
 
@@ -233,7 +233,7 @@ def test_auxiliary_variants_have_their_outputs(auxiliary: str) -> None:
     outputs = segtailor.create(arch, classes=3, outputs="all").forward_all(torch.zeros(1, 3, 64, 64))
     assert set(outputs) == ({"main"} if auxiliary == "none" else {"main", "aux0", "aux1", "aux2"})
     if auxiliary == "plain":
-        plan = api.plan(arch, image=(64, 64), classes=3)
+        plan = networks.expand(arch, image=(64, 64), classes=3)
         assert plan.train_params() - plan.select().params() == 3 * (9 * 8 * 3 + 3)
 
 
@@ -249,22 +249,22 @@ def test_auxiliary_outputs_train_and_unused_adaptations_stay_frozen() -> None:
     ("size", "logits"), [((375, 500), (94, 125)), ((65, 97), (17, 25)), ((64, 64), (16, 16))]
 )
 def test_odd_sizes_round_up(size: tuple[int, int], logits: tuple[int, int]) -> None:
-    assert api.plan("auxcells-arch0", image=size).shape("head")[1:] == logits
+    assert networks.expand("auxcells-arch0", image=size).shape("head")[1:] == logits
 
 
 def test_search_form_and_final_form_differ_in_the_frame_alone() -> None:
     found = SEARCH_FORM.architecture(SEARCH_FORM.picks(decode(PAPER[NAMES[1]], channels=48, repeats=1)))
     assert (found.channels, found.repeats, found.auxiliary) == (48, 1, "cell")
-    assert final_form(found) == api.published(NAMES[1])
+    assert final_form(found) == networks.published(NAMES[1])
 
 
 def test_a_space_refuses_an_architecture_of_another_frame() -> None:
     with pytest.raises(InvalidArchitecture, match="channels: 64; this space has 48"):
-        SEARCH_FORM.picks(api.published(NAMES[0]))
+        SEARCH_FORM.picks(networks.published(NAMES[0]))
 
 
 def _document() -> dict[str, Any]:
-    document: dict[str, Any] = architecture_document(api.published(NAMES[0]))
+    document: dict[str, Any] = architecture_document(networks.published(NAMES[0]))
     return json.loads(json.dumps(document))
 
 
@@ -316,7 +316,7 @@ def test_a_wrong_sequence_is_explained(sequence: list[Any], says: str) -> None:
 
 
 def test_a_flat_form_of_another_length_or_start_is_refused() -> None:
-    flat = flatten(api.published(NAMES[0]))
+    flat = flatten(networks.published(NAMES[0]))
     with pytest.raises(InvalidArchitecture, match=r"actions.*20"):
         unflatten(flat[:-1])
     with pytest.raises(InvalidArchitecture, match=r"actions\[0\]: 1"):

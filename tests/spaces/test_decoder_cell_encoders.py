@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import segtailor
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import OpCall, Shape
 from segtailor.nets.network import Network
@@ -266,7 +266,7 @@ def test_absent_packages_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         packaged_state("resnet50")
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(Unsupported, match="pip install timm"):
-        api.plan(on("timm:absent_model"), image=(64, 64))
+        networks.expand(on("timm:absent_model"), image=(64, 64))
 
 
 def encoder_only_state() -> dict[str, Tensor]:
@@ -331,7 +331,7 @@ def test_weights_of_another_encoder_or_none_are_refused() -> None:
 
 def test_every_built_in_encoder_has_four_taps_and_its_own_preprocessing() -> None:
     for name, encoder in ENCODERS.items():
-        plan = api.plan(on(name), image=(256, 320))
+        plan = networks.expand(on(name), image=(256, 320))
         sizes = [plan.shape(f"adapt{level}")[1:] for level in range(4)]
         assert sizes == [(64, 80), (32, 40), (16, 20), (8, 10)]
         tensorflow = encoder.preprocessing.mean == (127 / 255,) * 3
@@ -385,7 +385,7 @@ def _timm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_timm_encoder_counts_runs_and_loads_as_built() -> None:
     arch = on("timm:pyramid")
     check_architecture(DecoderCell(), arch)
-    plan = api.plan(arch, image=(65, 97))
+    plan = networks.expand(arch, image=(65, 97))
     found = [plan.shape(f"encoder_tap{level}") for level in range(4)]
     assert found == [Shape(5, 17, 25), Shape(6, 9, 13), Shape(8, 5, 7), Shape(9, 3, 4)]
     network = segtailor.create(arch, classes=2)
@@ -398,15 +398,15 @@ def test_a_timm_encoder_counts_runs_and_loads_as_built() -> None:
 @pytest.mark.usefixtures("_timm")
 def test_timm_models_that_cannot_serve_are_refused() -> None:
     with pytest.raises(Unsupported, match="no such model"):
-        api.plan(on("timm:unheard_of"), image=(64, 64))
+        networks.expand(on("timm:unheard_of"), image=(64, 64))
     with pytest.raises(Unsupported, match="no map at stride 32"):
-        api.plan(on("timm:shallow"), image=(64, 64))
+        networks.expand(on("timm:shallow"), image=(64, 64))
 
 
 @pytest.mark.parametrize("size", [(8, 8), (9, 12)])
 @pytest.mark.parametrize("name", ENCODERS)
 def test_operators_of_every_encoder_satisfy_the_kit(name: str, size: tuple[int, int]) -> None:
-    plan = api.plan(on(name), image=(8 * size[0], 8 * size[1]))
+    plan = networks.expand(on(name), image=(8 * size[0], 8 * size[1]))
     calls: set[OpCall] = {call for call in plan.calls if call.source.channels <= 160 and call.channels <= 256}
     assert len(calls) > 8
     for call in calls:
@@ -428,7 +428,7 @@ def test_models_of_an_installed_timm_count_run_and_load(model: str) -> None:
         "timm", reason="timm is not installed here, so that its own models are not tried"
     )
     arch = on(f"timm:{model}")
-    plan = api.plan(arch, image=(96, 128))
+    plan = networks.expand(arch, image=(96, 128))
     wanted = timm.create_model(model, features_only=True, pretrained=False)
     levels = [wanted.feature_info.reduction().index(stride) for stride in (4, 8, 16, 32)]
     reference = timm.create_model(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import segtailor
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.core.errors import InvalidArchitecture, UserError
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.space import architecture_document, parse_architecture, read_architecture
@@ -204,7 +204,7 @@ def test_skips_compute_what_the_paper_says() -> None:
     ],
 )
 def test_the_gate_has_the_documented_size(size: tuple[int, int], gate: tuple[int, int]) -> None:
-    layers = api.plan("squeezenas-mac-small", image=size)
+    layers = networks.expand("squeezenas-mac-small", image=size)
     assert layers.shape("decoder_attention")[1:] == gate
     assert layers.shape("head")[1:] == layers.shape("block7")[1:]
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 import segtailor
-from segtailor import api
+from segtailor.spaces import networks
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import Shape
 from segtailor.core.space import parse_architecture
@@ -73,7 +73,7 @@ def test_logits_equal_the_reference(name: str) -> None:
     ("size", "logits"), [((300, 500), (15, 24)), ((769, 1537), (36, 72)), ((33, 65), (2, 3))]
 )
 def test_odd_sizes_round_as_the_reference_does(size: tuple[int, int], logits: tuple[int, int]) -> None:
-    plan = api.plan("lpsnet-s", image=size)
+    plan = networks.expand("lpsnet-s", image=size)
     assert plan.shape("head")[1:] == logits
     if max(size) < 400:
         assert segtailor.create("lpsnet-s")(torch.zeros(1, 3, *size)).shape[2:] == logits

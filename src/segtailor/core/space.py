@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema, core_schema
 from segtailor.core.codec import Json, adapter, fingerprint, from_json, read_json, short, to_json
 from segtailor.core.errors import InvalidArchitecture, unknown
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.registry import Registry
+from segtailor.core.registry import FIXED, SPACES
 
 FORMAT = 1  # of architecture files
 ARCHITECTURE_LIMIT = 2**20  # bytes of an architecture file
@@ -54,10 +54,6 @@ class SearchSpace(Protocol):
 
     def calls(self, image: Shape, classes: int) -> Iterator[OpCall]:
         """Yield every call that the main output of any plan of this space may make."""
-
-
-SPACES: Registry[type[SearchSpace]] = Registry("space")
-FIXED: Registry[type[SearchSpace]] = Registry("family")  # finished networks: built and priced, not searched
 
 
 def families() -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from segtailor.core.errors import DataProblem
-from segtailor.core.registry import Registry
+from segtailor.core.registry import DATASETS as DATASETS  # extensions import it from here
 from segtailor.core.task import Task
 from segtailor.tasks import kind_of
 
@@ -113,7 +113,6 @@ def check_pair(pair: Pair, task: Task, name: str) -> None:
 
 
 # Frozen dataclasses, whose fields are the options, or functions of a table of options.
-DATASETS: Registry[Callable[..., Dataset]] = Registry("dataset")
 
 
 def size_fingerprint(size: tuple[int, int] | None) -> str:

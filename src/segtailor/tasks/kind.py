@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from segtailor.core.codec import Json
 from segtailor.core.errors import Unsupported
-from segtailor.core.registry import Registry
+from segtailor.core.registry import TASK_KINDS
 from segtailor.core.task import Colour, Task
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.targets import Targets
 
 Forward: TypeAlias = Callable[[Tensor], Tensor]  # from images to the main output
 AddUp: TypeAlias = Callable[[Tensor], Tensor]  # sums a tensor over all processes
-TASK_KINDS: Registry[TaskKind] = Registry("task")
 ERROR_COLOUR: Colour = (213, 94, 0)  # vermilion: differs from grey for any colour vision
 Form: TypeAlias = Literal["colour", "overlay", "ids"]
 

@@ -13,7 +13,8 @@ from pydantic_core import CoreSchema, core_schema
 from segtailor.core.codec import Json, adapter, fingerprint, from_json, read_json, short, to_json
 from segtailor.core.errors import InvalidArchitecture, unknown
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.registry import FIXED, SPACES
+from segtailor.core.registry import FIXED
+from segtailor.core.registry import SPACES as SPACES  # extensions import it from here
 
 FORMAT = 1  # of architecture files
 ARCHITECTURE_LIMIT = 2**20  # bytes of an architecture file

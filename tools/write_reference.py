@@ -46,7 +46,7 @@ CONTRACTS = (  # protocols that extensions implement
     ("segtailor.targets.runtime", "Runtime"),
 )
 VALUES = (  # types of arguments and results
-    ("segtailor.runs.context", "Context"),
+    ("segtailor.runs", "Context"),
     ("segtailor.verbs.search", "SearchChoices"),
     ("segtailor.recipes.export", "ExportOptions"),
     ("segtailor.core.plan", "Count"),

@@ -269,7 +269,7 @@ def train(out: str) -> tuple[str, ...]:
 
 
 def search(out: str) -> tuple[str, ...]:
-    small = ("training.fit.steps=1", "training.fit.batch=2", "training.reparameterise=false")
+    small = ("evaluator.fit.steps=1", "evaluator.fit.batch=2", "evaluator.reparameterise=false")
     return ("search", "lpsnet", "--data", DATA, "--out", out, *AROUND, "--steps", "1", "--set", *small)
 
 

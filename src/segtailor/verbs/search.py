@@ -17,7 +17,7 @@ from segtailor.core.registry import EVALUATORS, EXECUTORS, SPACES, STRATEGIES, S
 from segtailor.core.target import parse_budget_ms
 from segtailor.core.text import command, path_argument
 from segtailor.runs import Context, Layout
-from segtailor.verbs.options import DryRun, Json, Set, Size, Words
+from segtailor.verbs.options import DryRun, Json, Set, Size
 from segtailor.verbs.output import Printer, emit, reading_result, with_display
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class SearchChoices:
     """Take latency from a device pack made by `segtailor calibrate`."""
     force: bool = False
     """Use the pack although it was made for another machine, space, target or size."""
-    budget: Words | None = None
+    budget: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
     """No network may cost more: 12ms or 60fps with --target or --pack, else e.g. 300MMACs."""
     space: str | None = None
     """Another search space (see `segtailor list spaces`)."""

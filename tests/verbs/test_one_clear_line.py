@@ -299,6 +299,18 @@ def spoil(file: Path, rng: random.Random) -> None:
     file.write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.parametrize("value", [None, 3, "x", [], {}])
+def test_a_recipe_without_an_architecture_is_told(
+    value: Any, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished / "run", "victim")
+    Path("victim/result.json").unlink()
+    recipe = json.loads(Path("victim/recipe.json").read_text())
+    Path("victim/recipe.json").write_text(json.dumps({**recipe, "architecture": value}))
+    assert run(["resume", "victim", *AROUND]) == 1
+    assert "architecture" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", "search"])
 @pytest.mark.parametrize("name", KEPT)

@@ -404,12 +404,10 @@ def serve() -> None:
     """Run the cases that the parent sends, one per line, and answer each with a line of JSON."""
     import resource
 
-    from segtailor.verbs.main import run
-
-    del run
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import segtailor.api.training  # noqa: F401
+    import segtailor.recipes.train
+    import segtailor.verbs.main  # noqa: F401
 
     for kind, value in (
         (resource.RLIMIT_AS, MAX_MEMORY_BYTES),

@@ -21,7 +21,6 @@ from cyclopts import App
 from cyclopts.argument import Argument
 
 import segtailor
-import segtailor.spaces  # registers the families
 from segtailor.core.space import architecture_schema, families
 from segtailor.verbs.main import build
 
@@ -47,8 +46,8 @@ CONTRACTS = (  # protocols that extensions implement
     ("segtailor.targets.runtime", "Runtime"),
 )
 VALUES = (  # types of arguments and results
-    ("segtailor.api.training", "Surroundings"),
-    ("segtailor.recipes.choices", "SearchChoices"),
+    ("segtailor.runs", "Context"),
+    ("segtailor.verbs.search", "SearchChoices"),
     ("segtailor.recipes.export", "ExportOptions"),
     ("segtailor.core.plan", "Count"),
     ("segtailor.predicting.labelling", "Predictor"),

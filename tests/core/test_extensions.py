@@ -5,14 +5,14 @@ import os
 import subprocess
 import sys
 import warnings
-from collections import OrderedDict
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from segtailor.core.errors import UnknownName
 from segtailor.core.extensions import Extensions
-from segtailor.core.registry import Registry
+from segtailor.core.registry import SPACES, Registry
 
 SOURCE = Path(__file__).parents[2] / "src"
 GROUP = "segtailor_test.extensions"
@@ -83,17 +83,38 @@ def test_a_broken_extension_is_a_warning_that_names_it(site: Path, package: str,
         assert things.names() == ("own",)
 
 
-def test_a_name_of_ours_cannot_be_taken() -> None:
-    class Theirs:
-        __module__ = "theirs.module"
-
+def test_a_name_is_registered_once() -> None:
     things = registry()
-    things.fill(
-        {"name": "collections:OrderedDict"}
-    )  # as the package does when it is imported, before any extension
-    with pytest.raises(ValueError, match="registered twice"):
-        things.add("name", Theirs)
-    assert things.get("name") is OrderedDict
+    things.add("name", 1)
+    with pytest.raises(ValueError, match="thing 'name' is registered twice"):
+        things.add("name", 2)
+    with pytest.raises(ValueError, match="thing 'name' is registered twice"):
+        things.fill({"name": "module:attribute"})
+    assert things.get("name") == 1
+
+
+def test_an_extension_that_takes_a_name_of_ours_is_left_out_with_a_warning(site: Path) -> None:
+    code = "from segtailor.core.registry import SPACES\nSPACES.add('scalable_path', object)\n"
+    install(site, "replacing", code)
+    before = SPACES.get("scalable_path")
+    with pytest.warns(RuntimeWarning, match="'replacing'.*space 'scalable_path' is registered twice"):
+        registry().names()
+    assert SPACES.get("scalable_path") is before
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("segtailor.core.plan", "OPERATORS"),
+        ("segtailor.core.space", "SPACES"),
+        ("segtailor.core.strategy", "STRATEGIES"),
+        ("segtailor.data.dataset", "DATASETS"),
+        ("segtailor.targets.runtime", "RUNTIMES"),
+        ("segtailor.tasks.kind", "TASK_KINDS"),
+    ],
+)
+def test_packages_find_a_registry_where_it_was_in_earlier_versions(module: str, name: str) -> None:
+    assert getattr(import_module(module), name) is getattr(import_module("segtailor.core.registry"), name)
 
 
 EXTENSION = """

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.cli.test_to_the_end import published_checkpoint, smallest
 from tests.data.trees import write_image, write_mask
 from tests.docs.markdown import ROOT, commands, written
 from tests.predicting.models import save_small_bundle
 from tests.scripts import load_script
 from tests.terminal import WHERE, Where, carried_out
+from tests.verbs.test_to_the_end import SMALLEST, published_checkpoint
 
 SIZE = (64, 96)
 SMALL = "size=64x96,train=8,val=2,seed=0"
@@ -76,7 +76,7 @@ def shrunk(words: list[str]) -> list[str]:
 
 def _data(word: str) -> str:
     """Use a small dataset, without damaged images to skip and without a teacher."""
-    word = "retries=2" if word.startswith("staged.teacher=") else word.split("?skip=")[0]
+    word = "retries=2" if word.startswith("evaluator.teacher=") else word.split("?skip=")[0]
     if not word.startswith("synthetic"):
         return word
     task = next((f"{part}," for part in word.split(":")[-1].split(",") if part.startswith("task=")), "")
@@ -87,7 +87,7 @@ def _more(words: list[str]) -> list[str]:
     verb = words[0]
     around = ["--cache", "cache", "--device", "cpu"]
     if verb == "search":
-        fewest = _smallest_evolution(words) if "--strategy" in words else [*smallest(words[1])]
+        fewest = _smallest_evolution(words) if "--strategy" in words else [*SMALLEST[words[1]]]
         timed = ["--set", "cost.seconds=0.01"] if "--target" in words else []
         return [*fewest, *timed, *around]
     if verb == "train":
@@ -106,9 +106,9 @@ def _more(words: list[str]) -> list[str]:
 
 def _smallest_evolution(words: list[str]) -> list[str]:
     """Return the smallest settings of a search by evolution."""
-    training = ("training.fit.steps=1", "training.fit.batch=2", "training.reparameterise=false")
-    judging = ("shared.recalibrate=1",) if "--supernet" in words else training
-    return ["--trials", "2", "--set", "strategy.settings.population=2", *judging]
+    training = ("evaluator.fit.steps=1", "evaluator.fit.batch=2", "evaluator.reparameterise=false")
+    judging = ("evaluator.recalibrate=1",) if "--supernet" in words else training
+    return ["--trials", "2", "--set", "strategy.population=2", *judging]
 
 
 def _existing(word: str) -> str:

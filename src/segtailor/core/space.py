@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
@@ -13,7 +13,8 @@ from pydantic_core import CoreSchema, core_schema
 from segtailor.core.codec import Json, adapter, fingerprint, from_json, read_json, short, to_json
 from segtailor.core.errors import InvalidArchitecture, unknown
 from segtailor.core.plan import OpCall, Plan, Shape
-from segtailor.core.registry import FIXED, SPACES
+from segtailor.core.registry import FIXED
+from segtailor.core.registry import SPACES as SPACES  # extensions import it from here
 
 FORMAT = 1  # of architecture files
 ARCHITECTURE_LIMIT = 2**20  # bytes of an architecture file
@@ -194,6 +195,9 @@ class AsDocument:
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         """Describe the field to pydantic."""
         return core_schema.no_info_plain_validator_function(
-            lambda value: parse_architecture(value) if isinstance(value, dict) else value,
-            serialization=core_schema.plain_serializer_function_ser_schema(architecture_document),
+            self.parse, serialization=core_schema.plain_serializer_function_ser_schema(architecture_document)
         )
+
+    def parse(self, value: Any) -> Architecture:
+        """Return the architecture of a document; an architecture is kept."""
+        return value if is_dataclass(value) else parse_architecture(value)

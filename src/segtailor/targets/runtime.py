@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from segtailor.core.errors import Unsupported, unknown
 from segtailor.core.plan import Shape
-from segtailor.core.registry import RUNTIMES
+from segtailor.core.registry import RUNTIMES as RUNTIMES  # extensions import it from here
 from segtailor.core.target import Target
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from segtailor.core.codec import Json
 from segtailor.core.errors import Unsupported
-from segtailor.core.registry import TASK_KINDS
+from segtailor.core.registry import TASK_KINDS as TASK_KINDS  # extensions import it from here
 from segtailor.core.task import Colour, Task
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.tasks.targets import Targets

@@ -55,9 +55,9 @@ def bench_(
     target:
         Device, runtime and precision, e.g. cpu/onnxruntime/fp32?threads=2; may be given several times.
     """
-    limit = None if flags.budget is None else parse_budget_ms(flags.budget)
     from segtailor.targets.timing import TimingSettings
 
+    limit = None if flags.budget is None else parse_budget_ms(flags.budget)
     settings = TimingSettings() if flags.seconds is None else TimingSettings(seconds=flags.seconds)
     rows = bench(
         models, target, image=flags.image, includes=flags.includes, classes=flags.classes, settings=settings
@@ -69,11 +69,11 @@ def bench_(
         json=json,
     )
     for warning, names in _warnings(documents).items():
-        whom = f" ({', '.join(names)})" if len(names) < len(documents) else ""
-        note(f"warning: {warning}{whom}")
+        concerned = f" ({', '.join(names)})" if len(names) < len(documents) else ""
+        note(f"warning: {warning}{concerned}")
     for text in dict.fromkeys(text for row in documents for text in row["notes"]):
         note(f"note: {text}")
-    return _missed(documents)
+    return _exit_code(documents)
 
 
 def bench(
@@ -92,11 +92,11 @@ def bench(
     from segtailor.targets.benchmark import benchmark
     from segtailor.targets.runtime import runtime_for
 
-    places = [parse_target(target) if isinstance(target, str) else target for target in targets]
-    for place in places:
+    parsed = [parse_target(target) if isinstance(target, str) else target for target in targets]
+    for place in parsed:
         runtime_for(place)  # refuses what cannot run before any network is built
     subjects = [_subject(model, image=image, includes=includes, classes=classes) for model in models]
-    return benchmark(subjects, places, settings)
+    return benchmark(subjects, parsed, settings)
 
 
 def _subject(
@@ -106,7 +106,7 @@ def _subject(
     includes: Includes,
     classes: int | None,
 ) -> Subject | OnnxSubject:
-    """Turn what a user names into what can be timed."""
+    """Return what is timed for a model as a user names it."""
     from segtailor.core.task import Preprocessing
     from segtailor.deploy.fold import inference_form
     from segtailor.deploy.stages import staged
@@ -139,27 +139,6 @@ def _is_bundle(model: str | Path) -> bool:
     return is_shipped(model) or Path(model).is_dir()
 
 
-def _missed(documents: list[dict[str, Any]]) -> int:
-    """Name those that missed their budget; return the exit code."""
-    missed = [row for row in documents if row.get("met") is False]
-    for row in missed:
-        note(f"missed: {_name(row)}: p95 {row['p95_ms']:.3f} ms, allowed {row['budget_ms']:g} ms")
-    return 1 if missed else 0
-
-
-def _warnings(documents: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Collect whom each warning concerns; what concerns the machine concerns all."""
-    found: dict[str, list[str]] = {}
-    for row in documents:
-        for warning in row["warnings"]:
-            found.setdefault(warning, []).append(_name(row))
-    return found
-
-
-def _name(row: dict[str, Any]) -> str:
-    return f"{row['network']} on {row['target']}"
-
-
 def _verdict(row: Any, limit: float | None) -> dict[str, Any]:
     if limit is None:
         return {}
@@ -180,3 +159,24 @@ def _print(printer: Printer, documents: list[dict[str, Any]]) -> None:
     included = " and ".join(sorted({str(row["includes"]) for row in documents}))
     hardware = ", ".join([machine["cpu"], f"{machine['cores']} cores", *machine["gpus"]])
     printer.say("", f"{included} at {sizes}, batch 1, on {hardware}")
+
+
+def _warnings(documents: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Return the names of the rows that each warning concerns."""
+    concerned: dict[str, list[str]] = {}
+    for row in documents:
+        for warning in row["warnings"]:
+            concerned.setdefault(warning, []).append(_name(row))
+    return concerned
+
+
+def _exit_code(documents: list[dict[str, Any]]) -> int:
+    """Return 1 if a network missed its budget, after naming those that did."""
+    missed = [row for row in documents if row.get("met") is False]
+    for row in missed:
+        note(f"missed: {_name(row)}: p95 {row['p95_ms']:.3f} ms, allowed {row['budget_ms']:g} ms")
+    return 1 if missed else 0
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['network']} on {row['target']}"

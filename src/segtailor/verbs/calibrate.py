@@ -13,12 +13,13 @@ from cyclopts import Parameter
 
 from segtailor.core.atomic import write_text, writing
 from segtailor.core.codec import Json as JsonValue
+from segtailor.core.codec import from_json, to_json
 from segtailor.core.errors import UserError
 from segtailor.core.job import Step
 from segtailor.core.ownership import has_fields, is_drawing, marked_svg, refuse_overwrite
 from segtailor.core.space import family
 from segtailor.core.target import parse_target
-from segtailor.runs import Context, Display, Layout, execute
+from segtailor.runs import Context, Display, Layout, display_for, execute
 from segtailor.verbs.options import Classes, DryRun, Force, Json, Networks, Positive, Seed, Set, Size
 from segtailor.verbs.output import emit, note
 
@@ -46,13 +47,12 @@ class CalibrateFlags:
     networks: Networks = 30
     """Random networks to measure whole for the trust report."""
     seed: Seed = 0
-    """Of the random networks."""
+    """Random seed of these networks."""
     set_: Set = ()
     """Settings of the space, e.g. --space decoder_cell --set encoder=efficientnet_lite0 channels=24 repeats=1."""
 
     def recipe(self) -> CalibrateRecipe:
-        """Return the recipe; what is missing raises."""
-        from segtailor.core.codec import from_json, to_json
+        """Return the recipe; a missing flag raises."""
         from segtailor.recipes.calibrate import CalibrateRecipe
         from segtailor.recipes.recipe import set_fields
 
@@ -91,10 +91,8 @@ def calibrate_(
     """Time every operator of a search space on a target, and check the sums on whole networks.
 
     The result is a device pack: one JSON file with the latency table, all conditions and how far to trust it.
-    Interrupted, the same command goes on.
+    After an interruption the same command continues.
     """
-    from segtailor.runs import display_for
-
     if import_ is not None:
         pack = out or import_.with_suffix(".pack.json")
         check_out(pack, force=force)
@@ -109,16 +107,15 @@ def calibrate_(
     elif bundle is not None:
         result = write_board_bundle(recipe, bundle, progress=_progress, force=force)
     else:
-        shown = display_for(sys.stderr, json=json)
-        result = calibrate(recipe, pack, display=shown, force=force)
+        result = calibrate(recipe, pack, display=display_for(sys.stderr, json=json), force=force)
     emit(result, lambda printer: printer.say(*_summary(result)), json=json)
 
 
 def pack_name(recipe: CalibrateRecipe) -> str:
     """Return the usual file name of a pack."""
     height, width = recipe.image
-    place = re.sub(r"[^a-z0-9]+", "-", str(parse_target(recipe.target)))
-    return f"{recipe.space_name}-{height}x{width}-{place}.json"
+    target = re.sub(r"[^a-z0-9]+", "-", str(parse_target(recipe.target)))
+    return f"{recipe.space_name}-{height}x{width}-{target}.json"
 
 
 def run_folder(pack: Path) -> Path:
@@ -127,23 +124,23 @@ def run_folder(pack: Path) -> Path:
 
 
 def check_out(out: Path, *, force: bool = False) -> None:
-    """Refuse a place for a pack and its plot where files lie that are not ours, unless `force`."""
+    """Refuse to replace files that are not ours by a pack and its plot, unless `force`."""
     refuse_overwrite([(out, is_pack), (out.with_suffix(".svg"), is_drawing)], force=force)
 
 
 def calibrate(
     recipe: CalibrateRecipe, out: Path, *, display: Display | None = None, force: bool = False
 ) -> dict[str, JsonValue]:
-    """Make a device pack; interrupted, the same call goes on. The scatter plot lies beside the pack.
+    """Make a device pack and, beside it, the scatter plot; after an interruption the same call continues.
 
-    Files in their place that are not ours are replaced only by `force`.
+    Files of these names that are not ours are replaced only by `force`.
     """
     from segtailor.costs.pack import read_pack
     from segtailor.recipes.recipe import recipe_document
 
     check_out(out, force=force)
     folder = run_folder(out)
-    job = recipe.job(Context(folder=folder))  # before any folder is made: a mistake leaves nothing
+    job = recipe.job(Context(folder=folder))  # before any folder is made, so that a mistake leaves none
     _make_folder(out)
     execute(lambda: job, folder, recipe_document(recipe), display=display)
     return _deliver(read_pack(Layout(folder).cost_table), out, force=force)
@@ -203,7 +200,7 @@ def _deliver(pack: Pack, out: Path, *, force: bool) -> dict[str, JsonValue]:
 
 
 def _make_folder(out: Path) -> None:
-    """Make the folder of a file now, so that one that cannot be made is told before minutes of work."""
+    """Make the folder of a file; called before minutes of work, so that an error comes first."""
     with writing(out.parent, what="folder of the pack"):
         out.parent.mkdir(parents=True, exist_ok=True)
 
@@ -231,10 +228,10 @@ def _summary(result: dict[str, Any]) -> list[str]:
 
 
 def _warnings(result: dict[str, Any]) -> list[str]:
-    found = [f"warning: {text}" for text in result["warnings"]]
+    lines = [f"warning: {text}" for text in result["warnings"]]
     if result["disturbed"]:
-        found.append(
+        lines.append(
             f"warning: other programs disturbed {result['disturbed']} of {result['networks']} networks: "
             "stop them and calibrate again into another file"
         )
-    return found
+    return lines

@@ -1,4 +1,4 @@
-"""`segtailor data check` and `segtailor data show`: look at a dataset before trusting it."""
+"""`segtailor data check` and `segtailor data show`: examine a dataset before it is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_(
     limit: Annotated[Count | None, Parameter(help="Read at most this many samples per split.")] = None,
     json: Json = False,
 ) -> int:
-    """Examine a dataset; ends with 1 when something must be mended before training.
+    """Examine a dataset; the exit code is 1 if something must be fixed before training.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def show_(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Draw a contact sheet of images with their labels and a legend; what cannot be read is left out and told.
+    """Draw a contact sheet of images with their labels and a legend; images that cannot be read are left out and named.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def show_(
     count:
         Number of images.
     seed:
-        Which images are drawn.
+        Random seed of the choice of images.
     """
     from segtailor.data.locate import locate
     from segtailor.data.sheet import check_picture, contact_sheet, write_picture
@@ -87,4 +87,4 @@ def _print(printer: Printer, facts: dict[str, Any]) -> None:
         for name, part in facts.get("splits", {}).items()
     ]
     printer.table(None, ["split", ">images", ">ignored %"], rows)
-    printer.say("ready for training" if facts["ok"] else "not ready: mend the errors first")
+    printer.say("ready for training" if facts["ok"] else "not ready: fix the errors first")

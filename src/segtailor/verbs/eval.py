@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from segtailor.nets.bundle import Model
     from segtailor.nets.onnx.model import OnnxModel
 
-COLUMNS = {"iou": "IoU"}  # how figures per class are called for people, where not by their own names
+COLUMNS = {"iou": "IoU"}  # titles of figures per class in tables, where they are not the names
 
 
 def eval_(
@@ -111,7 +111,7 @@ def evaluate(
 
 
 def _differing_names(model: Task, data: Task) -> list[str]:
-    """Warn where model and data call the same class by different names: the figures may compare different things."""
+    """Warn if class names of model and data differ: the figures may compare different things."""
     pairs = [
         (ours, theirs) for ours, theirs in zip(model.classes, data.classes, strict=True) if ours != theirs
     ]
@@ -123,7 +123,7 @@ def _differing_names(model: Task, data: Task) -> list[str]:
 
 
 def _trained_on(provenance: Mapping[str, JsonValue], data: str, split: str) -> list[str]:
-    """Warn where a model was trained on the images that it is scored on, as far as the names of splits tell."""
+    """Warn if a model was trained on the images that it is scored on, as far as the names of splits tell."""
     from segtailor.data.splits import split_parts
 
     trained, used = str(provenance.get("data", "")), str(provenance.get("train_split", ""))
@@ -137,7 +137,7 @@ def _trained_on(provenance: Mapping[str, JsonValue], data: str, split: str) -> l
 
 
 def _same_data(trained: str, data: str) -> bool:
-    """Tell whether two texts name one dataset; what is shipped says PATH instead of the folder it was trained from."""
+    """Tell whether two texts name one dataset; shipped weights say PATH instead of the folder of the data."""
     (name, _, rest), (other, _, others) = trained.partition(":"), data.partition(":")
     (place, _, options), (_, _, asked) = rest.partition("?"), others.partition("?")
     return trained == data or (place == DATA_PLACEHOLDER and (name, options) == (other, asked))

@@ -1,4 +1,4 @@
-"""`segtailor export`: a bundle becomes a file for a runtime, proved equal."""
+"""`segtailor export`: write a trained network as a file for a runtime, and check that it computes the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from segtailor.verbs.output import Printer, emit, note
 
 @dataclass(frozen=True, kw_only=True)
 class ExportFlags:
-    """What the file reads, computes and gives."""
+    """Inputs, precision and outputs of the file."""
 
     image: Size | None = None
     """Size HEIGHTxWIDTH; that of the data it was trained on when left out, 512x1024 where that is unknown."""
@@ -28,12 +28,12 @@ class ExportFlags:
     target: str = "cpu/openvino/int8"
     """Where int8 is measured beside fp32."""
     output: Literal["logits", "labels", "depth", "heatmaps"] = "logits"
-    """Logits at the network's own stride, or what is finished: labels at image size (resize and arg max inside the
+    """Logits at the network's own stride, or finished results: labels at image size (resize and arg max inside the
     file), depth at image size in metres, heatmaps at a quarter of it."""
     preprocess: Annotated[bool, Parameter(negative=())] = False
     """Normalise inside the file: it reads uint8 pixels (1, height, width, 3)."""
     data: str | None = None
-    """Data set whose validation images the file is checked on; rendered scenes and noise when left out."""
+    """Dataset whose validation images the file is checked on; rendered scenes and noise when left out."""
     out: Path | None = None
     """Folder to write to; the bundle itself when left out."""
     force: Force = False

@@ -1,4 +1,4 @@
-"""`segtailor import`: a published checkpoint becomes a bundle."""
+"""`segtailor import`: turn a published checkpoint into a bundle."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def import_(
     classes:
         Number of classes of the checkpoint; the published number when left out.
     """
-    resolve(as_)  # a wrong name is told before anything is read
+    resolve(as_)  # so that a wrong name raises before anything is read
     outputs = published_classes(as_) if classes is None else classes
     facts = {"model": str(out), "architecture": as_, "classes": outputs}
     if not dry_run:
@@ -82,7 +82,7 @@ def import_published(file: str | Path, name: str, out: str | Path, *, classes: i
 
 
 def usual_task(classes: int) -> Task:
-    """Return the benchmark with this many classes (Cityscapes 19, VOC 21, CamVid 11), or numbered ones."""
+    """Return the task with this many classes: Cityscapes, VOC or CamVid, or one whose classes are numbered."""
     from segtailor.data import camvid, cityscapes, voc
 
     for task in (cityscapes.TASK, voc.TASK, camvid.TASK):

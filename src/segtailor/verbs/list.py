@@ -1,4 +1,4 @@
-"""`segtailor list`: names of what there is."""
+"""`segtailor list`: the names of everything of a kind."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def list_(
     *,
     json: Json = False,
 ) -> None:
-    """Name what there is.
+    """List the names of everything of a kind.
 
     Parameters
     ----------
     what:
-        Which names.
+        Which kind.
     """
     names = describe_all(what)
     emit(
@@ -53,22 +53,20 @@ def describe_all(what: str) -> list[tuple[str, str]]:
 
 
 def _published(names: Sequence[str]) -> list[tuple[str, str]]:
-    found = []
+    rows = []
     for name in names:
         record = published_record(name)
-        found.append((name, f"{record['family']}; {record['origin'].get('where', '')}"))
-    return found
+        rows.append((name, f"{record['family']}; {record['origin'].get('where', '')}"))
+    return rows
 
 
 def _weights() -> list[tuple[str, str]]:
-    found = []
+    rows = []
     for name in shipped():
         facts, origin = describe(name), shipped_record(name)["provenance"]
         data = f"{origin.get('data', 'unknown data')} ({origin.get('train_split', 'train')})"
-        found.append(
-            (name, f"{facts['family']}, {facts['params'] / 1e6:.2f} M parameters; trained on {data}")
-        )
-    return found
+        rows.append((name, f"{facts['family']}, {facts['params'] / 1e6:.2f} M parameters; trained on {data}"))
+    return rows
 
 
 def _summaries(registry: Registry[Any]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The table of verbs, and how they end: 0 done, 1 the user can fix it, 2 our bug, 130 interrupted and resumable."""
+"""The table of verbs, and their exit codes: 0 done, 1 an error that the user can fix, 2 our bug, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -17,34 +17,40 @@ from segtailor.core.text import visible
 from segtailor.verbs.output import note
 
 VERBS: tuple[tuple[str, str], ...] = (
-    ("tailor", "Make a network for your data, your device and your budget: the whole way."),
+    ("tailor", "Make a network for your data, your device and your budget, from start to end."),
     (
         "list",
-        "Name what there is: architectures, trained weights, spaces, recipes, strategies, operators, datasets, tasks.",
+        "List names: architectures, trained weights, spaces, recipes, strategies, operators, datasets, tasks.",
     ),
     ("show", "Describe a network: layers, multiply-accumulates, parameters, receptive field, drawing."),
     ("bench", "Measure how long networks take on targets."),
     ("import", "Turn a published checkpoint into a bundle."),
-    ("calibrate", "Time the operators of a search space on a device: the table that budgets are kept with."),
-    ("search", "Search networks for a dataset, a device and a budget."),
+    (
+        "calibrate",
+        "Time the operators of a search space on a device: the table that budgets are checked with.",
+    ),
+    ("search", "Search for networks for a dataset, a device and a budget."),
     ("train", "Train a network on a dataset."),
     ("eval", "Score a trained network on a split of a dataset."),
     ("report", "Write the report of a run as one HTML file, or compare several runs."),
-    ("export", "Write a trained network as a file for a runtime, and prove that it computes the same."),
+    ("export", "Write a trained network as a file for a runtime, and check that it computes the same."),
     ("predict", "Label pictures, folders, videos or cameras with a trained network."),
     ("serve", "Show a trained network at work in a local page: pictures, camera, overlay, latency."),
-    ("resume", "Go on with a run that was interrupted."),
+    ("resume", "Continue an interrupted run."),
 )
-PLACES = {"tailor": "tailoring.tailor", "import": "verbs.import_"}  # of verbs that are not in `verbs/NAME.py`
-SPINS = "10000"  # of a waiting thread, about 30 microseconds
-NO_MEMORY = (
-    "the memory is full. Choose a smaller batch, smaller images or fewer workers, or end other programs."
-)
-TORCH_NO_MEMORY = "can't allocate memory"  # torch's own words on a CPU
 DATA_VERBS: tuple[tuple[str, str], ...] = (
     ("check", "Examine a dataset and say what is wrong with it, where, and how to fix it."),
     ("show", "Draw a contact sheet of images with their labels."),
 )
+MODULES = {
+    "tailor": "tailoring.tailor",
+    "import": "verbs.import_",
+}  # of verbs that are not in `verbs/NAME.py`
+SPIN_COUNT = "10000"  # loops of a waiting thread before it sleeps: about 30 microseconds
+NO_MEMORY = (
+    "the memory is full. Choose a smaller batch, smaller images or fewer workers, or end other programs."
+)
+TORCH_NO_MEMORY = "can't allocate memory"  # part of torch's message on a CPU
 
 
 def build() -> App:
@@ -57,7 +63,7 @@ def build() -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, summary in VERBS:
-        app.command(f"segtailor.{PLACES.get(name, f'verbs.{name}')}:{name}_", name=name, help=summary)
+        app.command(f"segtailor.{MODULES.get(name, f'verbs.{name}')}:{name}_", name=name, help=summary)
     data = App(name="data", help="Look at datasets.")
     for name, summary in DATA_VERBS:
         data.command(f"segtailor.verbs.data:{name}_", name=name, help=summary)
@@ -67,10 +73,10 @@ def build() -> App:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a verb and exit with its code."""
-    wait_briefly()
-    if isinstance(sys.stdout, TextIOWrapper):  # letters that this terminal lacks become escapes, not an error
+    shorten_spinning()
+    if isinstance(sys.stdout, TextIOWrapper):  # characters that this terminal lacks become escapes
         sys.stdout.reconfigure(errors="backslashreplace")
-    warnings.formatwarning = _warning
+    warnings.formatwarning = _warning_line
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
@@ -89,48 +95,48 @@ def run(argv: Sequence[str]) -> int:
         sys.stderr.close()
         return 0
     except Exception as problem:  # noqa: BLE001 - the last resort: a bug of ours is shown in full
-        lines = _remedy(problem)
+        lines = _user_message(problem)
         return _bug() if lines is None else _fail(*lines)
 
 
-def _remedy(problem: Exception) -> Sequence[str] | None:
-    """Return what to tell a user who can mend it; None where only we can."""
+def _user_message(problem: Exception) -> Sequence[str] | None:
+    """Return the message of an error that the user can fix; None if it is a bug of ours."""
     if isinstance(problem, UserError):
         return problem.lines
     if isinstance(problem, CycloptsError):
         return [f"{problem} See 'segtailor --help' or 'segtailor VERB --help'."]
     if isinstance(problem, MemoryError) or TORCH_NO_MEMORY in str(problem):
         return [NO_MEMORY]
-    if isinstance(problem, UnicodeEncodeError) and _no_utf8(problem):
+    if isinstance(problem, UnicodeEncodeError) and _is_undecodable_name(problem):
         return [
-            f"'{problem.object}' holds bytes that are no UTF-8, which a library in use cannot work with; rename it."
+            f"'{problem.object}' holds bytes that are no UTF-8, which a library in use cannot handle; rename it."
         ]
     return None
 
 
-def wait_briefly() -> None:
-    """Let threads of an operation that wait for each other give their core away soon; before torch is imported.
+def shorten_spinning() -> None:
+    """Let OpenMP threads that wait for each other release their core soon; must run before torch is imported.
 
-    They would spin for about a millisecond: where another program holds a core, that is most of the time. Not to spin
-    at all costs more than it gains on a quiet machine (docs/results.md).
+    By default they spin for about a millisecond, which slows everything down on a machine that other programs use. Not
+    spinning at all is slower on a quiet machine (docs/results.md).
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
-def _warning(
+def _warning_line(
     message: Warning | str,
     category: type[Warning],
     filename: str,
     lineno: int,
     line: str | None = None,  # noqa: ARG001
 ) -> str:
-    """Write a warning of a library, which may hold names, in one line."""
+    """Return a warning of a library as one line; names in it may hold line breaks."""
     return visible(f"{filename}:{lineno}: {category.__name__}: {message}") + "\n"
 
 
-def _no_utf8(problem: UnicodeEncodeError) -> bool:
-    """Tell whether a name of a file was at fault: Python writes bytes that are no UTF-8 as surrogates."""
+def _is_undecodable_name(problem: UnicodeEncodeError) -> bool:
+    """Tell whether a file name caused it: Python reads bytes that are no UTF-8 as surrogates."""
     return isinstance(problem.object, str) and "\ud800" <= problem.object[problem.start] <= "\udfff"
 
 

@@ -1,6 +1,6 @@
 """How verbs print: one JSON document for machines, or text for people. Everything else goes to stderr.
 
-Names in text are shown as they are: nothing in them is taken for markup, and control characters become visible.
+Names in text are printed literally: nothing in them is read as markup, and control characters are escaped.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class Printer:
-    """Prints text for people. Each line is printed as one line, whatever names it holds."""
+    """Prints text for people. A line stays one line, whatever names it holds."""
 
     def __init__(self) -> None:
         self._console = Console(soft_wrap=True, markup=False, emoji=False, highlight=False)
 
     def say(self, *lines: str) -> None:
-        """Print lines; a line break inside one of them is part of a name and shown as an escape."""
+        """Print lines; a line break inside one of them belongs to a name and is escaped."""
         for line in lines:
             self._console.print(Text(visible(line)))
 
@@ -44,26 +44,29 @@ class Printer:
     def table(self, title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Print a table; columns whose name starts with '>' are right-aligned."""
         heading = None if title is None else Text(visible(title))
-        built = Table(title=heading, title_justify="left", box=None, pad_edge=False)
+        table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
         for column in columns:
             right = column.startswith(">")
             name = Text(visible(column.lstrip(">")))
-            built.add_column(name, justify="right" if right else "left", overflow="fold")
+            table.add_column(name, justify="right" if right else "left", overflow="fold")
         for row in rows:
-            built.add_row(*[Text(visible(str(cell))) for cell in row])
-        self._console.print(built)
+            table.add_row(*[Text(visible(str(cell))) for cell in row])
+        self._console.print(table)
 
     def document(self, data: Any) -> None:
-        """Print JSON for reading: letters of all languages as they are, what cannot be seen as JSON escapes it."""
+        """Print JSON for reading: letters of all languages as they are, invisible characters as JSON escapes."""
         text = json_module.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
-        seen = (
-            sign if visible(sign, lines=True) == sign else json_module.dumps(sign).strip('"') for sign in text
+        shown = (
+            character
+            if visible(character, lines=True) == character
+            else json_module.dumps(character).strip('"')
+            for character in text
         )
-        self._console.print(JSONHighlighter()(Text("".join(seen))))
+        self._console.print(JSONHighlighter()(Text("".join(shown))))
 
 
 def emit(data: Any, text: Callable[[Printer], None], *, json: bool) -> None:
-    """Print `data` as JSON, or let `text` write for people. Of processes under `torchrun` only the first speaks."""
+    """Print `data` as JSON, or let `text` write for people. Under `torchrun` only the first process prints."""
     if os.environ.get("RANK", "0") != "0":
         return
     if json:
@@ -74,7 +77,7 @@ def emit(data: Any, text: Callable[[Printer], None], *, json: bool) -> None:
 
 @contextmanager
 def reading_result(run: Path) -> Iterator[None]:
-    """Show the result of a run; one from an earlier session that does not hold what it should is damaged."""
+    """Around showing the result of a run: if it was finished before and cannot be shown, its file is damaged."""
     from segtailor.runs import Layout
 
     file = Layout(run).result
@@ -86,12 +89,12 @@ def reading_result(run: Path) -> Iterator[None]:
             raise
         raise RunProblem(
             f"result {file} is damaged or of another kind of run ({type(problem).__name__}: {problem}). Restore it, or "
-            "remove it and go on with `segtailor resume`."
+            "remove it and continue with `segtailor resume`."
         ) from None
 
 
 def with_display(context: Context, *, json: bool) -> Context:
-    """Return the context of a verb: progress goes to stderr, and the environment may name the cache."""
+    """Return the context of a verb: progress goes to stderr, and the environment may name the cache folder."""
     from segtailor.runs import display_for
 
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

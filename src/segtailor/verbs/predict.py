@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from segtailor.core.codec import Json as JsonValue
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.job import Step
-from segtailor.runs.display import Display, Quiet
+from segtailor.runs import Display, Quiet, display_for
 from segtailor.verbs.options import Count, DryRun, Force, Json, Size
 from segtailor.verbs.output import Printer, emit
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictFlags:
-    """What is written, and how."""
+    """What is written."""
 
     form: Annotated[Literal["colour", "overlay", "ids"], Parameter(name="--as")] = "colour"
     """colour: a palette picture, which shows colours and whose values are the class ids; overlay: colours laid over
     the picture; ids: a greyscale picture of the class ids. Videos become MP4 files, with ids folders of PNG files."""
     opacity: float = 0.55
-    """Of the colours in overlays, 0 to 1."""
+    """Opacity of the colours in overlays, 0 to 1."""
     size: Size | None = None
     """HEIGHTxWIDTH at which the network sees the pictures; their own by default. Results always have their own."""
     frames: Count | None = None
-    """At most so many frames of a video or camera. A camera runs until Ctrl-C otherwise."""
+    """Maximum number of frames of a video or camera. Without it a camera runs until Ctrl-C."""
     device: str | None = None
     """cpu, cuda, cuda:1, ...; the best one here by default."""
 
@@ -54,7 +54,7 @@ def predict_(
     """Label pictures, folders, videos or cameras; one PNG per picture, of its own size and upright.
 
     Transparency is ignored and 16-bit pictures are scaled from their full range, as in training. Inputs that cannot
-    be read are reported, the others are done; the exit code is then 1.
+    be read are reported and the others labelled; the exit code is then 1.
 
     Parameters
     ----------
@@ -67,7 +67,6 @@ def predict_(
     """
     from segtailor.nets.models import model_place
     from segtailor.predicting.batch import Settings
-    from segtailor.runs import display_for
     from segtailor.tasks import Look
 
     settings = Settings(
@@ -78,9 +77,9 @@ def predict_(
         facts = plan_predictions(inputs, out, settings, force=force).document()
         emit(facts, lambda printer: _print_plan(printer, facts), json=json)
     else:
-        shown = display_for(sys.stderr, json=json)
+        display = display_for(sys.stderr, json=json)
         facts = predict(
-            model, inputs, out, settings=settings, device=flags.device, display=shown, force=force
+            model, inputs, out, settings=settings, device=flags.device, display=display, force=force
         )
         emit(facts, lambda printer: _print(printer, facts), json=json)
     return 1 if facts["failures"] else 0
@@ -88,7 +87,7 @@ def predict_(
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionPlan:
-    """What a call will label, and where each result will go; `failures` were found already."""
+    """What a call will label, and where each result will go; `failures` are inputs that cannot be read."""
 
     work: tuple[tuple[Input, Path], ...]
     failures: tuple[Failure, ...]
@@ -108,7 +107,7 @@ def plan_predictions(
 ) -> PredictionPlan:
     """List the inputs that the texts stand for: files, folders, patterns, camera numbers.
 
-    Files where results would go that are no results of ours are refused, unless `force`.
+    Files in the place of results that are no results of ours are refused, unless `force`.
     """
     from segtailor.predicting.batch import Failure, Settings
     from segtailor.predicting.inputs import destinations, expand, spare_others
@@ -137,7 +136,7 @@ def predict(
 ) -> dict[str, JsonValue]:
     """Label every input and write one result each into `out`; an input that fails does not stop the others.
 
-    Results of earlier calls are replaced; files that are none only by `force`, otherwise nothing is begun.
+    Results of earlier calls are replaced; other files only by `force`, otherwise nothing is written.
     The document has `results`, `failures`, `frames`, `seconds` and `fps` (all stages: read, label, write).
     """
     from segtailor.nets.models import load
@@ -149,22 +148,22 @@ def predict(
     predictor = load(model)
     _move_to_device(predictor, device)
     shown.open(f"{len(plan.work)} input(s) to {plan.out}")
-    watch = _Progress(shown, total=len(plan.work))
+    collector = _Collector(shown, total=len(plan.work))
     try:
         if note := getattr(predictor, "note", None):
             shown.message(f"note: {note}.")
         for failure in plan.failures:
-            watch.failed(failure)
+            collector.failed(failure)
         with stoppable(lambda: shown.message("stopping after this frame; once more stops at once")) as stop:
             for event in predict_all(predictor, plan.work, wanted, stop=lambda: stop.requested):
-                watch.see(event)
+                collector.add(event)
     finally:
         shown.close()
-    return {"out": str(plan.out), "model": str(model), "as": wanted.look.form, **watch.document()}
+    return {"out": str(plan.out), "model": str(model), "as": wanted.look.form, **collector.document()}
 
 
-class _Progress:
-    """Collects results and tells the display."""
+class _Collector:
+    """Collects results and failures, and shows progress."""
 
     def __init__(self, display: Display, total: int) -> None:
         self._display, self._total = display, total
@@ -173,7 +172,7 @@ class _Progress:
         self._failures: list[Failure] = []
         self._frames = 0
 
-    def see(self, event: Progress | Result | Failure) -> None:
+    def add(self, event: Progress | Result | Failure) -> None:
         from segtailor.predicting.batch import Failure, Progress
 
         if isinstance(event, Failure):
@@ -182,7 +181,7 @@ class _Progress:
             self._frames += 1
             self._step(event.text, event.done, event.total)
         else:
-            self._frames += event.kind == "image"  # frames of moving inputs were counted as they came
+            self._frames += event.kind == "image"  # frames of videos were counted one by one
             self._results.append(event)
             self._step("inputs", len(self._results), self._total, message=event.note)
 

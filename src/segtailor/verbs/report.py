@@ -1,4 +1,4 @@
-"""`segtailor report`: write the page of a run, or compare several."""
+"""`segtailor report`: write the report of a run, or the comparison of several."""
 
 from __future__ import annotations
 
@@ -58,10 +58,7 @@ def report_(
     page = page_of(runs, out)
     refuse_overwrite([(page, is_page)], force=force)
     if dry_run:
-        result: dict[str, Any] = {
-            "runs": [str(run) for run in runs],
-            "report": str(page),
-        }
+        result: dict[str, Any] = {"runs": [str(run) for run in runs], "report": str(page)}
     else:
         for run in runs if pictures else ():
             inspect_run(run, context=with_display(context, json=json))
@@ -70,7 +67,7 @@ def report_(
 
 
 def page_of(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Return where the report of these runs goes: into the run, or for several beside where one works."""
+    """Return where the report of these runs goes: into the run, or for several runs into the current folder."""
     if out is not None:
         return Path(out)
     return Layout(Path(runs[0])).report / PAGE if len(runs) == 1 else Path(COMPARISON)
@@ -81,7 +78,7 @@ def report(
 ) -> dict[str, JsonValue]:
     """Write the report of one run, or the comparison of several, as one HTML file; return where and what it says.
 
-    A file in its place that is no report of ours is replaced only by `force`.
+    A file of that name that is no report of ours is replaced only by `force`.
     """
     if not runs:
         raise UserError("no run was given; name one or more run directories.")
@@ -91,8 +88,7 @@ def report(
     if out is None and len(folders) == 1:
         Layout(folders[0]).refuse_links(Layout(folders[0]).report)
     if len(folders) == 1:
-        found = report_of(folders[0])
-        return {"runs": [str(folders[0])], **write_report(found, page)}
+        return {"runs": [str(folders[0])], **write_report(report_of(folders[0]), page)}
     comparison = compare(folders)
     best = comparison.best()
     size = _write(page, render_comparison(comparison))
@@ -134,7 +130,7 @@ def inspect_run(run: str | Path, *, context: Context | None = None) -> Quality:
     Layout(folder).refuse_links(Layout(folder).report)
     if recipe.get("kind") != "train" or not recipe.get("val_split"):
         raise UserError(
-            f"{folder} is no training with a validation split, so there are no pictures to look at; leave them out."
+            f"{folder} is no training with a validation split, so there are no pictures to show; leave --pictures out."
         )
     model = load_bundle(Layout(folder).weights)
     model.network.to(pick_device(context.device))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from segtailor.recipes.search import RecipeEvaluator, SearchRecipe
 
 COUNT_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-OLD_FIELDS = {  # of `--set`, as they were called before every part of a recipe was a value of its own
+OLD_FIELDS = {  # old and new beginnings of field names in `--set`
     "training.": "evaluator.",
     "staged.": "evaluator.",
     "shared.": "evaluator.",
@@ -41,7 +41,7 @@ class SearchChoices:
     """The choices that people make; what is left out stays as the recipe has it."""
 
     scale: Literal["small", "paper"] = "small"
-    """The paper's settings, or ones that a laptop carries out in minutes."""
+    """The paper's settings, or settings that a laptop can run in minutes."""
     target: str | None = None
     """Measure latency on device/runtime/precision; without it networks cost multiply-accumulates."""
     pack: Path | None = None
@@ -51,7 +51,7 @@ class SearchChoices:
     budget: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
     """No network may cost more: 12ms or 60fps with --target or --pack, else e.g. 300MMACs."""
     space: str | None = None
-    """Another search space: see `segtailor list spaces`."""
+    """Another search space (see `segtailor list spaces`)."""
     strategy: str | None = None
     """random, evolution, expansion or controller; without it the recipe's own."""
     trials: int | None = None
@@ -59,9 +59,10 @@ class SearchChoices:
     steps: int | None = None
     """Number of steps (expansion)."""
     evaluator: str | None = None
-    """Who judges: train (a short training), staged (the decoder on a fixed encoder's maps, then everything), shared."""
+    """How networks are judged: train (a short training), staged (first the decoder on stored features of the encoder,
+    then all of it) or shared (weights of a supernet)."""
     supernet: Path | None = None
-    """Judge with the weights of this finished search by gradients; means --evaluator shared."""
+    """Judge with the weights of this finished gradient search; means --evaluator shared."""
     executor: str | None = None
     """serial, processes or ray."""
     workers: int | None = None
@@ -69,7 +70,7 @@ class SearchChoices:
     address: str | None = None
     """host:port of a Ray cluster; without it Ray is started here."""
     seed: int | None = None
-    """Of the search and its trainings."""
+    """Random seed of the search and its trainings."""
 
     def __post_init__(self) -> None:
         for name, value in (("--trials", self.trials), ("--steps", self.steps), ("--workers", self.workers)):
@@ -92,10 +93,10 @@ def search_(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Search networks for a dataset, a device and a budget.
+    """Search for networks for a dataset, a device and a budget.
 
-    Candidates are trained briefly on one half of the training split and judged on the other. Interrupted, the same
-    command or `segtailor resume` goes on.
+    Candidates are trained briefly on one half of the training split and judged on the other. After an interruption
+    the same command or `segtailor resume` continues.
 
     Parameters
     ----------
@@ -132,7 +133,7 @@ def search(
     context: Context | None = None,
     **choices: Any,
 ) -> dict[str, JsonValue]:
-    """Search in the run directory `out`, or continue what is there; what cannot work fails before it is made.
+    """Search in the run directory `out`, or continue what is there; settings that cannot work raise before it is made.
 
     `recipe` is a recipe, or the name of a published system with `data`, `image`, `changes` (`field=value`) and the
     fields of `SearchChoices`.
@@ -141,7 +142,7 @@ def search(
 
     placed = replace(context or Context(), folder=Path(out))
     if isinstance(recipe, str):
-        recipe = _named(recipe, data, choices, placed)
+        recipe = _recipe_of_system(recipe, data, choices, placed)
     return carry_out(recipe, placed, check=lambda job: job.preview())
 
 
@@ -174,7 +175,7 @@ def search_recipe(
         executor=_executor(chosen, base.executor),
         seed=base.seed if chosen.seed is None else chosen.seed,
     )
-    return with_settings(for_workers(recipe, chosen.workers or 1), map(_present_field, changes))
+    return with_settings(for_workers(recipe, chosen.workers or 1), map(_with_new_name, changes))
 
 
 def system_recipe(
@@ -194,14 +195,14 @@ def system_recipe(
 
 
 def preview(recipe: SearchRecipe, *, context: Context | None = None) -> dict[str, JsonValue]:
-    """Say what a search would begin with; nothing is trained, and nothing timed."""
+    """Return facts about the first candidates of a search; nothing is trained or timed."""
     from segtailor.costs.latency import TargetLatency
 
     job = recipe.job(context or Context())
     if isinstance(recipe.cost, TargetLatency):
         return {}
     first = job.preview()
-    if not first:  # a search by gradients begins with all networks at once
+    if not first:  # a gradient search has no candidates
         return {}
     return {"first": len(first), "cheapest": min(item.cost for item in first), "unit": recipe.cost.unit}
 
@@ -226,7 +227,7 @@ def parse_limit(text: str, unit: str) -> float:
 
 
 def for_workers(recipe: SearchRecipe, workers: int) -> SearchRecipe:
-    """Let a controller ask for as many networks at a time as there are workers; early stopping sees them together."""
+    """Let a controller ask for as many networks at a time as there are workers, and early stopping compare as many."""
     from segtailor.strategies import Controller
     from segtailor.strategies.evaluators.staged import StagedEvaluator
 
@@ -240,9 +241,10 @@ def for_workers(recipe: SearchRecipe, workers: int) -> SearchRecipe:
 
 
 def towards_budget(strategy: Strategy) -> Strategy:
-    """Let the cost weight of a search by gradients move towards the budget, unless the recipe has its own way.
+    """Let the cost weight of a gradient search adapt to the budget, unless the recipe steers the cost itself.
 
-    A budget is for whole networks: what it counts must pay, or the rest shrinks for it (AutoRTNet's aggregation cell).
+    A budget counts the whole network, so the cost term has to count the whole network too (`whole`): otherwise only the
+    parts that it counts would shrink. AutoRTNet's own cost leaves the aggregation cell out.
     """
     from segtailor.strategies.gradient_settings import Gradient
     from segtailor.systems.system import ADAPT
@@ -254,7 +256,8 @@ def towards_budget(strategy: Strategy) -> Strategy:
     return strategy if steered else replace(strategy, cost=replace(cost, adapt=ADAPT, whole=True))
 
 
-def _named(name: str, data: str | None, choices: dict[str, Any], context: Context) -> SearchRecipe:
+def _recipe_of_system(name: str, data: str | None, choices: dict[str, Any], context: Context) -> SearchRecipe:
+    """Return the recipe that the arguments of `search` describe."""
     if data is None:
         raise UserError(f"recipe '{name}' needs data; give for example data='synthetic'.")
     image, changes = choices.pop("image", None), choices.pop("changes", ())
@@ -276,9 +279,7 @@ def _cost(chosen: SearchChoices, cost: RecipeCost) -> RecipeCost:
 
 def _strategy(chosen: SearchChoices, strategy: Strategy) -> Strategy:
     if chosen.strategy is not None:
-        known = [
-            name for name in STRATEGIES.names() if name != "gradient"
-        ]  # which only a recipe can describe
+        known = [name for name in STRATEGIES.names() if name != "gradient"]  # that one needs a recipe
         if chosen.strategy not in known:
             raise unknown("strategy", chosen.strategy, known)
         if chosen.strategy != STRATEGIES.name_of(type(strategy)):
@@ -299,7 +300,7 @@ def _strategy(chosen: SearchChoices, strategy: Strategy) -> Strategy:
 
 
 def _evaluator(chosen: SearchChoices, evaluator: RecipeEvaluator) -> RecipeEvaluator:
-    """Return who judges: the recipe's own evaluator, or another one with the crops of that."""
+    """Return the recipe's own evaluator, or another one with the same augmentation."""
     from segtailor.strategies.evaluators.shared import SharedEvaluator
     from segtailor.strategies.evaluators.staged import StagedEvaluator
     from segtailor.strategies.evaluators.train import SHORT_FIT, TrainEvaluator
@@ -311,7 +312,7 @@ def _evaluator(chosen: SearchChoices, evaluator: RecipeEvaluator) -> RecipeEvalu
         if chosen.supernet is None:
             raise Unsupported(
                 "the evaluator 'shared' slices a trained supernet, and none was named; give --supernet RUN, a finished "
-                "search by gradients, or use the evaluator 'train'."
+                "gradient search, or use the evaluator 'train'."
             )
         return SharedEvaluator(supernet=_supernet_folder(chosen.supernet))
     if kind == "train" and isinstance(evaluator, StagedEvaluator):
@@ -323,21 +324,21 @@ def _evaluator(chosen: SearchChoices, evaluator: RecipeEvaluator) -> RecipeEvalu
 
 
 def _supernet_folder(run: Path) -> str:
-    """Return the folder of a run's supernet, or the folder itself; absolute, as workers may start elsewhere."""
+    """Return the folder of a run's supernet, or the folder itself; absolute, because workers may start elsewhere."""
     inside = Layout(run).supernet
     return str((inside if inside.is_dir() else run).absolute())
 
 
 def _executor(chosen: SearchChoices, executor: Executor) -> Executor:
     several = chosen.workers is not None and chosen.workers > 1
-    own = EXECUTORS.name_of(type(executor))
-    implied = "ray" if chosen.address else "processes" if several and own == "serial" else own
+    usual = EXECUTORS.name_of(type(executor))
+    implied = "ray" if chosen.address else "processes" if several and usual == "serial" else usual
     kind = chosen.executor or implied
     if kind == "serial" and several:
         raise UserError(
             f"workers: the executor 'serial' has one, {chosen.workers} were asked; use --executor processes or ray."
         )
-    if kind != own:
+    if kind != usual:
         executor = EXECUTORS.get(kind)()
     given = {
         name: value
@@ -347,8 +348,8 @@ def _executor(chosen: SearchChoices, executor: Executor) -> Executor:
     return replace(executor, **given) if given else executor  # type: ignore[type-var]
 
 
-def _present_field(change: str) -> str:
-    """Return a setting with the present name of its field."""
+def _with_new_name(change: str) -> str:
+    """Return a setting `field=value` with the new name of its field."""
     for old, new in OLD_FIELDS.items():
         if change.startswith(old):
             return new + change.removeprefix(old)
@@ -360,7 +361,7 @@ def _print(printer: Printer, result: dict[str, Any], data: str) -> None:
     name = "family" if "family" in result else "front"
     rows = [[_origin(row), *_figures(row), row["fingerprint"]] for row in result[name]]
     printer.table(None, [name, measure, f">cost in {unit}", "architecture"], rows)
-    count = result.get("failed", 0)  # earlier searches by gradients did not say
+    count = result.get("failed", 0)  # missing in gradient searches of earlier versions
     failed = f", {count} of them failed" if count else ""
     best = f"{100 * result['quality']:.1f} % at {result['cost']:.4g} {unit}, {result['architecture']}"
     architecture, out = path_argument(result["architecture"]), path_argument(result["run"] + "-trained")
@@ -380,7 +381,7 @@ def _figures(row: dict[str, Any]) -> list[str]:
 
 
 def _origin(row: dict[str, Any]) -> str:
-    """Say where a member of the front or family comes from."""
+    """Return where a member of the front or family comes from."""
     if "step" not in row:
         return f"trial {row['trial']}"
     grown = f": {row['direction']} x {row['k']}" if "direction" in row else ": start"

@@ -1,4 +1,4 @@
-"""`segtailor serve`: a trained network at work in a local page."""
+"""`segtailor serve`: show a trained network at work in a local page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from segtailor.serving.demo import Demo
     from segtailor.serving.server import Server
 
-EXPORTED_FILE = "model.onnx"  # what `export` adds to a bundle
+EXPORTED_FILE = "model.onnx"  # which `export` adds to a bundle
 
 
 def serve_(
@@ -30,16 +30,16 @@ def serve_(
 ) -> None:
     """Show a trained network at work in a local page: drop a picture or use the camera. Ctrl-C ends it.
 
-    The exported file of a bundle is used where there is one.
+    If the bundle was exported to ONNX, that file is used.
 
     Parameters
     ----------
     model:
         A bundle, an ONNX file, or the name of shipped weights.
     port:
-        Where the page is; 0 takes any free one.
+        Port of the page; 0 takes any free one.
     host:
-        Address to listen on; other machines can reach the page if it is not a local one.
+        Address to listen on; if it is not a local one, other machines can reach the page.
     """
     server = serve(model, host=host, port=port)
     demo = server.demo
@@ -63,17 +63,15 @@ def serve_(
     run_until_interrupted(server)
 
 
-def run_until_interrupted(server: Server) -> None:
-    """Serve until Ctrl-C, and then end at once, whatever is under way."""
-    with suppress(KeyboardInterrupt):  # the usual way to end it
-        server.run()
-    if server.busy:  # the end of Python would wait for the network, whose answer nobody awaits any more
-        sys.stdout.flush()
-        os._exit(0)
+def serve(model: str | Path, *, host: str = "127.0.0.1", port: int = 8000) -> Server:
+    """Open a model and bind the address; `run()` of the returned server serves until it is interrupted."""
+    from segtailor.serving.server import open_server
+
+    return open_server(demonstrate(model), host=host, port=port)
 
 
 def demonstrate(model: str | Path) -> Demo:
-    """Open a model for the page: the exported file of a bundle where there is one, else the bundle itself."""
+    """Open a model for the page: the exported file of a bundle if it has one, otherwise the bundle itself."""
     from segtailor.nets.models import load, model_place
     from segtailor.serving.demo import Demo
 
@@ -90,12 +88,14 @@ def demonstrate(model: str | Path) -> Demo:
     export = command(
         "segtailor", "export", *([model, "--out", "FOLDER"] if shipped else [path_argument(model)])
     )
-    note = f"the bundle has no {EXPORTED_FILE}; `{export}` makes it faster"
-    return Demo(predictor=predictor, name=name, runtime="PyTorch, not exported", note=note)
+    advice = f"the bundle has no {EXPORTED_FILE}; `{export}` makes it faster"
+    return Demo(predictor=predictor, name=name, runtime="PyTorch, not exported", note=advice)
 
 
-def serve(model: str | Path, *, host: str = "127.0.0.1", port: int = 8000) -> Server:
-    """Open a model and take the address; `run()` of the result then serves until it is interrupted."""
-    from segtailor.serving.server import open_server
-
-    return open_server(demonstrate(model), host=host, port=port)
+def run_until_interrupted(server: Server) -> None:
+    """Serve until Ctrl-C, and then end at once, even while a picture is being labelled."""
+    with suppress(KeyboardInterrupt):  # the usual way to end it
+        server.run()
+    if server.busy:  # a normal exit of Python would wait for the network
+        sys.stdout.flush()
+        os._exit(0)

@@ -59,14 +59,14 @@ def draw(
     classes: int | None = None,
     force: bool = False,
 ) -> None:
-    """Draw a network as SVG; a file in its place that is no drawing of ours is replaced only by `force`."""
+    """Draw a network as SVG; a file of that name that is no drawing of ours is replaced only by `force`."""
     from segtailor.report.drawing import draw_plan
 
     outputs = published_classes(source) if classes is None else classes
-    expanded = expand(source, image=image, classes=outputs)
+    plan = expand(source, image=image, classes=outputs)
     title = str(source) if isinstance(source, str | Path) else family_of(source)
     refuse_overwrite([(file, is_drawing)], force=force)
-    write_text(file, marked_svg(draw_plan(expanded, title=title)), what="drawing")
+    write_text(file, marked_svg(draw_plan(plan, title=title)), what="drawing")
 
 
 def _print(printer: Printer, facts: dict[str, Any], plan: Plan) -> None:

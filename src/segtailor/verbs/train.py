@@ -41,15 +41,15 @@ class TrainFlags:
     precision: Literal["fp32", "bf16", "fp16"] | None = None
     """Number format of the forward and backward pass."""
     seed: Seed | None = None
-    """Of initial weights, order and augmentation."""
+    """Random seed of initial weights, order and augmentation."""
     crop: Size | None = None
     """Size HEIGHTxWIDTH of training crops; follows from the images when left out."""
     teacher: Path | None = None
-    """Bundle or shipped weights to distil from, or a folder of several, whose mean is followed."""
+    """Bundle or shipped weights to distil from, or a folder of several bundles, whose mean is used."""
     recipe: str | None = None
     """A published training: auxcells (stages, two optimisers, auxiliary coefficients); it fixes the other settings."""
     scale: Literal["small", "paper"] = "small"
-    """Of a published training: the paper's settings, or ones that a laptop carries out."""
+    """Of a published training: the paper's settings, or settings that a laptop can run."""
     set_: Set = ()
     """Any field of the recipe, e.g. --set fit.loss.ohem=0.7 fit.clip=5; --dry-run shows all."""
 
@@ -109,7 +109,7 @@ def train(
     check: bool = True,
     context: Context | None = None,
 ) -> dict[str, JsonValue]:
-    """Train in the run directory `out`, or continue what is there; errors of the data stop it before it starts.
+    """Train in the run directory `out`, or continue what is there; errors in the data raise before it starts.
 
     `recipe` is a recipe, or a network (name, architecture or its file) with `data` and `changes` (`field=value`).
     """
@@ -177,7 +177,7 @@ def _flagged_recipe(
 
 def _summary(result: Mapping[str, Any], data: str) -> list[str]:
     if not isinstance(result["model"], str):
-        raise TypeError(f"the model is {result['model']!r:.60}, no path")
+        raise TypeError(f"the model is {result['model']!r:.60}, which is no path")
     model = path_argument(result["model"])
     headline = next((facts.headline for facts in KIND_FACTS.values() if facts.headline.name in result), None)
     value = result[headline.name] if headline is not None else None

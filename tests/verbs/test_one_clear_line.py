@@ -269,7 +269,7 @@ def train(out: str) -> tuple[str, ...]:
 
 
 def search(out: str) -> tuple[str, ...]:
-    small = ("training.fit.steps=1", "training.fit.batch=2", "training.reparameterise=false")
+    small = ("evaluator.fit.steps=1", "evaluator.fit.batch=2", "evaluator.reparameterise=false")
     return ("search", "lpsnet", "--data", DATA, "--out", out, *AROUND, "--steps", "1", "--set", *small)
 
 
@@ -297,6 +297,18 @@ def spoil(file: Path, rng: random.Random) -> None:
     at = rng.randrange(len(lines))
     lines[at] = json.dumps(spoilt(json.loads(lines[at]), rng))
     file.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", [], {}])
+def test_a_recipe_without_an_architecture_is_told(
+    value: Any, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished / "run", "victim")
+    Path("victim/result.json").unlink()
+    recipe = json.loads(Path("victim/recipe.json").read_text())
+    Path("victim/recipe.json").write_text(json.dumps({**recipe, "architecture": value}))
+    assert run(["resume", "victim", *AROUND]) == 1
+    assert "architecture" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -206,18 +206,13 @@ def test_calibrations_spare_files_of_others(
     assert (tmp_path / name).read_bytes() == MINE
 
 
-def test_zips_for_boards_and_studies_spare_files_of_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    space = "calibrate --space scalable_path --target cpu/onnxruntime/fp32 --image 64x64"
-    for words, name in (
-        (f"{space} --bundle @/board.zip", "board.zip"),
-        ("bench --study fasterseg-table-1 --out @", "fasterseg-table-1.svg"),
-    ):
-        (tmp_path / name).write_bytes(MINE)
-        assert call(words, tmp_path) == 1
-        assert f"{tmp_path / name} is there already" in capsys.readouterr().err
-        assert (tmp_path / name).read_bytes() == MINE
+def test_zips_for_boards_spare_files_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "board.zip"
+    file.write_bytes(MINE)
+    space = "--space scalable_path --target cpu/onnxruntime/fp32 --image 64x64"
+    assert call(f"calibrate {space} --bundle @/board.zip", tmp_path) == 1
+    assert f"{file} is there already" in capsys.readouterr().err
+    assert file.read_bytes() == MINE
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_list_names_the_thirty_networks(capsys: pytest.CaptureFixture[str]) -> N
     assert len(json.loads(out)) == 30
 
 
-def test_list_names_the_five_spaces_and_the_baselines_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_spaces_and_baselines_apart(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = call(capsys, "list", "spaces", "--json")
     assert "handmade" not in json.loads(out)
     code, out, _ = call(capsys, "list", "baselines", "--json")
@@ -190,7 +190,7 @@ def test_a_bug_ends_with_two_and_a_traceback(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("segtailor.spaces.networks.describe", broken)
+    monkeypatch.setattr("segtailor.verbs.show.describe", broken)
     code, _, err = call(capsys, "show", "lpsnet-s")
     assert code == 2
     assert "ZeroDivisionError" in err
@@ -203,7 +203,7 @@ def test_an_interruption_ends_with_130(
     def stopped(*_: object, **__: object) -> None:
         raise event
 
-    monkeypatch.setattr("segtailor.spaces.networks.describe", stopped)
+    monkeypatch.setattr("segtailor.verbs.show.describe", stopped)
     assert call(capsys, "show", "lpsnet-s")[0] == 130
 
 

@@ -31,12 +31,12 @@ def search(
 def test_trials_in_processes_and_in_ray_score_as_serial_ones(
     recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    short = ["strategy.settings.fit.steps=2", "strategy.settings.fit.batch=2"]
-    choice = ["strategy.settings.choice.samples=0", "strategy.settings.choice.recalibrate=1"]
+    short = ["strategy.fit.steps=2", "strategy.fit.batch=2"]
+    choice = ["strategy.choice.samples=0", "strategy.choice.recalibrate=1"]
     search(capsys, tmp_path, recipe, "--set", *short, *choice, out="gradient")
     assert Layout(tmp_path / "gradient").supernet.is_dir()
     words = ["--supernet", str(tmp_path / "gradient"), "--strategy", "evolution", "--trials", "4"]
-    settings = ["--set", "strategy.settings.population=2", "shared.recalibrate=1"]
+    settings = ["--set", "strategy.population=2", "evaluator.recalibrate=1"]
     found = {}
     executors = {"serial": ("1", "serial"), "processes": ("2", "processes")}
     if recipe == "squeezenas":
@@ -56,7 +56,7 @@ def test_trials_in_processes_and_in_ray_score_as_serial_ones(
 def test_ray_trains_trials_through_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ray")
     words = ["--strategy", "random", "--trials", "3", "--executor", "ray", "--workers", "2"]
-    short = ["--set", "training.fit.steps=1", "training.fit.batch=2", "training.reparameterise=false"]
+    short = ["--set", "evaluator.fit.steps=1", "evaluator.fit.batch=2", "evaluator.reparameterise=false"]
     found = search(capsys, tmp_path, "lpsnet", *words, *short, out="run")
     assert found["trials"] == 3
     assert found["failed"] == 0

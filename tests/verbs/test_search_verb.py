@@ -18,7 +18,7 @@ from segtailor.verbs.main import run
 
 DATA = "synthetic:size=32x64,train=8,val=2,seed=0"
 TINY = ["--data", DATA, "--scale", "small", "--device", "cpu"]
-SHORT = ["--set", "training.fit.steps=1", "training.fit.batch=2", "training.reparameterise=false"]
+SHORT = ["--set", "evaluator.fit.steps=1", "evaluator.fit.batch=2", "evaluator.reparameterise=false"]
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -92,6 +92,36 @@ def test_a_dry_run_shows_the_recipe_and_writes_nothing(
     assert json.loads(out)["recipe"]["kind"] == "search"
     assert json.loads(out)["first"] == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "old", "new"),
+    [
+        ("lpsnet", "training.fit.lr=0.5", "evaluator.fit.lr=0.5"),
+        ("auxcells", "staged.stage2.lr=0.5", "evaluator.stage2.lr=0.5"),
+        ("lpsnet", "strategy.settings.steps=2", "strategy.steps=2"),
+        ("lpsnet", "space.settings.paths=2", "space.paths=2"),
+    ],
+)
+def test_settings_may_have_the_names_of_earlier_versions(
+    recipe: str, old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = [
+        "search",
+        recipe,
+        *TINY,
+        "--cache",
+        str(tmp_path),
+        "--out",
+        "run",
+        "--dry-run",
+        "--json",
+        "--set",
+    ]
+    code, with_old, err = call(capsys, *common, old)
+    assert code == 0, err
+    assert with_old == call(capsys, *common, new)[1]
+    assert with_old != call(capsys, *common[:-1])[1]
 
 
 @pytest.mark.parametrize(
@@ -188,9 +218,7 @@ def test_two_workers_try_the_same_networks_as_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_fasterseg_writes_student_and_teacher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    short = [
-        f"strategy.settings.{name}" for name in ("fit.steps=1", "pretraining.fit.steps=1", "judge_every=0")
-    ]
+    short = [f"strategy.{name}" for name in ("fit.steps=1", "pretraining.fit.steps=1", "judge_every=0")]
     code, out, err = call(capsys, *asked(tmp_path, "--json", recipe="fasterseg"), *short)
     assert code == 0, err
     found = json.loads(out)

@@ -122,7 +122,7 @@ def test_export(bundle: str, capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 @pytest.mark.slow
 def test_search(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    small = ("--set", "training.fit.steps=1", "training.fit.batch=2", "training.reparameterise=false")
+    small = ("--set", "evaluator.fit.steps=1", "evaluator.fit.batch=2", "evaluator.reparameterise=false")
     words = ("search", "lpsnet", "--data", TINY, "--out", tmp_path / "run", "--cache", tmp_path / "cache")
     found = conforming("search", printed(capsys, *words, "--device", "cpu", "--steps", "1", *small))
     assert Path(found["architecture"]).is_file()

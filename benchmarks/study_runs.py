@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from benchmarks import search_strategies
 from segtailor.core.errors import Interrupted, UserError
 from segtailor.core.ranges import parse_size
+from segtailor.core.text import command, path_argument
 from segtailor.recipes.recipe import recipe_document, with_settings
 from segtailor.recipes.search import SearchRecipe
 from segtailor.runs import Context
@@ -82,7 +83,7 @@ class SystemStudies:
             return
         outcome: dict[str, Any] = search(recipe, options.out, context=context)
         result = {"run": str(options.out), **outcome, "trials": len(outcome["trials"])}
-        emit(result, lambda printer: print_result(printer, result), json=options.json)
+        emit(result, lambda printer: print_result(printer, result, options.data), json=options.json)
 
     def _parse(self, description: str | None, argv: Sequence[str] | None) -> argparse.Namespace:
         parser = argparse.ArgumentParser(
@@ -109,7 +110,7 @@ class SystemStudies:
         return parser.parse_args(argv)
 
 
-def print_result(printer: Printer, result: Mapping[str, Any]) -> None:
+def print_result(printer: Printer, result: Mapping[str, Any], data: str) -> None:
     """Print the table of a study, or the front of a search."""
     unit, measure = result["unit"], f">{result['measure']} %"
     rows = [
@@ -122,7 +123,13 @@ def print_result(printer: Printer, result: Mapping[str, Any]) -> None:
     count = result.get("failed", 0)
     failed = f", {count} of them failed" if count else ""
     best = f"{100 * result['quality']:.1f} % at {result['cost']:.4g} {unit}, {result['architecture']}"
-    printer.say("", f"{result['trials']} trials{failed}; best: {best}", f"plot {result['report']}")
+    architecture, out = path_argument(result["architecture"]), path_argument(result["run"] + "-trained")
+    printer.say(
+        "",
+        f"{result['trials']} trials{failed}; best: {best}",
+        f"plot {result['report']}",
+        f"next: {command('segtailor', 'train', architecture, '--data', data, '--out', out)}",
+    )
     for warning in result.get("warnings", ()):
         printer.say(f"note: {warning}")
 

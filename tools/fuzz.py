@@ -409,7 +409,7 @@ def serve() -> None:
     del run
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import segtailor.api.training  # noqa: F401
+    import segtailor.verbs.train  # noqa: F401
 
     for kind, value in (
         (resource.RLIMIT_AS, MAX_MEMORY_BYTES),

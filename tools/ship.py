@@ -20,7 +20,6 @@ from typing import Any
 from tools import write_results
 from tools.camvid_results import IMAGE
 
-import segtailor.spaces  # noqa: F401 - registers the families that a bundle may name
 from segtailor.core import shipped as home
 from segtailor.core.atomic import new_folder
 from segtailor.core.errors import UserError

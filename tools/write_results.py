@@ -27,6 +27,7 @@ from tools.camvid_results import (
 )
 
 from segtailor.core import shipped as home
+from segtailor.core.space import parse_architecture
 from segtailor.recipes.recipe import recipe_document, set_fields
 from segtailor.recipes.train import TrainRecipe, usual_augment
 
@@ -353,7 +354,7 @@ def _differences(command: str, record: Mapping[str, Any]) -> list[str]:
     """Return the settings in which a training command differs from the shipped training, with both values."""
     changes = shlex.split(command.partition(" --set ")[2])
     defaults = TrainRecipe(
-        architecture=record["architecture"],
+        architecture=parse_architecture(record["architecture"]),
         data=record["provenance"]["data"],
         augment=usual_augment("segmentation", IMAGE),
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from segtailor.recipes.recipe import with_settings
 from segtailor.recipes.train import train_recipe
 from segtailor.runs import Context
 from segtailor.verbs.main import run as run_command
@@ -41,12 +42,12 @@ def camvid(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.stem)
 def test_every_row_of_a_plan_can_be_trained(plan: Path, camvid: Path, tmp_path: Path) -> None:
-    around = Context(cache=tmp_path / "cache", device="cpu")
+    context = Context(cache=tmp_path / "cache", device="cpu")
     runs = load_study().trainings(plan)
     for run in {run.row["name"]: run for run in runs}.values():
         changes = [*run.common, *run.row.get("set", [])]
         data = f"camvid:{camvid}?fold=0006R0"
-        recipe = train_recipe(run.network(), data, changes=changes, surroundings=around)
+        recipe = with_settings(train_recipe(run.network(), data, context=context), changes)
         assert recipe.fit.precision == "bf16"
 
 

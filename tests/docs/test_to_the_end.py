@@ -76,7 +76,7 @@ def shrunk(words: list[str]) -> list[str]:
 
 def _data(word: str) -> str:
     """Use a small dataset, without damaged images to skip and without a teacher."""
-    word = "retries=2" if word.startswith("staged.teacher=") else word.split("?skip=")[0]
+    word = "retries=2" if word.startswith("evaluator.teacher=") else word.split("?skip=")[0]
     if not word.startswith("synthetic"):
         return word
     task = next((f"{part}," for part in word.split(":")[-1].split(",") if part.startswith("task=")), "")
@@ -106,9 +106,9 @@ def _more(words: list[str]) -> list[str]:
 
 def _smallest_evolution(words: list[str]) -> list[str]:
     """Return the smallest settings of a search by evolution."""
-    training = ("training.fit.steps=1", "training.fit.batch=2", "training.reparameterise=false")
-    judging = ("shared.recalibrate=1",) if "--supernet" in words else training
-    return ["--trials", "2", "--set", "strategy.settings.population=2", *judging]
+    training = ("evaluator.fit.steps=1", "evaluator.fit.batch=2", "evaluator.reparameterise=false")
+    judging = ("evaluator.recalibrate=1",) if "--supernet" in words else training
+    return ["--trials", "2", "--set", "strategy.population=2", *judging]
 
 
 def _existing(word: str) -> str:

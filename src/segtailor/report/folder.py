@@ -20,7 +20,12 @@ from segtailor.runs.journal import read_history
 
 MAX_DAMAGED_LINES = 3  # of the journal that are named one by one
 DRAWN_FIELDS = ("kind", "architecture")  # of a recipe, which the report shows elsewhere
-LONG_SETTINGS = ("strategy.settings.entrants", "strategy.settings.match")  # lists that are not shown
+LONG_SETTINGS = (  # lists that are not shown; runs of earlier versions have `settings`
+    "strategy.entrants",
+    "strategy.match",
+    "strategy.settings.entrants",
+    "strategy.settings.match",
+)
 COPY_FOLDER = "again"  # where the command that repeats a run puts it
 
 

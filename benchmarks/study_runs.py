@@ -66,8 +66,8 @@ class SystemStudies:
             self._run(options)
         except UserError as problem:
             sys.exit(f"error: {problem}")
-        except Interrupted as event:
-            print(event, file=sys.stderr)
+        except Interrupted:
+            print(f"{options.out}: stopped; the same command continues it.", file=sys.stderr)
             sys.exit(INTERRUPTED_STATUS)
 
     def _run(self, options: argparse.Namespace) -> None:

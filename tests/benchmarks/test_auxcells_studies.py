@@ -125,7 +125,7 @@ def test_a_teacher_is_followed_and_one_with_other_classes_refused(tmp_path: Path
     found: Any = search(taught, tmp_path / "run", context=context(tmp_path))
     assert [row["entrant"] for row in found["study"]][-1] == "+Polyak+AUX+KD"
     with pytest.raises(UserError, match=f"knows 3 classes, the data has {classes}"):
-        tiny("tricks", teacher=model(tmp_path / "other", 3)).job(context(tmp_path, folder=tmp_path / "other"))
+        tiny("tricks", teacher=model(tmp_path / "other", 3)).job(context(tmp_path))
 
 
 @pytest.mark.parametrize("change", [{"teacher": "somebody_else:build"}, {"encoder_weights": "timm"}])

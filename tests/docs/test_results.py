@@ -19,6 +19,7 @@ from segtailor.core import shipped as home
 from segtailor.core.errors import UserError
 from segtailor.data import camvid
 from segtailor.nets.bundle import Model
+from segtailor.recipes.recipe import with_settings
 from segtailor.recipes.train import train_recipe
 from segtailor.runs import Context
 from segtailor.targets.timing import TimingSettings
@@ -158,7 +159,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(home, "SHIPPED", tmp_path / "weights")
     data = write_pairs(tmp_path / "data", ["0001TP_1", "0006R0_1"], range(11), split="train")
     write_pairs(data, ["0016E5_1"], range(11), split="val")
-    around = Context(cache=tmp_path / "cache", device="cpu")
+    context = Context(cache=tmp_path / "cache", device="cpu")
     settings = [
         "train_split=train+val",
         "val_split=null",
@@ -171,10 +172,9 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("teacher", []),
         ("run", [f"teacher={tmp_path / 'teacher' / 'weights'}", "fit.distill.kind=kl"]),
     ):
-        recipe = train_recipe(
-            "lpsnet-step0", f"camvid:{data}", crop=(6, 8), changes=[*settings, *more], surroundings=around
-        )
-        train(recipe, tmp_path / name, check=False, surroundings=around)
+        usual = train_recipe("lpsnet-step0", f"camvid:{data}", crop=(6, 8), context=context)
+        recipe = with_settings(usual, [*settings, *more])
+        train(recipe, tmp_path / name, check=False, context=context)
     return tmp_path / "run"
 
 

@@ -1,8 +1,8 @@
 """Three small studies of AutoRTNet: the published network AutoRTNet-A against variants with random parts.
 
-    python benchmarks/autortnet_studies.py --out runs/autortnet-studies
-    python benchmarks/autortnet_studies.py --device cuda --jobs 4 --batch 16 --training 500 --out runs/autortnet-studies
-    python benchmarks/autortnet_studies.py --show results/autortnet.jsonl                       # stored results
+    python -m benchmarks.autortnet_studies --out runs/autortnet-studies
+    python -m benchmarks.autortnet_studies --device cuda --jobs 4 --batch 16 --training 500 --out runs/autortnet-studies
+    python -m benchmarks.autortnet_studies --show results/autortnet.jsonl                       # stored results
 
 `networks` compares it with random networks of its space (Table 3), `positions` with other positions of the reduction
 cells (Table 5), `aggregation` with no and with random aggregation cells (Table 6). All are trained from scratch in the
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from comparing import (
+from benchmarks.comparing import (
     Bench,
     Record,
     add_common_flags,
@@ -34,9 +34,9 @@ from segtailor.core.plan import Shape
 from segtailor.core.space import plan_of
 from segtailor.core.variation import sample
 from segtailor.spaces import published
-from segtailor.spaces.hyper_cell import HyperCell, HyperCellArchitecture
+from segtailor.spaces.hyper_cell import HyperCellArchitecture
 from segtailor.spaces.hyper_cell.architecture import AGGREGATION_OPS
-from segtailor.systems.autortnet import PAPER_DEPTHS
+from segtailor.systems import autortnet
 
 IMAGE = Shape(3, 64, 128)
 POSITIONS = ((1, 5, 10), (3, 5, 8), (1, 2, 4))  # the paper's; its search found 1, 3, 7
@@ -58,9 +58,8 @@ PAPER = {
 def networks(whole: HyperCellArchitecture, rng: Random) -> Iterator[tuple[str, HyperCellArchitecture]]:
     """Yield random networks of the search space (Table 3)."""
     del whole
-    space = HyperCell(depths=PAPER_DEPTHS)
     for _ in range(RANDOM_DRAWS):
-        yield "random network", sample(space, rng)  # type: ignore[misc]
+        yield "random network", sample(autortnet.PAPER.space, rng)  # type: ignore[misc]
 
 
 def positions(whole: HyperCellArchitecture, rng: Random) -> Iterator[tuple[str, HyperCellArchitecture]]:
@@ -127,7 +126,7 @@ def main() -> None:
         run_seed(int(options.only), options)
         return
     seeds = [str(seed) for seed in range(options.first_seed, options.first_seed + options.seeds)]
-    print(table(list(records_of(__file__, seeds, options=options).values())))
+    print(table(list(records_of("benchmarks.autortnet_studies", seeds, options=options).values())))
 
 
 if __name__ == "__main__":

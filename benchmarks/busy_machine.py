@@ -1,7 +1,7 @@
 """Measure the slowdown by other programs: training and search steps on a busy and on a quiet machine.
 
-    python benchmarks/busy_machine.py --busy 1              # one other process of low priority
-    python benchmarks/busy_machine.py --busy 2 --nice 0     # two of the same priority
+    python -m benchmarks.busy_machine --busy 1              # one other process of low priority
+    python -m benchmarks.busy_machine --busy 2 --nice 0     # two of the same priority
 
 Every row is measured on the quiet and on the busy machine in one run, once with torch's default number of threads and
 once with threads chosen by `training.threads`. No other program must run, or the quiet figures are wrong.
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 DATA = "synthetic:size=128x256,train=24,val=4,seed=0"
 WARM_UP_STEPS, MAX_SECONDS, MAX_STEPS = 2, 15.0, 400
@@ -76,6 +77,7 @@ def others(count: int, nice: int) -> Iterator[None]:
 
 def step_seconds(work: str, threads: str) -> float:
     """Return the mean seconds per step of a training or search."""
+    from segtailor.recipes.recipe import with_settings
     from segtailor.recipes.train import train_recipe
     from segtailor.runs import Context
     from segtailor.verbs.search import search_recipe
@@ -83,14 +85,14 @@ def step_seconds(work: str, threads: str) -> float:
     verb, name = work.split()
     fixed = str(threads == "fixed").lower()
     with TemporaryDirectory() as folder:
-        around = Context(cache=Path(folder), device="cpu")
+        context = Context(folder=Path(folder), cache=Path(folder), device="cpu")
         if verb == "train":
             changes = ["fit.steps=100000", "fit.batch=4", f"fit.deterministic={fixed}"]
-            recipe = train_recipe(name, DATA, crop=(64, 128), changes=changes, surroundings=around)
+            recipe: Any = with_settings(train_recipe(name, DATA, crop=(64, 128), context=context), changes)
         else:
-            changes = [f"strategy.settings.fit.deterministic={fixed}"]
-            recipe = search_recipe(name, DATA, changes=changes, surroundings=around)  # type: ignore[assignment]
-        job = recipe.job(Context(folder=Path(folder), cache=Path(folder), device="cpu"))
+            changes = [f"strategy.fit.deterministic={fixed}"]
+            recipe = search_recipe(name, DATA, changes=changes, context=context)
+        job = recipe.job(context)
         begin, first = 0.0, 0
         for step in job.steps():
             if step.phase.startswith("choose"):

@@ -21,10 +21,8 @@ from random import Random
 from typing import Any
 
 import torch
-from segtailor.recipes.gradient_row import GradientRow
 from torch import nn
 
-import segtailor.spaces  # noqa: F401 - registers the families
 from segtailor.core.cost import Within
 from segtailor.core.plan import Shape
 from segtailor.core.space import Architecture, architecture_document, fingerprint_of, parse_architecture
@@ -36,6 +34,7 @@ from segtailor.data.batches import Batches
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.network import Network, build, initialise
+from segtailor.recipes.search import SearchRecipe
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.strategies.halves import FIT, JUDGE, HalvedPixels, HalvedTrain
 from segtailor.training.distill import DistillSettings
@@ -117,7 +116,7 @@ class Bench:
 
     def problem(
         self,
-        row: GradientRow,
+        recipe: SearchRecipe,
         cost: Any,
         *,
         seed: int,
@@ -126,7 +125,7 @@ class Bench:
     ) -> Problem:
         """Return the problem; its budget is a share of the mean cost of random networks, 0 for no budget."""
         unlimited = Problem(
-            space=row.space,
+            space=recipe.space,
             cost=cost,
             objective=Within(limit=float("inf")),
             task=self.task,
@@ -139,7 +138,7 @@ class Bench:
         if not budget:
             return unlimited
         rng = Random(0)
-        limit = budget * statistics.mean(unlimited.price(sample(row.space, rng)) for _ in range(30))
+        limit = budget * statistics.mean(unlimited.price(sample(recipe.space, rng)) for _ in range(30))
         return replace(unlimited, limit=limit, objective=Within(limit=limit))
 
     def search(self, strategy: Gradient, problem: Problem) -> dict[str, Any]:
@@ -256,12 +255,12 @@ def document(arch: Architecture) -> dict[str, Any]:
     return dict(architecture_document(arch))
 
 
-def in_processes(script: str, pieces: list[str], *, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def in_processes(module: str, pieces: list[str], *, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Run each piece in its own process, `--jobs` at a time; return the records of all finished pieces.
 
     A piece that fails does not stop the others.
     """
-    command = [sys.executable, script, *sys.argv[1:]]
+    command = [sys.executable, "-m", module, *sys.argv[1:]]
     waiting, running = list(pieces), []
     while waiting or running:
         while waiting and len(running) < options.jobs:
@@ -316,10 +315,10 @@ def parse_flags(parser: argparse.ArgumentParser, parts: Iterable[str] = ()) -> a
     return options
 
 
-def records_of(script: str, pieces: list[str], *, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def records_of(module: str, pieces: list[str], *, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Return records by piece: stored ones with `--show`, otherwise those of the pieces, which are run first."""
     if options.show is None:
-        return in_processes(script, pieces, options=options)
+        return in_processes(module, pieces, options=options)
     lines = options.show.read_text(encoding="utf-8").splitlines()
     return {record["piece"]: record for record in map(json.loads, lines)}
 

@@ -24,10 +24,11 @@ from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.strategies.gradient_settings import Gradient, Pass
 from segtailor.strategies.supernet_engine import SupernetEngine
-from segtailor.systems.fasterseg import PAPER_PACK, fasterseg
+from segtailor.systems import fasterseg
 from segtailor.training import device as devices
 
 CLASSES = 19
+PACK = "fasterseg-1080ti"  # whose latency the paper searches for
 Kind = Literal["cosearch", "pretrain"]
 
 
@@ -52,7 +53,7 @@ class CoSearch:
         space = MultiResolution(layers=layers)
         problem = Problem(
             space=space,
-            cost=LatencyTable(pack=shipped_pack(PAPER_PACK)),
+            cost=LatencyTable(pack=shipped_pack(PACK)),
             objective=Power(limit=8.3),
             task=Task(classes=tuple(f"class{number}" for number in range(CLASSES))),
             image=Shape(3, 1024, 2048),
@@ -98,7 +99,7 @@ class CoSearch:
 
 def search_settings(words: frozenset[str], kind: Kind, *, batch: int) -> Gradient:
     """Return the paper's search with the named optimisations, or with those of its recipe (`default`)."""
-    strategy = fasterseg("paper").strategy
+    strategy = fasterseg.PAPER_STRATEGY
     first = strategy.pretraining
     if "default" in words and kind == "pretrain" and first is not None:
         strategy = replace(strategy, fit=first.fit, augment=first.augment)

@@ -1,8 +1,8 @@
 """Compare FasterSeg's co-search with random search, and measure whether its teacher helps, on synthetic scenes.
 
-    python benchmarks/cosearch_vs_random.py --device cuda --jobs 3 --steps 300 --ahead 300 --batch 16 --training 1000 \\
+    python -m benchmarks.cosearch_vs_random --device cuda --jobs 3 --steps 300 --ahead 300 --batch 16 --training 1000 \\
         --trial 100 --data synthetic:size=64x128,train=400,val=100 --out runs/cosearch
-    python benchmarks/cosearch_vs_random.py --steps 2 --ahead 2 --batch 2 --training 2 --trial 1 --finalists 1 \\
+    python -m benchmarks.cosearch_vs_random --steps 2 --ahead 2 --batch 2 --training 2 --trial 1 --finalists 1 \\
         --seeds 1 --data synthetic:size=64x128,train=8,val=4 --out runs/tiny                                  # CPU
 
 The latency is that of the network at 1024x2048 on an H200, from the shipped table; layers, widths and images are
@@ -26,9 +26,8 @@ from random import Random
 from typing import Any, ClassVar
 
 import torch
-from segtailor.recipes.gradient_row import GradientRow
 
-from comparing import (
+from benchmarks.comparing import (
     Bench,
     Record,
     add_common_flags,
@@ -44,10 +43,11 @@ from segtailor.core.plan import OpCall, Plan
 from segtailor.core.space import parse_architecture
 from segtailor.core.strategy import Problem
 from segtailor.costs import LatencyTable, shipped_pack
-from segtailor.nets.supernet import SupernetSettings
+from segtailor.recipes.search import SearchRecipe
 from segtailor.spaces.multi_resolution import MultiResolution
+from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.strategies.gradient_settings import Gradient
-from segtailor.systems.fasterseg import PAPER_IMAGE, fasterseg
+from segtailor.systems import fasterseg
 
 PACK = "h200-multi_resolution-fp16"
 SPACE = MultiResolution(layers=8, ratios=(4, 8, 12))
@@ -78,37 +78,39 @@ class PackedLatency:
         return sum(map(self.price, plan.calls))
 
 
-def strategy_of(row: GradientRow, bench: Bench, options: argparse.Namespace) -> Gradient:
+def strategy_of(recipe: SearchRecipe, bench: Bench, options: argparse.Namespace) -> Gradient:
     """Return the search with the requested number of steps; on a GPU with the fast supernet and CUDA graphs."""
-    own, setting = row.strategy, bench.setting
+    setting = bench.setting
+    own: Any = recipe.strategy
     path = options.path if options.path != "auto" else "plain" if bench.device.type == "cpu" else "recorded"
     fast = path != "plain"
     first = own.pretraining
     if first is None:
         raise SystemExit("the recipe has no pretraining")
-    return replace(
+    strategy: Gradient = replace(
         own,
         fit=replace(own.fit, steps=setting.steps, batch=setting.batch),
         pretraining=replace(first, fit=replace(first.fit, steps=setting.ahead, batch=setting.batch)),
-        supernet=SupernetSettings(
+        supernet=MultiResolutionSettings(
             fused=fast, masked=True, matrices=fast, width_gradient=options.width_gradient
         ),
         record=path == "recorded",
         choice=replace(own.choice, images=None),
         judge_every=0,
     )
+    return strategy
 
 
 def compare(bench: Bench, record: Record, seed: int, options: argparse.Namespace) -> None:
     """Search, draw and train; every finished stage is recorded at once."""
-    row = fasterseg("small", space=SPACE)
+    recipe = replace(fasterseg.SMALL, space=SPACE)
     latency = PackedLatency(table=LatencyTable(pack=shipped_pack(PACK)), classes=bench.task.outputs)
-    found = bench.problem(row, latency, seed=seed, image=PAPER_IMAGE, budget=BUDGET_SHARE)
+    found = bench.problem(recipe, latency, seed=seed, image=fasterseg.PAPER.image, budget=BUDGET_SHARE)
     problem = replace(found, objective=Power(limit=found.limit or 1.0))
     record.once("limit", lambda: problem.limit)
 
     def search() -> dict[str, Any]:
-        result = bench.search(strategy_of(row, bench, options), problem)
+        result = bench.search(strategy_of(recipe, bench, options), problem)
         student, teacher = result["architecture"], result["roles"]["teacher"]["architecture"]
         costs = [problem.price(parse_architecture(arch)) for arch in (student, teacher)]
         return {
@@ -220,7 +222,7 @@ def main() -> None:
             take_networks(record, options.networks / f"{options.only}.json")
         compare(Bench(setting, options.cache), record, int(options.only.partition("-")[2]), options)
         return
-    print(table(list(records_of(__file__, pieces, options=options).values())))
+    print(table(list(records_of("benchmarks.cosearch_vs_random", pieces, options=options).values())))
 
 
 if __name__ == "__main__":

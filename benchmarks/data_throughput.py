@@ -1,6 +1,6 @@
 """Compare samples per second of our batches with a usual `DataLoader` (augmentation per sample by PIL and NumPy).
 
-    python benchmarks/data_throughput.py [DATA] [--crop 360x480] [--batch 16] [--repeats 5] [--out FILE]
+    python -m benchmarks.data_throughput [DATA] [--crop 360x480] [--batch 16] [--repeats 5] [--out FILE]
 
 DATA is a folder with `images/train/*.jpg` and `masks/train/*.png` (CamVid, 360x480); without it, synthetic scenes of
 that size are written to a temporary folder. Both sides have the same augmentation: random scale 0.5-2, crop with

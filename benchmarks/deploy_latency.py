@@ -1,7 +1,7 @@
 """Compare deployed networks with plain PyTorch, interleaved in one run: the deployment figures of docs/results.md.
 
-    python benchmarks/deploy_latency.py                        # CPU: 512x1024 to labels at full size, 2 threads
-    python benchmarks/deploy_latency.py --device cuda          # GPU: 1024x2048, batch 1, logits, fp16
+    python -m benchmarks.deploy_latency                        # CPU: 512x1024 to labels at full size, 2 threads
+    python -m benchmarks.deploy_latency --device cuda          # GPU: 1024x2048, batch 1, logits, fp16
 
 "Plain" is the trained network, run by PyTorch without any preparation; on the CPU followed by a resize and an arg max.
 The last column is the share of labels that are equal to those of plain fp32. Run it on a quiet machine; it ends with a

@@ -1,7 +1,7 @@
 """Two small studies of FasterSeg on synthetic street scenes.
 
-    python benchmarks/fasterseg_studies.py collapse --out docs/figures/fasterseg-collapse.svg     # Figure 4
-    python benchmarks/fasterseg_studies.py ablation --work runs/fasterseg-ablation                # Table 3
+    python -m benchmarks.fasterseg_studies collapse --out docs/figures/fasterseg-collapse.svg     # Figure 4
+    python -m benchmarks.fasterseg_studies ablation --work runs/fasterseg-ablation                # Table 3
 
 `collapse` searches with one latency term for all decisions and with decoupled terms, and plots how much of the largest
 network is left: the share of operators that are not skips, times the expected width. `ablation` searches with one
@@ -21,28 +21,46 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from segtailor.recipes.gradient_row import GradientRow
-from segtailor.recipes.parts import Part
-from segtailor.recipes.systems import Occasion
 
-from segtailor.core.codec import to_json
-from segtailor.core.registry import SYSTEMS
 from segtailor.core.space import Architecture, parse_architecture
+from segtailor.recipes.recipe import with_settings
 from segtailor.recipes.search import SearchRecipe
 from segtailor.recipes.train import train_recipe
 from segtailor.report.charts import Value, chart
 from segtailor.runs import Context
-from segtailor.spaces.multi_resolution import BranchCell, MultiResolutionArchitecture
+from segtailor.spaces.multi_resolution import BranchCell, MultiResolution, MultiResolutionArchitecture
 from segtailor.strategies.gradient_settings import Gradient
-from segtailor.systems.fasterseg import ablation, latency_terms
+from segtailor.systems import fasterseg
 from segtailor.verbs.eval import evaluate
 from segtailor.verbs.search import search
 from segtailor.verbs.train import train
 
+SMALL_SPACE: MultiResolution = fasterseg.SMALL.space  # type: ignore[assignment]
 
-def shortened(row: GradientRow, options: argparse.Namespace) -> GradientRow:
+
+def latency_terms() -> dict[str, Gradient]:
+    """Return the two searches of Figure 4, without a teacher: one latency term for everything, and decoupled ones."""
+    decoupled = replace(fasterseg.SMALL_STRATEGY, roles=(fasterseg.STUDENT,), passes=fasterseg.STUDENT_PASSES)
+    plain = replace(
+        decoupled,
+        cost=replace(decoupled.cost, others="current"),
+        groups={name: replace(group, cost=1.0) for name, group in decoupled.groups.items()},
+    )
+    return {"plain": plain, "decoupled": decoupled}
+
+
+def ablation_spaces() -> dict[str, MultiResolution]:
+    """Return the spaces behind the rows of Table 3; its last two rows prune or distil what the third one finds."""
+    middle = (SMALL_SPACE.ratios[len(SMALL_SPACE.ratios) // 2],)
+    return {
+        "one branch": replace(SMALL_SPACE, ends=((32,),), ratios=middle),
+        "two branches": replace(SMALL_SPACE, ratios=middle),
+        "widths searched": SMALL_SPACE,
+    }
+
+
+def shortened(strategy: Gradient, options: argparse.Namespace) -> Gradient:
     """Return the search with the requested number of steps."""
-    strategy: Gradient = row.strategy
     first = strategy.pretraining
     ahead = (
         None
@@ -55,23 +73,20 @@ def shortened(row: GradientRow, options: argparse.Namespace) -> GradientRow:
     supernet = strategy.supernet
     if options.width_gradient == "norms":
         supernet = replace(supernet, masked=True, width_gradient="norms")
-    changed = replace(strategy, fit=fit, pretraining=ahead, cost=cost, logits=logits, supernet=supernet)
-    return replace(row, strategy=changed)
+    return replace(strategy, fit=fit, pretraining=ahead, cost=cost, logits=logits, supernet=supernet)
 
 
-def recipe_of(row: GradientRow, options: argparse.Namespace) -> SearchRecipe:
-    """Return the recipe of the system with the space and strategy of a row."""
-    size = tuple(int(side) for side in options.image.split("x"))
-    occasion = Occasion(data=options.data, size=(size[0], size[1]), crop=(size[0], size[1]))
-    own = SYSTEMS.get("fasterseg")("small", occasion)
-    short = shortened(row, options)
-    return replace(
-        own,
-        name=row.name,
-        seed=options.seed,
-        space=Part(kind=own.space.kind, settings=to_json(short.space)),
-        strategy=Part(kind=own.strategy.kind, settings=to_json(short.strategy)),
-    )
+def recipe_of(
+    options: argparse.Namespace,
+    *,
+    name: str = "fasterseg",
+    space: MultiResolution = SMALL_SPACE,
+    strategy: Gradient = fasterseg.SMALL_STRATEGY,
+) -> SearchRecipe:
+    """Return the recipe of the system for the data, with another space or strategy."""
+    height, width = (int(side) for side in options.image.split("x"))
+    fitted = fasterseg.SYSTEM.on(options.data, scale="small", size=(height, width), crop=(height, width))
+    return replace(fitted, name=name, seed=options.seed, space=space, strategy=shortened(strategy, options))
 
 
 def expected_width(probabilities: Mapping[str, list[float]], ratios: tuple[int, ...]) -> float:
@@ -80,18 +95,18 @@ def expected_width(probabilities: Mapping[str, list[float]], ratios: tuple[int, 
     return sum(sum(p * ratio for p, ratio in zip(row, ratios, strict=True)) for row in rows) / len(rows)
 
 
-def collapse(options: argparse.Namespace, around: Context) -> dict[str, Any]:
+def collapse(options: argparse.Namespace, context: Context) -> dict[str, Any]:
     """Search twice; plot over time how much of the largest network is left."""
     marks, found = [], {}
-    for name, row in latency_terms().items():
-        result: dict[str, Any] = search(
-            recipe_of(row, options), options.work / f"collapse-{name}", surroundings=around
-        )
+    ratios = SMALL_SPACE.ratios
+    for name, strategy in latency_terms().items():
+        recipe = recipe_of(options, strategy=strategy)
+        result: dict[str, Any] = search(recipe, options.work / f"collapse-{name}", context=context)
         for record in result["trajectory"]:
             own = record["roles"]["student"]
-            width = expected_width(own["probabilities"], row.space.ratios)  # type: ignore[attr-defined]
+            width = expected_width(own["probabilities"], ratios)
             skips = [odds[0] for key, odds in own["probabilities"].items() if key.startswith("op")]
-            work = (1 - sum(skips) / len(skips)) * width / row.space.ratios[-1]  # type: ignore[attr-defined]
+            work = (1 - sum(skips) / len(skips)) * width / ratios[-1]
             marks.append(
                 Value(series=name, label=str(record["step"]), value=work, hint=f"{name}: {work:.2f}")
             )
@@ -122,7 +137,7 @@ def trained(
     arch: Architecture,
     name: str,
     options: argparse.Namespace,
-    around: Context,
+    context: Context,
     teacher: Path | None = None,
 ) -> dict[str, Any]:
     """Train a network with the common settings and score it."""
@@ -134,10 +149,10 @@ def trained(
     ]
     if teacher is not None:
         changes += [f"teacher={json.dumps(str(teacher))}", 'fit.distill={"mean_over_classes": true}']
-    recipe = train_recipe(arch, options.data, changes=changes, surroundings=around)
+    recipe = with_settings(train_recipe(arch, options.data, context=context), changes)
     folder = options.work / f"train-{name.replace(' ', '-')}"
-    train(recipe, folder, surroundings=around)
-    scores = evaluate(folder / "weights", options.data, surroundings=around)
+    train(recipe, folder, context=context)
+    scores = evaluate(folder / "weights", options.data, context=context)
     return {"miou": scores["miou"], "weights": folder / "weights"}
 
 
@@ -150,20 +165,23 @@ def pruned(arch: MultiResolutionArchitecture, ratio: int) -> MultiResolutionArch
     return MultiResolutionArchitecture(branches=branches, stem_ratio=ratio, head_ratio=ratio)
 
 
-def ablate(options: argparse.Namespace, around: Context) -> dict[str, Any]:
+def ablate(options: argparse.Namespace, context: Context) -> dict[str, Any]:
     """Search and train the rows of Table 3."""
     table: dict[str, Any] = {}
-    for name, row in ablation().items():
+    for name, space in ablation_spaces().items():
         folder = options.work / f"search-{name.replace(' ', '-')}"
-        result: dict[str, Any] = search(recipe_of(row, options), folder, surroundings=around)
+        result: dict[str, Any] = search(
+            recipe_of(options, name=f"fasterseg {name}", space=space), folder, context=context
+        )
         student = parse_architecture(json.loads(Path(result["architecture"]).read_text()))
-        table[name] = {"cost": result["cost"], **trained(student, name, options, around)}
+        table[name] = {"cost": result["cost"], **trained(student, name, options, context)}
         teacher = parse_architecture(json.loads(Path(result["roles"]["teacher"]["architecture"]).read_text()))
-    ratio = row.space.ratios[0]  # type: ignore[attr-defined]
-    table["pruned teacher"] = trained(pruned(teacher, ratio), "pruned teacher", options, around)
-    guide = trained(teacher, "teacher", options, around)
+    table["pruned teacher"] = trained(
+        pruned(teacher, SMALL_SPACE.ratios[0]), "pruned teacher", options, context
+    )
+    guide = trained(teacher, "teacher", options, context)
     table["teacher"] = guide
-    table["distilled"] = trained(student, "distilled", options, around, teacher=guide["weights"])
+    table["distilled"] = trained(student, "distilled", options, context, teacher=guide["weights"])
     for name, values in table.items():
         print(f"{name:18} {100 * values['miou']:6.2f} % mIoU  {values.get('cost', '')}", file=sys.stderr)
     return {
@@ -191,8 +209,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    around = Context(cache=options.work / "cache", device=options.device)
-    rows = {"collapse": collapse, "ablation": ablate}[options.study](options, around)
+    context = Context(cache=options.work / "cache", device=options.device)
+    rows = {"collapse": collapse, "ablation": ablate}[options.study](options, context)
     print(json.dumps({"study": options.study, "seed": options.seed, "rows": rows}, default=str))
 
 

@@ -1,7 +1,7 @@
 """Measure how much faster the first stage is on cached maps than with the encoder run in every step.
 
-    python benchmarks/feature_cache.py                                  # small sizes, CPU
-    python benchmarks/feature_cache.py --device cuda --encoders mobilenet_v2,resnet50 --crop 256x256,512x512 \\
+    python -m benchmarks.feature_cache                                  # small sizes, CPU
+    python -m benchmarks.feature_cache --device cuda --encoders mobilenet_v2,resnet50 --crop 256x256,512x512 \\
         --images 256 --batch 64 --rounds 30 --out runs/feature-cache.json
 
 One training step of a decoder (forward, loss with auxiliary outputs, backward, Adam, averaging) on maps from the cache
@@ -127,7 +127,8 @@ def compared(name: str, crop: tuple[int, int], options: argparse.Namespace, fold
     how = replace(STAGE1, batch=options.batch, precision=options.precision)
     settings = StagedEvaluator(features=cut, augment=cut, judge=crop, images=options.images, stage1=how)
     space = DecoderCell(encoder=name, channels=options.channels, repeats=1)
-    data = halved_pixels(f"synthetic:size={crop[0]}x{crop[1]},train={2 * ENCODER_BATCH},val=2", str(folder))
+    scenes = f"synthetic:size={crop[0]}x{crop[1]},train={2 * ENCODER_BATCH},val=2"
+    data = halved_pixels(scenes, str(folder), judging=0.5)
     encoder = open_encoder(name, settings, data.fit)
     classes = data.task.outputs
     stand_in = segtailor.create(replace(published("auxcells-arch0"), encoder="resnet50"), classes=classes)

@@ -1,10 +1,10 @@
 """Compare gradient searches with random search: small searches on synthetic scenes, scored on unseen images.
 
-    python benchmarks/gradient_vs_random.py --out runs/versus                           # one core: 15 minutes
-    python benchmarks/gradient_vs_random.py --device cuda --jobs 6 --steps 800 --batch 16 --training 800 --trial 100 \\
+    python -m benchmarks.gradient_vs_random --out runs/versus                           # one core: 15 minutes
+    python -m benchmarks.gradient_vs_random --device cuda --jobs 6 --steps 800 --batch 16 --training 800 --trial 100 \\
         --data synthetic:size=64x128,train=400,val=100 --parts squeezenas,autortnet --out runs/versus
-    python benchmarks/gradient_vs_random.py --parts objectives --out runs/versus        # SqueezeNAS, Table 1
-    python benchmarks/gradient_vs_random.py --parts robustness --out runs/versus        # AutoRTNet, Table 4
+    python -m benchmarks.gradient_vs_random --parts objectives --out runs/versus        # SqueezeNAS, Table 1
+    python -m benchmarks.gradient_vs_random --parts robustness --out runs/versus        # AutoRTNet, Table 4
 
 For each seed, a gradient search has a budget of half the mean cost of random networks. Its best samples by shared
 weights get a short training on one half of the training split, and the other half decides between them. Random search
@@ -25,11 +25,9 @@ from random import Random
 from typing import Any
 
 import torch
-from segtailor.recipes.gradient_row import GradientRow
-from segtailor.strategies.ranks import spearman
 
-from comparing import (
-    IMAGE,
+from benchmarks.autortnet_robustness import SMALL_STARTS, other_start
+from benchmarks.comparing import (
     Bench,
     Record,
     add_common_flags,
@@ -43,13 +41,15 @@ from comparing import (
 )
 from segtailor.core.plan import OpCall, Plan
 from segtailor.core.space import parse_architecture
+from segtailor.core.statistics import spearman
 from segtailor.costs import Macs
+from segtailor.recipes.search import SearchRecipe
 from segtailor.strategies.gradient_settings import Choice, Gradient
-from segtailor.systems.autortnet import SMALL_ROBUSTNESS, autortnet, robustness
-from segtailor.systems.squeezenas import squeezenas
+from segtailor.systems import autortnet, squeezenas
+from segtailor.verbs.search import towards_budget
 
 PARTS = ("squeezenas", "autortnet", "objectives", "robustness")
-SYSTEMS = {"squeezenas": squeezenas, "autortnet": autortnet}
+SYSTEMS = {"squeezenas": squeezenas.SMALL, "autortnet": autortnet.SMALL}
 SAMPLES = 40  # networks judged by shared weights; about half of them are within the budget
 
 
@@ -89,14 +89,20 @@ class Timed:
             torch.cuda.synchronize(self.device)
 
 
-def strategy_of(row: GradientRow, bench: Bench) -> Gradient:
-    """Return the row's search with the requested number of steps, and with samples to choose from.
+def with_budget(recipe: SearchRecipe) -> SearchRecipe:
+    """Return a search whose cost weight follows the budget."""
+    return replace(recipe, strategy=towards_budget(recipe.strategy))
+
+
+def strategy_of(recipe: SearchRecipe, bench: Bench) -> Gradient:
+    """Return the search of a recipe with the requested number of steps, and with samples to choose from.
 
     A longer search has a lower learning rate of logits, so that logits move as far in total.
     """
-    setting, own = bench.setting, row.strategy
+    setting = bench.setting
+    own: Any = recipe.strategy
     slower = min(1.0, (own.fit.steps or setting.steps) / setting.steps)
-    return replace(
+    strategy: Gradient = replace(
         own,
         fit=replace(own.fit, steps=setting.steps, batch=setting.batch),
         logits=replace(own.logits, lr=own.logits.lr * slower),
@@ -105,14 +111,15 @@ def strategy_of(row: GradientRow, bench: Bench) -> Gradient:
         marks=10,
         judge_every=0,
     )
+    return strategy
 
 
 def against_random(bench: Bench, record: Record, name: str, seed: int) -> None:
     """Compare a system with random search at equal cost."""
-    row = SYSTEMS[name]("small", budget=True)
-    problem = bench.problem(row, Macs(), seed=seed)
+    recipe = with_budget(SYSTEMS[name])
+    problem = bench.problem(recipe, Macs(), seed=seed)
     record.once("limit", lambda: problem.limit)
-    result = record.once("search", lambda: bench.search(strategy_of(row, bench), problem))
+    result = record.once("search", lambda: bench.search(strategy_of(recipe, bench), problem))
 
     def choose() -> dict[str, Any]:
         tried, shared = finalists(result, limit=problem.limit, count=bench.setting.finalists)
@@ -145,23 +152,23 @@ def objectives(bench: Bench, record: Record, seed: int) -> None:
     """Search for MACs and for latency at the same share of the mean cost; record MACs and latency of each result."""
     timed = Timed(bench.setting.device)
     for name, cost in (("MACs", Macs()), ("latency", timed)):
-        row = squeezenas("small", budget=True)
-        problem = bench.problem(row, cost, seed=seed)
+        recipe = with_budget(squeezenas.SMALL)
+        problem = bench.problem(recipe, cost, seed=seed)
 
-        def found(row: GradientRow = row, problem: Any = problem) -> dict[str, Any]:
-            arch = parse_architecture(bench.search(strategy_of(row, bench), problem)["architecture"])
-            plan = row.space.plan(arch, problem.image, bench.task.outputs)
+        def found(recipe: SearchRecipe = recipe, problem: Any = problem) -> dict[str, Any]:
+            arch = parse_architecture(bench.search(strategy_of(recipe, bench), problem)["architecture"])
+            plan = recipe.space.plan(arch, problem.image, bench.task.outputs)
             score = bench.trained(arch, bench.unseen, seed=seed)
             return {"macs": plan.macs(), "ms": timed.of(plan), "miou": score, "architecture": document(arch)}
 
         record.once(name, found)
 
 
-def other_start(bench: Bench, record: Record, number: int) -> None:
+def from_other_start(bench: Bench, record: Record, number: int) -> None:
     """Search from the first depths and the seed of a row of Table 4; record the final depths."""
-    start, row = SMALL_ROBUSTNESS[number], robustness("small", image=IMAGE)[number]
-    problem = bench.problem(row, Macs(), seed=row.seed, budget=0.0)
-    result = record.once("search", lambda: bench.search(strategy_of(row, bench), problem))
+    start, recipe = SMALL_STARTS[number], other_start(autortnet.SMALL, "small", row=number)
+    problem = bench.problem(recipe, Macs(), seed=recipe.seed, budget=0.0)
+    result = record.once("search", lambda: bench.search(strategy_of(recipe, bench), problem))
     arch: Any = parse_architecture(result["architecture"])
     last = result["trajectory"][-1]["roles"]["student"]
     facts = {
@@ -171,7 +178,7 @@ def other_start(bench: Bench, record: Record, number: int) -> None:
         "expected": [last[f"expected_depth{stage}"] for stage in (1, 2, 3)],
         "macs": problem.price(arch),
     }
-    record.once("row", lambda: {**facts, "miou": bench.trained(arch, bench.unseen, seed=row.seed)})
+    record.once("row", lambda: {**facts, "miou": bench.trained(arch, bench.unseen, seed=recipe.seed)})
 
 
 def pieces_of(options: argparse.Namespace) -> list[str]:
@@ -194,7 +201,7 @@ def run_piece(piece: str, options: argparse.Namespace) -> None:
     if part in SYSTEMS:
         against_random(bench, record, part, int(number))
     else:
-        {"objectives": objectives, "robustness": other_start}[part](bench, record, int(number))
+        {"objectives": objectives, "robustness": from_other_start}[part](bench, record, int(number))
     record.finish()
 
 
@@ -258,7 +265,7 @@ def main() -> None:
     if options.only:
         run_piece(options.only, options)
         return
-    print(tables(records_of(__file__, pieces_of(options), options=options)))
+    print(tables(records_of("benchmarks.gradient_vs_random", pieces_of(options), options=options)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measure latency and mIoU of int8 against fp32, on ONNX Runtime and OpenVINO.
 
-    python benchmarks/int8.py [BUNDLE ...] [--data DATASET] [--image HxW] [--method onnxruntime|nncf] [--out DIR]
+    python -m benchmarks.int8 [BUNDLE ...] [--data DATASET] [--image HxW] [--method onnxruntime|nncf] [--out DIR]
 
 Without bundles, lpsnet-s is trained on built-in street scenes for a few minutes. Each bundle is copied and exported
 with resize and arg max inside (labels at full size); both files are scored on the whole validation split and timed,
@@ -18,6 +18,7 @@ from segtailor.deploy.export import export_onnx
 from segtailor.deploy.quantise import Int8Decision
 from segtailor.nets.bundle import load_bundle, save_bundle
 from segtailor.recipes.quantise import FP32_FILE, Int8Settings, quantise
+from segtailor.recipes.recipe import with_settings
 from segtailor.recipes.train import train_recipe
 from segtailor.runs import Context, display_for
 from segtailor.verbs.train import train
@@ -61,9 +62,11 @@ def parse() -> argparse.Namespace:
 
 def trained(run: Path, *, data: str, epochs: int) -> Path:
     """Train briefly; an existing run is used without training."""
-    around = Context(display=display_for(sys.stderr))
-    recipe = train_recipe("lpsnet-s", data, changes=[*TRAINING, f"fit.epochs={epochs}"], surroundings=around)
-    return Path(str(train(recipe, run, check=False, surroundings=around)["model"]))
+    context = Context(display=display_for(sys.stderr))
+    recipe = with_settings(
+        train_recipe("lpsnet-s", data, context=context), [*TRAINING, f"fit.epochs={epochs}"]
+    )
+    return Path(str(train(recipe, run, check=False, context=context)["model"]))
 
 
 def prepared(bundle: Path, folder: Path, *, image: tuple[int, int]) -> Path:

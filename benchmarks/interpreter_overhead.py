@@ -1,6 +1,6 @@
 """Interpreter overhead: `Network` against a hand-written LPS-Net-S with the same weights, interleaved.
 
-    python benchmarks/interpreter_overhead.py [--image 360x480] [--rounds 40]
+    python -m benchmarks.interpreter_overhead [--image 360x480] [--rounds 40]
 
 Also exports both and compares the operator counts of the graphs: an exported file contains nothing of the interpreter.
 """

@@ -1,8 +1,8 @@
 """Measure what each optimisation adds to the speed of FasterSeg's search step; every variant runs in its own process.
 
-    python benchmarks/ladder.py --device cuda --out runs/ladder                        # both steps, about 8 minutes
-    python benchmarks/ladder.py --device cuda --out runs/ladder --kind pretrain --batch 32
-    python benchmarks/ladder.py --image 32x64 --layers 8 --batch 2 --steps 1 --warmup 0 --threads 1 \\
+    python -m benchmarks.ladder --device cuda --out runs/ladder                        # both steps, about 8 minutes
+    python -m benchmarks.ladder --device cuda --out runs/ladder --kind pretrain --batch 32
+    python -m benchmarks.ladder --image 32x64 --layers 8 --batch 2 --steps 1 --warmup 0 --threads 1 \\
         --ideas plain,fused --out runs/ladder                                                              # CPU
 
 Each rung adds one optimisation to the one before it. Every variant has a time limit and a result file in `--out`,
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SCRIPT = Path(__file__).with_name("search_throughput.py")
+MODULE = "benchmarks.search_throughput"
 IDEAS = (
     "plain",
     "fused",
@@ -71,7 +71,7 @@ def rungs(kind: str, options: argparse.Namespace) -> list[Rung]:
 def measured(rung: Rung, options: argparse.Namespace, *, left: float) -> dict[str, Any]:
     """Run one variant in its own process, so that a hang or a crash does not affect the others."""
     command = [
-        sys.executable, str(SCRIPT), "--space", "multi_resolution", "--device", options.device,
+        sys.executable, "-m", MODULE, "--space", "multi_resolution", "--device", options.device,
         "--kind", rung.kind, "--variants", rung.variant, "--batch", str(rung.batch or options.batch),
         "--image", options.image, "--layers", str(options.layers),
         "--steps", str(options.steps), "--warmup", str(options.warmup),

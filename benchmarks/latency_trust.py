@@ -1,7 +1,7 @@
 """Figures of docs/results.md on latency tables: errors on unseen networks, and repeatability of calibrations.
 
-    python benchmarks/latency_trust.py trust OUT [--only NAME ...]     # trust reports; packs and plots go to OUT
-    python benchmarks/latency_trust.py repeat FIRST.json SECOND.json   # compare two packs of one target
+    python -m benchmarks.latency_trust trust OUT [--only NAME ...]     # trust reports; packs and plots go to OUT
+    python -m benchmarks.latency_trust repeat FIRST.json SECOND.json   # compare two packs of one target
 
 Run it on a quiet machine. After an interruption, `trust` continues when it is called again.
 """

@@ -1,9 +1,9 @@
 """Images per second and peak memory of one search step, plain and fast supernets in one run.
 
-    python benchmarks/search_throughput.py                                   # tiny sizes, CPU
-    python benchmarks/search_throughput.py --device cuda --image 512x1024 --batch 8
-    python benchmarks/search_throughput.py --device cuda --space hyper_cell --variants plain,fused-bf16-graph
-    python benchmarks/search_throughput.py --device cuda --space multi_resolution --image 224x448 --batch 16
+    python -m benchmarks.search_throughput                                   # tiny sizes, CPU
+    python -m benchmarks.search_throughput --device cuda --image 512x1024 --batch 8
+    python -m benchmarks.search_throughput --device cuda --space hyper_cell --variants plain,fused-bf16-graph
+    python -m benchmarks.search_throughput --device cuda --space multi_resolution --image 224x448 --batch 16
 
 A step is a draw of weights, forward, cross-entropy on the resized logits, cost term, backward, and both optimisers.
 A variant is a list of words joined by `-`: plain or fused; path or pair (one or two operators per edge; hyper_cell
@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cosearch import CoSearch
+from benchmarks.cosearch import CoSearch
 from segtailor.core.cost import Within
 from segtailor.core.errors import UserError
 from segtailor.core.plan import OpCall, Shape
@@ -45,8 +45,7 @@ from segtailor.nets.supernet import SupernetSettings
 from segtailor.spaces.hyper_cell import HyperCell
 from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.strategies.supernet_engine import SupernetEngine
-from segtailor.systems.autortnet import autortnet
-from segtailor.systems.squeezenas import squeezenas
+from segtailor.systems import autortnet, squeezenas
 from segtailor.tasks.enlarging import resize_bilinear
 from segtailor.training.device import place
 
@@ -169,8 +168,8 @@ class EngineSearch:
 
     def __init__(self, setting: Setting, words: frozenset[str]) -> None:
         self.setting = setting
-        row = {"inverted_residual": squeezenas, "hyper_cell": autortnet}[setting.space]("paper")
-        strategy = row.strategy
+        system = {"inverted_residual": squeezenas, "hyper_cell": autortnet}[setting.space]
+        strategy = system.PAPER_STRATEGY
         if "default" not in words:
             fit = replace(
                 strategy.fit,
@@ -186,14 +185,14 @@ class EngineSearch:
             )
             strategy = replace(strategy, fit=fit, supernet=how, record="graph" in words, mode=mode_of(words))
         problem = Problem(
-            space=row.space,
+            space=system.PAPER.space,
             cost=Macs(),
             objective=Within(limit=float("inf")),
             task=Task(classes=tuple(f"class{index}" for index in range(CLASSES))),
             image=setting.image,
             device=str(setting.device),
         )
-        space: Any = row.space
+        space: Any = system.PAPER.space
         supernet = space.supernet(setting.image, CLASSES, settings=strategy.supernet)
         initialise(supernet, seed=0)
         place(supernet, setting.device, channels_last=strategy.fit.channels_last).train()

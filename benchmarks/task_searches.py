@@ -1,8 +1,8 @@
 """Compare trial strategies on depth and pose: evolution and controller against random search, with equal trials.
 
-    python benchmarks/task_searches.py --out searches.jsonl                         # 1 core: about 45 minutes
-    python benchmarks/task_searches.py --jobs 10 --out searches.jsonl               # 10 cores: about 5 minutes
-    python benchmarks/task_searches.py --show results/tasks.jsonl --figures docs/figures    # stored results
+    python -m benchmarks.task_searches --out searches.jsonl                         # 1 core: about 45 minutes
+    python -m benchmarks.task_searches --jobs 10 --out searches.jsonl               # 10 cores: about 5 minutes
+    python -m benchmarks.task_searches --show results/tasks.jsonl --figures docs/figures    # stored results
 
 Every strategy tries the same number of networks of at most `--budget` multiply-accumulates, each by the same short
 training on one half of the synthetic training split, scored on the other half by the task's headline figure. The
@@ -34,10 +34,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from segtailor.recipes.parts import Part, part
 
 from segtailor.core.codec import read_json
-from segtailor.core.registry import SPACES
 from segtailor.core.strategy import Trial
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
@@ -45,6 +43,7 @@ from segtailor.recipes.evaluators import halved_pixels
 from segtailor.recipes.search import SearchRecipe
 from segtailor.report.charts import Value, chart
 from segtailor.runs import Context
+from segtailor.spaces.dilated_residual import DilatedResidual
 from segtailor.strategies.halves import HalvedPixels
 from segtailor.verbs.search import SearchChoices, search, search_recipe
 
@@ -55,15 +54,15 @@ DATA = {
 }
 STEPS = {"segmentation": 60, "depth": 60, "pose": 80}  # training steps of a trial: about a second on one core
 BUDGETS = {"segmentation": "5MMACs", "depth": "5MMACs", "pose": "3MMACs"}
-SPACE = {
-    "stems": (2, 4, 8, 12, 16, 24, 32),
-    "quarters": (2, 4, 8, 12, 16, 24, 32, 48, 64),
-    "quarter_blocks": (1, 2, 3, 4, 5, 6),
-    "eighths": (2, 4, 8, 12, 16, 24, 32, 48, 64, 96),
-    "blocks": (1, 2, 3, 4, 5, 6, 7, 8),
-    "rhythms": ("1", "1-2", "1-2-4", "1-2-4-8", "2-4-8", "4-8-16"),
-    "decoders": (2, 4, 8, 12, 16, 24, 32, 48, 64, 96),
-}
+SPACE = DilatedResidual(
+    stems=(2, 4, 8, 12, 16, 24, 32),
+    quarters=(2, 4, 8, 12, 16, 24, 32, 48, 64),
+    quarter_blocks=(1, 2, 3, 4, 5, 6),
+    eighths=(2, 4, 8, 12, 16, 24, 32, 48, 64, 96),
+    blocks=(1, 2, 3, 4, 5, 6, 7, 8),
+    rhythms=("1", "1-2", "1-2-4", "1-2-4-8", "2-4-8", "4-8-16"),
+    decoders=(2, 4, 8, 12, 16, 24, 32, 48, 64, 96),
+)
 FOR_FEW_TRIALS: dict[str, dict[str, Any]] = {  # settings chosen on planted problems
     "random": {},
     "evolution": {"population": 12, "children": 4, "focus": 1.0},
@@ -84,23 +83,24 @@ class Piece(NamedTuple):
 
 
 def recipe_for(piece: Piece, args: argparse.Namespace) -> SearchRecipe:
-    around = Context(cache=args.cache, device="cpu")
+    context = Context(cache=args.cache, device="cpu")
     choices = SearchChoices(
         strategy=piece.strategy,
         trials=args.trials,
         budget=args.budget or BUDGETS[piece.task],
         seed=piece.seed,
     )
-    found = search_recipe("dilated", DATA[piece.task], choices, surroundings=around)
+    recipe = search_recipe("dilated", DATA[piece.task], choices, context=context)
     steps = args.steps or STEPS[piece.task]
-    fit = replace(found.training.fit, steps=steps, optimiser="adam", lr=args.lr, weight_decay=0.01, ema=None)
-    augment = replace(found.training.augment, scale=(0.9, 1.2), crop=found.image)
-    settings = {**found.strategy.settings, **FOR_FEW_TRIALS[piece.strategy]}
+    strategy: Any = recipe.strategy
+    evaluator: Any = recipe.evaluator
+    fit = replace(evaluator.fit, steps=steps, optimiser="adam", lr=args.lr, weight_decay=0.01, ema=None)
+    augment = replace(evaluator.augment, scale=(0.9, 1.2), crop=recipe.image)
     return replace(
-        found,
-        space=part(SPACES, "dilated_residual", **SPACE),
-        training=replace(found.training, fit=fit, augment=augment),
-        strategy=Part(kind=piece.strategy, settings=settings),
+        recipe,
+        space=SPACE,
+        evaluator=replace(evaluator, fit=fit, augment=augment),
+        strategy=replace(strategy, **FOR_FEW_TRIALS[piece.strategy]),
     )
 
 
@@ -111,8 +111,8 @@ def unseen(
     dataset = locate(recipe.data)
     train, val = (open_pixels(dataset, split, args.cache) for split in ("train", "val"))
     data = HalvedPixels(dataset.task, train, val)
-    fit = recipe.training.fit
-    training = replace(recipe.training, fit=replace(fit, steps=times * (fit.steps or 0)))
+    evaluator: Any = recipe.evaluator
+    training = replace(evaluator, fit=replace(evaluator.fit, steps=times * (evaluator.fit.steps or 0)))
     scores = []
     for index, network in enumerate(networks):
         trial = Trial(id=0, architecture=network, seed=990_000 + 1000 * index + recipe.seed)
@@ -126,8 +126,8 @@ def searched(piece: Piece, args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     start, recipe = time.perf_counter(), recipe_for(piece, args)
     with tempfile.TemporaryDirectory() as folder:
-        around = Context(cache=args.cache, device="cpu")
-        result: dict[str, Any] = search(recipe, Path(folder) / "run", surroundings=around)
+        context = Context(cache=args.cache, device="cpu")
+        result: dict[str, Any] = search(recipe, Path(folder) / "run", context=context)
         winner = read_json(Path(str(result["architecture"])), what="architecture")
     trials = sorted(result["trials"], key=lambda trial: trial["id"])
     scores = {
@@ -156,7 +156,7 @@ def leaders(trials: Sequence[dict[str, Any]], winner: dict[str, Any]) -> list[di
 def all_searched(pieces: Sequence[Piece], args: argparse.Namespace) -> Iterable[dict[str, Any]]:
     """Run searches one by one, or several at a time in processes; the data is rendered once, before them."""
     for task in {piece.task for piece in pieces}:
-        halved_pixels(DATA[task], str(args.cache))
+        halved_pixels(DATA[task], str(args.cache), judging=0.5)
         for split in ("train", "val"):
             open_pixels(locate(DATA[task]), split, args.cache)
     if args.jobs == 1:

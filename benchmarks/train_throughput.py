@@ -1,6 +1,6 @@
 """Compare images per second of the whole training pipeline with a plain loop over ready tensors, on one device.
 
-    python benchmarks/train_throughput.py [--network lpsnet-s] [--crop 352x480] [--batch 16] [--rounds 5]
+    python -m benchmarks.train_throughput [--network lpsnet-s] [--crop 352x480] [--batch 16] [--rounds 5]
 
 Both train the same network with SGD in bf16 and channels_last. The plain loop repeats one ready batch; the pipeline
 adds random scale, crop, flip, colour jitter, the check for non-finite steps, weight averaging and progress records.

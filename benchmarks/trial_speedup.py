@@ -1,4 +1,4 @@
-"""Measure the speed-up of two workers over one on CPU-bound trials: python benchmarks/trial_speedup.py [--ray].
+"""Measure the speed-up of two workers over one on CPU-bound trials: python -m benchmarks.trial_speedup [--ray].
 
 Each trial trains a small convolution for a fixed number of steps on one thread. The start of workers is timed
 separately: it happens once per search. If trials got much less processor time than wall time, other programs used the

@@ -84,7 +84,7 @@ def command_of(row: dict[str, Any], options: argparse.Namespace) -> list[str]:
         str(SEED),
     ]
     words += ["--out", str(options.out / row["name"]), *row.get("options", [])]
-    space = [f"space.settings.{setting}" for setting in row.get("space_set", [])]
+    space = [f"space.{setting}" for setting in row.get("space_set", [])]
     settings = [*space, *row.get("set", []), *options.set]
     return [*words, "--set", *settings] if settings else words
 

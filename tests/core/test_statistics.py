@@ -28,3 +28,11 @@ def test_pearson_sees_lines_and_spearman_sees_order() -> None:
 def test_fits_without_a_positive_solution_give_zero() -> None:
     features = np.array([[1.0], [2.0]])
     assert non_negative_fit(features, np.array([-1.0, -2.0])).tolist() == [0.0]
+
+
+def test_rank_correlation_of_order_ties_and_too_few_values() -> None:
+    assert spearman([1, 2, 3], [10, 20, 90]) == pytest.approx(1)
+    assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    assert spearman([1, 1, 2], [1, 2, 3]) == pytest.approx(0.8660254)
+    assert spearman([1], [2]) is None
+    assert spearman([1, 1], [2, 3]) is None

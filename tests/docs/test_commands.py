@@ -84,6 +84,8 @@ def test_every_program_that_is_told_exists() -> None:
         for words in commands(page):
             if words[0] == "python" and words[1].startswith("examples/"):
                 assert (ROOT / words[1]).is_file(), page
+            if words[:2] == ["python", "-m"] and words[2].startswith("benchmarks."):
+                assert (ROOT / f"{words[2].replace('.', '/')}.py").is_file(), page
 
 
 @pytest.fixture(scope="module")

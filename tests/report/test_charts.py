@@ -89,3 +89,18 @@ def test_content_and_attributes_of_elements_are_escaped() -> None:
         '<a class="b" stroke-width="1.5" id="&quot;&lt;"/>'
     )
     assert text(1, 2, "<b>").endswith(">&lt;b&gt;</text>")
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_charts_are_valid_and_escape_their_text(lines: bool) -> None:
+    values = [Value("a<b", str(x), x / 2, f"point {x} & more") for x in range(4)] + [Value("c", "0", 1.0)]
+    text = chart(values, title="<script>", subtitle="a & b", unit="ms", lines=lines)
+    root = ElementTree.fromstring(text)
+    assert len(list(root.iter(f"{NAMESPACE}title"))) == 5
+    assert "<script>" not in text
+
+
+def test_a_flat_chart_does_not_divide_by_zero() -> None:
+    root = ElementTree.fromstring(chart([Value("a", "x", 0.0)], title="t", subtitle="s", unit="ms"))
+    (bar,) = [mark for mark in root.iter(f"{NAMESPACE}rect") if mark.get("class") != "page"]
+    assert float(bar.get("height", "nan").rstrip("%")) == 0

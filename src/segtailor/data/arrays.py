@@ -116,5 +116,5 @@ def check_space(stores: list[ArrayStore]) -> None:
     if need + MIN_FREE_BYTES > free:
         raise DataProblem(
             f"the feature cache needs {need / 2**30:.2f} GiB below {existing}, where {free / 2**30:.2f} GiB are free. "
-            "Free some space, choose another cache folder (--cache), or keep fewer images (--set staged.images=...)."
+            "Free some space, choose another cache folder (--cache), or keep fewer images (--set evaluator.images=...)."
         )

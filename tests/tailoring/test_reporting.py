@@ -17,8 +17,8 @@ MACHINE = Machine(cpu="a processor", cores=2, memory_gib=8, system="", gpus=(), 
 CONTRACT = ContractOutcome(
     network="model", target="cpu/onnxruntime/fp32", runtime="1", precision="fp32", inputs=(), machine=MACHINE,
     includes="network+resize+argmax", median_ms=2.0, p95_ms=3.0, min_ms=1.0, spread=0.1, runs=50, repeats=1,
-    seconds=1.0, warm_up_runs=1, warm_up_seconds=0.1, steady=True, threads=1, before=QUIET, after=QUIET, tries_p95_ms=(3.0,),
-    file="model.onnx", met=True, sentence="", budget_ms=5.0,
+    seconds=1.0, warm_up_runs=1, warm_up_seconds=0.1, steady=True, threads=1, before=QUIET, after=QUIET,
+    tries_p95_ms=(3.0,), file="model.onnx", met=True, sentence="", budget_ms=5.0,
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from segtailor.core.errors import unknown
@@ -34,6 +35,11 @@ TEACHER_WORK = 4.0  # multiply-accumulates of a teacher, in those of its student
 DISTILLED_STEP = 1 + TEACHER_WORK / 3  # seconds of a step with a teacher; a forward pass is a third of a step
 STARTING_SECONDS = 10.0  # until the workers of a search have started
 MIN_STEPS = 20  # of any planned training
+BASELINES = (
+    (240.0, 1),
+    (3600.0, 2),
+    (math.inf, 4),
+)  # most ready networks that are trained, below a time in seconds
 MIN_LIMIT_IN_SMALLEST = 1.5  # limit of the search, in multiply-accumulates of the smallest network
 MIN_LIMIT_SHARE = 0.1  # limit of the search, in what the budget allows, however short the time is
 
@@ -166,7 +172,7 @@ def usual_effort(
     pack, networks, rest = training_time(seconds, with_pack=with_pack)
     searching = SHARES["search"] * rest - STARTING_SECONDS
     candidates, steps = _candidates(searching, step)
-    baselines = 1 if seconds < 240 else 2 if seconds < 3600 else 4
+    baselines = next(number for below, number in BASELINES if seconds < below)
     return Effort(
         candidates=candidates,
         candidate_steps=steps,
@@ -179,6 +185,11 @@ def usual_effort(
         closing_seconds=USUAL_CLOSING_SECONDS,
         supernet_steps=0 if supernet is None else _steps(searching, supernet),
     )
+
+
+def expands(effort: Effort) -> bool:
+    """Tell whether there are enough candidates for LPS-Net's expansion."""
+    return effort.candidates >= DIRECTIONS * MIN_EXPANSIONS
 
 
 def _candidates(seconds: float, step: float) -> tuple[int, int]:
@@ -223,11 +234,6 @@ def _why_crop(crop: tuple[int, int], image: tuple[int, int], machine: MachineFac
 
 def _why_time(request: TailorRequest) -> str:
     return "asked for" if request.seconds else "usual; --time gives more or less"
-
-
-def expands(effort: Effort) -> bool:
-    """Tell whether there are enough candidates for LPS-Net's expansion."""
-    return effort.candidates >= DIRECTIONS * MIN_EXPANSIONS
 
 
 def _why_largest(recipe: TailorRecipe) -> str:

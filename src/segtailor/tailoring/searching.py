@@ -37,8 +37,8 @@ from segtailor.verbs.search import for_workers, system_recipe, towards_budget
 
 CHECKED_NETWORKS = 3  # networks near the limit that are timed before a pack of an earlier tailoring is used
 DRAWN_NETWORKS = 40  # random networks from which these are taken
-SMALL_PACK_NETWORKS = 10  # below this number of networks, fewer are used to fit the correction of a pack
-FIT_NETWORKS, SMALL_FIT_NETWORKS = 10, 4
+FIT_NETWORKS = 10  # networks that the correction of a pack is fitted to
+FEW_FIT_NETWORKS = 4  # the same, if fewer than FIT_NETWORKS are timed in all
 NETWORK_SECONDS = 1.5  # timing a network, without preparing it
 STEPS_PER_SAMPLE = 10  # steps of a supernet for each network that is drawn from it in the end and judged
 MIN_SEARCH_SECONDS = 20.0
@@ -55,14 +55,14 @@ def prepare_pack(stage: StageContext, fastest: FastestOutcome) -> PackOutcome:
     recipe, effort = stage.recipe, stage.recipe.effort
     if not effort.pack_minutes:
         return PackOutcome(pack=None, made=False)
-    few = effort.pack_networks < SMALL_PACK_NETWORKS
+    few = effort.pack_networks < FIT_NETWORKS
     calibration = CalibrateRecipe(
         space=stage.space,
         target=recipe.request.target,
         image=recipe.image,
         classes=stage.classes,
         minutes=effort.pack_minutes,
-        fit_networks=min(SMALL_FIT_NETWORKS if few else FIT_NETWORKS, effort.pack_networks),
+        fit_networks=min(FEW_FIT_NETWORKS if few else FIT_NETWORKS, effort.pack_networks),
         trust_networks=effort.pack_networks,
     )
     cached = stage.context.cache_folder / "packs" / pack_name(calibration)

@@ -20,6 +20,7 @@ from segtailor.nets.bundle import load_bundle
 from segtailor.recipes.train import TrainRecipe, usual_augment
 from segtailor.spaces.networks import count, resolve
 from segtailor.spaces.published import architectures
+from segtailor.tailoring.choosing import TEACHER_WORK
 from segtailor.tailoring.machine import step_seconds
 from segtailor.tailoring.stage import (
     BaselinesOutcome,
@@ -48,11 +49,7 @@ from segtailor.training.distill import DistillSettings
 from segtailor.training.settings import FitSettings
 from segtailor.verbs.eval import evaluate
 
-MIN_TEACHER_WORK, TEACHER_WORK, MAX_TEACHER_WORK = (
-    1.5,
-    4.0,
-    12.0,
-)  # multiply-accumulates, in those of the student
+MIN_TEACHER_WORK, MAX_TEACHER_WORK = 1.5, 12.0  # multiply-accumulates, in those of the student
 DRAWN_TEACHERS = 64  # random networks from which a teacher is taken if none is published
 MIN_TEACHER_STEPS = 150  # a teacher that was trained for fewer steps does not help
 MIN_TRAINING_SECONDS = 1.0  # of a training whose time is over before it begins

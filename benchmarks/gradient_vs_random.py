@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from segtailor.recipes.gradient_row import GradientRow
+from segtailor.strategies.ranks import spearman
 
 from comparing import (
     IMAGE,
@@ -44,7 +45,6 @@ from segtailor.core.plan import OpCall, Plan
 from segtailor.core.space import parse_architecture
 from segtailor.costs import Macs
 from segtailor.strategies.gradient_settings import Choice, Gradient
-from segtailor.strategies.ranks import spearman
 from segtailor.systems.autortnet import SMALL_ROBUSTNESS, autortnet, robustness
 from segtailor.systems.squeezenas import squeezenas
 

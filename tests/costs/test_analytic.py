@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from segtailor.spaces import networks
 from segtailor.core.errors import UserError
 from segtailor.core.plan import IMAGE, Plan, PlanBuilder, Shape, count
 from segtailor.core.registry import SPACES
 from segtailor.core.variation import sample
 from segtailor.costs.analytic import ActivationMemory, Macs, Params, live_values
 from segtailor.ops import Conv, Sum
+from segtailor.spaces import networks
 
 SIZE = Shape(3, 64, 128)
 

@@ -6,11 +6,11 @@ from itertools import islice
 
 import torch
 
-from segtailor.spaces import networks
 from segtailor.core.registry import SPACES
 from segtailor.core.space import fingerprint_of
 from segtailor.core.target import parse_target
 from segtailor.costs.measured import MeasuredLatency, distinct_architectures, time_networks
+from segtailor.spaces import networks
 from segtailor.targets.timing import TimingSettings
 
 torch.set_num_threads(1)

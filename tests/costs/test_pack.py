@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from segtailor.spaces import networks
 from segtailor.core.errors import MissingCost, UnknownName, Unsupported, UserError
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.registry import SPACES
@@ -30,6 +29,7 @@ from segtailor.costs.pack import (
     shipped_packs,
 )
 from segtailor.ops import Conv, FactorisedReduction, Identity
+from segtailor.spaces import networks
 from segtailor.spaces.networks import expand
 
 HERE = {

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from segtailor.api.studies import study
+from segtailor.costs.studies import STUDIES, Case, Study, Timed, run_study, spans
 
 from segtailor.core.errors import UnknownName, UserError
 from segtailor.core.target import parse_target
-from segtailor.costs.studies import STUDIES, Case, Study, Timed, run_study, spans
 from segtailor.report.charts import Value, chart
 from segtailor.verbs.main import run
 

@@ -6,13 +6,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import segtailor
-from segtailor.spaces import networks
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import IMAGE, PlanBuilder, Shape
 from segtailor.deploy.fold import fold_branches
 from segtailor.nets.network import Network, PartialNetwork, initialise
 from segtailor.nets.reparam import plain_form, with_branches
 from segtailor.ops import Conv, Sum
+from segtailor.spaces import networks
 from segtailor.spaces.decoder_cell import decode
 from segtailor.spaces.decoder_cell.encoder_weights import taps
 

@@ -1,10 +1,10 @@
 """The number of processes that a search starts is bounded before any is started."""
 
 import pytest
+from segtailor.recipes.parts import ExecutorSpec
 
 from segtailor.core.errors import UserError
 from segtailor.recipes import parts
-from segtailor.recipes.parts import ExecutorSpec
 
 
 def test_a_million_workers_are_refused() -> None:

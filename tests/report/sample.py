@@ -8,10 +8,10 @@ from random import Random
 
 import numpy as np
 
-from segtailor.spaces import networks
 from segtailor.data.synthetic import TASK, Synthetic
 from segtailor.report import document as d
 from segtailor.report.inspecting import extremes, image_quality, picture
+from segtailor.spaces import networks
 
 HOSTILE = "<img src=x onerror=alert(1)> & \"quotes\" 'single'"
 BUDGET_MS = 33.3

@@ -2,9 +2,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from segtailor.spaces import networks
 from segtailor.report.drawing import arrange, draw_plan
-from segtailor.spaces import architectures, baselines
+from segtailor.spaces import architectures, baselines, networks
 
 SVG = "{http://www.w3.org/2000/svg}"
 

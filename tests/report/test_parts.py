@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segtailor.spaces import networks
 from segtailor.data import doctor
 from segtailor.data.locate import locate
 from segtailor.report.document import Parts, Report, Verdict
 from segtailor.report.parts import findings_of, layer_times, parts_file, save_parts, with_parts
 from segtailor.report.reading import report_of
+from segtailor.spaces import networks
 from tests.report.folders import calibrate_run, search_run, train_run
 from tests.report.sample import full_report
 

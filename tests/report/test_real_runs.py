@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from segtailor.spaces import networks
 from segtailor.core.codec import read_json
 from segtailor.report.html import render, sections
 from segtailor.report.reading import report_of
+from segtailor.spaces import networks
 from segtailor.verbs.main import run
 
 pytestmark = pytest.mark.slow

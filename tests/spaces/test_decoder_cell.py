@@ -10,13 +10,13 @@ import torch
 from torch.nn import functional
 
 import segtailor
-from segtailor.spaces import networks
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import Shape
 from segtailor.core.space import architecture_document, parse_architecture, read_architecture
 from segtailor.core.variation import sample
 from segtailor.nets.network import Network, initialise
 from segtailor.nets.weights import WeightsProblem
+from segtailor.spaces import networks
 from segtailor.spaces.decoder_cell import (
     SEARCH_FORM,
     DecoderCell,

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import segtailor
-from segtailor.spaces import networks
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import OpCall, Shape
 from segtailor.nets.network import Network
 from segtailor.nets.weights import WeightsProblem
 from segtailor.ops.timm_encoder import TimmFeatures
+from segtailor.spaces import networks
 from segtailor.spaces.decoder_cell import DecoderCell, DecoderCellArchitecture, decode
 from segtailor.spaces.decoder_cell.encoder_weights import load_encoder, packaged_state
 from segtailor.spaces.decoder_cell.encoders import ENCODERS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from segtailor.deploy.verify import verify_onnx
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.network import Network
 from segtailor.ops.arithmetic import NORM_PARAMS
-from segtailor.recipes.calibrate import CalibrateRecipe
+from segtailor.recipes.recipe import parse_recipe, recipe_document
 from segtailor.recipes.train import train_recipe
 from segtailor.runs import Context
 from segtailor.spaces.handmade import Handmade, HandmadeArchitecture
@@ -34,6 +35,7 @@ from segtailor.spaces.handmade.architecture import NAMES
 from segtailor.tasks.enlarging import enlarge
 from segtailor.testing import check_architecture, check_space
 from segtailor.testing.supernets import scramble
+from segtailor.verbs.calibrate import CalibrateFlags
 from segtailor.verbs.train import train
 from tests.support import FIXTURES
 
@@ -266,11 +268,11 @@ def test_twenty_steps_of_training_reduce_the_loss_of_every_output(name: str) -> 
 
 @pytest.mark.slow
 def test_a_baseline_trains_to_a_bundle_by_name(tmp_path: Path) -> None:
-    around = Context(cache=tmp_path / "cache", device="cpu")
-    changes = ["fit.steps=2", "fit.batch=4"]
+    context = Context(cache=tmp_path / "cache", device="cpu")
     data = "synthetic:size=64x64,train=8,val=4,seed=0"
-    recipe = train_recipe("ddrnet-23-slim", data, crop=(64, 64), changes=changes, surroundings=around)
-    result = train(recipe, tmp_path / "run", check=False, surroundings=around)
+    recipe = train_recipe("ddrnet-23-slim", data, crop=(64, 64), context=context)
+    recipe = replace(recipe, fit=replace(recipe.fit, steps=2, batch=4))
+    result = train(recipe, tmp_path / "run", check=False, context=context)
     bundle = segtailor.load(str(result["model"]))
     assert bundle.architecture == HandmadeArchitecture(network="ddrnet-23-slim")
 
@@ -292,11 +294,12 @@ def test_baselines_are_no_search_space_and_no_published_architecture() -> None:
 
 
 def test_the_family_can_be_calibrated_by_name() -> None:
-    recipe = CalibrateRecipe(space="handmade", target="cpu/eager/fp32", image=(64, 64))
-    assert recipe.search_space() == Handmade()
-    assert family_name(Handmade()) == "handmade"
+    flags = CalibrateFlags(space="handmade", target="cpu/eager/fp32", image=(64, 64))
+    assert flags.recipe().space == Handmade()
+    assert flags.recipe().space_name == family_name(Handmade()) == "handmade"
+    assert parse_recipe(recipe_document(flags.recipe()), what="recipe") == flags.recipe()
     with pytest.raises(UnknownName, match="inverted_residual"):
-        CalibrateRecipe(space="inverted", target="cpu/eager/fp32", image=(64, 64)).search_space()
+        replace(flags, space="inverted").recipe()
 
 
 def test_documents_survive_and_wrong_ones_are_explained() -> None:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import segtailor
-from segtailor.spaces import networks
 from segtailor.core.errors import InvalidArchitecture, UserError
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.space import architecture_document, parse_architecture, read_architecture
@@ -18,7 +17,7 @@ from segtailor.core.task import Preprocessing
 from segtailor.core.variation import sample
 from segtailor.nets.checkpoint_file import read_state
 from segtailor.nets.network import Network
-from segtailor.spaces import published
+from segtailor.spaces import networks, published
 from segtailor.spaces.inverted_residual import InvertedResidual, InvertedResidualArchitecture
 from segtailor.spaces.inverted_residual.architecture import CANDIDATES, FRAME_NAMES, FRAMES, FrameName
 from segtailor.testing import check_architecture, check_space

@@ -8,13 +8,12 @@ import torch
 from torch.nn import functional
 
 import segtailor
-from segtailor.spaces import networks
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import Shape
 from segtailor.core.space import parse_architecture
 from segtailor.core.variation import sample
 from segtailor.nets.network import Network
-from segtailor.spaces import published
+from segtailor.spaces import networks, published
 from segtailor.spaces.scalable_path import ScalablePath, ScalablePathArchitecture
 from segtailor.spaces.scalable_path.architecture import BLOCKS, INTERACTIONS
 from segtailor.testing import check_architecture, check_space

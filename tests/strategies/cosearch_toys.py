@@ -20,7 +20,7 @@ from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.spaces.multi_resolution.architecture import CELL_OPERATORS
 from segtailor.spaces.multi_resolution.layers import OPERATORS_BY_NAME
 from segtailor.strategies.gradient_settings import Gradient
-from segtailor.systems.fasterseg import fasterseg
+from segtailor.systems import fasterseg
 from segtailor.training.settings import FitSettings, Schedule
 
 TASK = Task(classes=("dark", "light"))
@@ -64,7 +64,7 @@ def problem(**changes: Any) -> Problem:
 
 def settings(*, steps: int = 3, ahead: int = 2, **changes: Any) -> Gradient:
     """The recipe's own strategy, shorter."""
-    own = fasterseg("small").strategy
+    own = fasterseg.SMALL_STRATEGY
     fit = FitSettings(
         steps=steps,
         batch=2,

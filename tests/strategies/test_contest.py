@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from segtailor.strategies.ranks import spearman
 
 from segtailor.core.errors import UnknownName
 from segtailor.core.strategy import SearchProblem
 from segtailor.report.charts import draw_chart
 from segtailor.strategies import Ablation, Contender, Contest, Variant
-from segtailor.strategies.ranks import spearman
 from tests.strategies.planted import problem
 
 CONTEST = Contest(

@@ -32,21 +32,23 @@ def results(executor: Any, strategy: Any, **settings: Any) -> set[tuple[str, int
 
 def test_processes_give_the_same_results_as_serial() -> None:
     strategy = Evolution(trials=18, population=6)
-    assert results(Processes(), strategy, noise=0.05) == results(Serial(), strategy, noise=0.05)
+    assert results(Processes(workers=2), strategy, noise=0.05) == results(Serial(), strategy, noise=0.05)
 
 
 @pytest.mark.slow
 def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     strategy = RandomSearch(trials=5)
-    found = results(Processes(), strategy, work=planted.die_once, mark=str(mark))
+    found = results(Processes(workers=2), strategy, work=planted.die_once, mark=str(mark))
     assert mark.exists()
     assert found == results(Serial(), strategy)
 
 
 @pytest.mark.slow
 def test_a_trial_that_always_kills_its_worker_is_recorded_as_failed() -> None:
-    job: Any = RandomSearch(trials=4).job(problem(executor=Processes(retries=1), work=planted.die_always))
+    job: Any = RandomSearch(trials=4).job(
+        problem(executor=Processes(workers=2, retries=1), work=planted.die_always)
+    )
     steps = list(job.steps())
     records = job.result()["trials"]
     assert [item["result"]["status"] for item in records] == ["done", "done", "failed", "done"]
@@ -67,7 +69,7 @@ def test_a_trial_that_hangs_is_ended_after_the_timeout() -> None:
 
 @pytest.mark.slow
 def test_leaving_a_search_early_ends_its_workers_at_once() -> None:
-    job: Any = RandomSearch(trials=4).job(problem(executor=Processes(), work=planted.slow, sleep=60))
+    job: Any = RandomSearch(trials=4).job(problem(executor=Processes(workers=2), work=planted.slow, sleep=60))
     steps = job.steps()
     assert next(steps).metrics["running"] == 2
     started = time.monotonic()
@@ -92,7 +94,7 @@ def test_a_module_that_a_process_cannot_import_fails_the_trials_by_name(
 
 
 def test_impossible_settings_of_processes_are_refused() -> None:
-    for wrong in ({"devices": ()}, {"threads": 0}, {"retries": -1}, {"timeout": 0.0}):
+    for wrong in ({"workers": 0}, {"threads": 0}, {"retries": -1}, {"timeout": 0.0}):
         with pytest.raises(SearchProblem):
             Processes(**wrong)  # type: ignore[arg-type]
 
@@ -115,7 +117,7 @@ def test_workers_end_when_the_driver_is_killed() -> None:
 def test_a_trial_out_of_memory_is_tried_again_in_a_process(tmp_path: Path) -> None:
     log = tmp_path / "log"
     strategy = RandomSearch(trials=3)
-    found = results(Processes(), strategy, work=planted.recover, log=str(log), tries=2, how="memory")
+    found = results(Processes(workers=2), strategy, work=planted.recover, log=str(log), tries=2, how="memory")
     assert {status for _, _, status, _ in found} == {"done"}
     tried = [line for line in log.read_text().splitlines() if line.startswith("1 ")]
     assert len(tried) == 2

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from segtailor.core.codec import from_json, to_json
 from segtailor.core.cost import Within
-from segtailor.core.errors import MissingCost
+from segtailor.core.errors import MissingCost, Unsupported
 from segtailor.core.plan import Shape
 from segtailor.core.strategy import Problem
 from segtailor.costs import LatencyTable, Macs, Pack, Params
@@ -29,9 +29,9 @@ from segtailor.strategies.gradient import GradientSearch
 from segtailor.strategies.gradient_settings import Choice, CostTerm, Gradient, Learning, LogitOptimiser
 from segtailor.strategies.halves import HalvedTrain
 from segtailor.strategies.saved_supernet import load_supernet, read_facts
-from segtailor.systems.autortnet import ROBUSTNESS, autortnet, robustness
-from segtailor.systems.squeezenas import squeezenas
+from segtailor.systems import autortnet, squeezenas
 from segtailor.testing import check_strategy
+from segtailor.verbs.search import towards_budget
 
 SIZE = (32, 64)
 CELLS = HyperCell(depths=(2, 3, 3), widths=(4, 4, 4), stem=4, wiring=replace(OWN_PATHS, width=4),
@@ -83,7 +83,7 @@ def rows(job: GradientSearch) -> list[Any]:
     ],
 )
 def test_depth_logits_stay_frozen_for_a_third_and_then_move(mode: Any) -> None:
-    strategy = short(autortnet("paper", mode=mode).strategy, steps=3)
+    strategy = short(replace(autortnet.PAPER_STRATEGY, mode=mode, record=mode == "soft"), steps=3)
     found = [row["probabilities"] for row in rows(finished(strategy, problem(CELLS)))]
     depths, operators = ([row[name] for row in found] for name in ("depth2", "normal2_edge02"))
     assert depths[0] == depths[1]
@@ -93,7 +93,8 @@ def test_depth_logits_stay_frozen_for_a_third_and_then_move(mode: Any) -> None:
 
 @pytest.mark.slow
 def test_a_large_gamma_makes_the_expected_depths_fall() -> None:
-    strategy = autortnet("small", cost_weight=5.0, mode="path").strategy
+    own = autortnet.SMALL_STRATEGY
+    strategy = replace(own, cost=replace(own.cost, weight=5.0), mode="path")
     pressed = short(strategy, steps=8, logits=LogitOptimiser(lr=0.3), groups={}, learn=Learning())
     found = rows(finished(pressed, problem(CELLS)))
     for name, start in (("expected_depth1", 1.5), ("expected_depth2", 2.0), ("expected_depth3", 2.0)):
@@ -105,9 +106,7 @@ def test_a_large_gamma_makes_the_expected_depths_fall() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["squeezenas", "autortnet"])
 def test_the_fast_path_of_a_recipe_moves_logits_and_weights_as_the_plain_one_does(name: str) -> None:
-    row, asked = (
-        (squeezenas("paper"), BLOCKS) if name == "squeezenas" else (autortnet("paper", mode="soft"), CELLS)
-    )
+    row, asked = (squeezenas.PAPER, BLOCKS) if name == "squeezenas" else (autortnet.PAPER, CELLS)
     fast = short(row.strategy, steps=2, supernet=row.strategy.supernet, learn=Learning())
     fast = replace(fast, fit=replace(fast.fit, accumulate=1))
     assert fast.supernet.fused
@@ -134,8 +133,8 @@ def _flat(tensors: list[Tensor]) -> Tensor:
 @pytest.mark.slow
 def test_a_saved_supernet_of_each_space_judges_as_the_search_did(tmp_path: Path) -> None:
     for name, asked, strategy in (
-        ("blocks", BLOCKS, squeezenas("small")),
-        ("cells", CELLS, autortnet("small")),
+        ("blocks", BLOCKS, squeezenas.SMALL),
+        ("cells", CELLS, autortnet.SMALL),
     ):
         how = replace(short(strategy.strategy, steps=2), choice=Choice(samples=1, recalibrate=1, images=1))
         job = finished(how, problem(asked))
@@ -148,16 +147,16 @@ def test_a_saved_supernet_of_each_space_judges_as_the_search_did(tmp_path: Path)
 
 @pytest.mark.slow
 def test_searches_on_both_spaces_repeat_and_resume(tmp_path: Path) -> None:
-    small = short(squeezenas("small").strategy, steps=2)
+    small = short(squeezenas.SMALL_STRATEGY, steps=2)
     small = replace(small, choice=Choice(samples=1, recalibrate=0, images=1))
     check_strategy(small, problem(BLOCKS), tmp_path / "blocks")
-    check_strategy(short(autortnet("paper").strategy, steps=2), problem(CELLS), tmp_path / "cells")
+    check_strategy(short(autortnet.PAPER_STRATEGY, steps=2), problem(CELLS), tmp_path / "cells")
 
 
 @pytest.mark.slow
 def test_a_search_of_blocks_samples_within_the_budget() -> None:
     limit = 6_500_000.0
-    strategy = short(squeezenas("small", budget=True).strategy, steps=2)
+    strategy = short(towards_budget(squeezenas.SMALL_STRATEGY), steps=2)
     result: Any = finished(strategy, problem(BLOCKS, limit=limit)).result()
     assert result["met"] is True
     assert result["cost"] <= limit
@@ -205,7 +204,7 @@ def table(space: Any, *, without: int = 0) -> LatencyTable:
 @pytest.mark.parametrize("kind", ["latency", "params"])
 def test_either_space_is_searched_under_any_additive_cost(space: Any, kind: str) -> None:
     cost: Any = table(space) if kind == "latency" else Params()
-    strategy = short(autortnet("paper").strategy, steps=1, groups={})
+    strategy = short(autortnet.PAPER_STRATEGY, steps=1, groups={})
     result = finished(strategy, problem(space, cost=cost)).result()
     assert result["unit"] == ("ms" if kind == "latency" else "params")
     assert result["cost"] > 0  # type: ignore[operator]
@@ -214,7 +213,7 @@ def test_either_space_is_searched_under_any_additive_cost(space: Any, kind: str)
 @pytest.mark.parametrize("space", [BLOCKS, CELLS])
 def test_a_pack_that_misses_entries_is_refused_before_any_work(space: Any) -> None:
     with pytest.raises(MissingCost, match="segtailor calibrate"):
-        autortnet("paper").strategy.check(problem(space, cost=table(space, without=1)))
+        autortnet.PAPER_STRATEGY.check(problem(space, cost=table(space, without=1)))
 
 
 def test_samples_follow_the_distribution() -> None:
@@ -225,16 +224,14 @@ def test_samples_follow_the_distribution() -> None:
     assert 150 < drawn.count(0) < 250
 
 
-@pytest.mark.parametrize("scale", ["small", "paper"])
-@pytest.mark.parametrize("recipe", [squeezenas, autortnet])
-def test_recipes_survive_the_way_through_json(recipe: Any, scale: Any) -> None:
-    row = recipe(scale)
+@pytest.mark.parametrize("row", [squeezenas.SMALL, squeezenas.PAPER, autortnet.SMALL, autortnet.PAPER])
+def test_recipes_survive_the_way_through_json(row: Any) -> None:
     assert from_json(Gradient, to_json(row.strategy), what="strategy") == row.strategy
     assert from_json(type(row.space), to_json(row.space), what="space") == row.space
 
 
 def test_autortnet_has_the_published_settings() -> None:
-    row = autortnet("paper")
+    row = autortnet.PAPER
     fit, logits, cost = row.strategy.fit, row.strategy.logits, row.strategy.cost
     assert (fit.epochs, fit.batch, fit.lr, fit.momentum, fit.weight_decay) == (150, 16, 0.025, 0.9, 1e-3)
     assert fit.lr * fit.schedule.factor(150, total=150, steps_per_epoch=1) == pytest.approx(0.001)
@@ -246,22 +243,15 @@ def test_autortnet_has_the_published_settings() -> None:
     assert row.strategy.learning("op").warmup == 0
     assert row.strategy.mode == "soft"
     assert row.strategy.record
-    assert not autortnet("paper", mode="pair").strategy.record  # needs to look at each draw
+    with pytest.raises(Unsupported, match="record"):  # that mode needs to look at each draw
+        replace(row.strategy, mode="pair")
     assert isinstance(row.space, HyperCell)
     assert row.space.depths == (5, 10, 10)
 
 
 def test_squeezenas_has_the_published_settings() -> None:
-    strategy = squeezenas("paper").strategy
+    strategy = squeezenas.PAPER_STRATEGY
     assert (strategy.temperature.start, strategy.temperature.end) == (5.0, 1.0)
     assert (strategy.updates, strategy.mode, strategy.per_image) == ("joint", "soft", True)
     assert (strategy.remove_below, strategy.choice.samples) == (0.005, 200)
     assert strategy.cost.of == "probabilities"
-
-
-def test_robustness_repeats_table_4() -> None:
-    rows = robustness("paper")
-    spaces: list[Any] = [row.space for row in rows]
-    found = [(space.depths, row.seed) for space, row in zip(spaces, rows, strict=True)]
-    assert found == [tuple(start) for start in ROBUSTNESS]
-    assert len({row.name for row in rows}) == len(rows)

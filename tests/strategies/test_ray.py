@@ -44,7 +44,7 @@ def cluster() -> Iterator[None]:
 @pytest.mark.usefixtures("cluster")
 def test_two_ray_workers_give_the_same_results_as_serial() -> None:
     strategy = Evolution(trials=18, population=6)
-    assert results(Ray(), strategy, noise=0.05) == results(Serial(), strategy, noise=0.05)
+    assert results(Ray(workers=2), strategy, noise=0.05) == results(Serial(), strategy, noise=0.05)
 
 
 @pytest.mark.slow
@@ -52,14 +52,18 @@ def test_two_ray_workers_give_the_same_results_as_serial() -> None:
 def test_a_killed_ray_worker_loses_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     strategy = RandomSearch(trials=5)
-    assert results(Ray(), strategy, work=planted.die_once, mark=str(mark)) == results(Serial(), strategy)
+    assert results(Ray(workers=2), strategy, work=planted.die_once, mark=str(mark)) == results(
+        Serial(), strategy
+    )
     assert mark.exists()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_trial_that_always_kills_its_ray_worker_is_recorded_as_failed() -> None:
-    job: Any = RandomSearch(trials=4).job(problem(executor=Ray(retries=1), work=planted.die_always))
+    job: Any = RandomSearch(trials=4).job(
+        problem(executor=Ray(workers=2, retries=1), work=planted.die_always)
+    )
     assert [step.done for step in job.steps()][-1] == 4
     records = job.result()["trials"]
     assert [item["result"]["status"] for item in records] == ["done", "done", "failed", "done"]
@@ -104,7 +108,7 @@ def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
 
 def test_impossible_settings_of_ray_are_refused() -> None:
     for wrong in ({"workers": 0}, {"cpus": 0.0}, {"gpus": -1.0}, {"retries": -1}, {"wait": 0.0}):
-        with pytest.raises(SearchProblem, match="ray: give workers"):
+        with pytest.raises(SearchProblem, match=r"workers: 0|ray: give"):
             Ray(**wrong)  # type: ignore[arg-type]
 
 

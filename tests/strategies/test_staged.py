@@ -56,7 +56,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> HalvedPixels:
-    return halved_pixels(DATA, str(tmp_path / "cache"))
+    return halved_pixels(DATA, str(tmp_path / "cache"), 0.5)
 
 
 @pytest.fixture

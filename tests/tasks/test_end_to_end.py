@@ -19,6 +19,7 @@ from segtailor.core.task import KIND_FACTS
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.onnx.model import open_onnx_model
+from segtailor.recipes.recipe import with_settings
 from segtailor.recipes.train import train_recipe
 from segtailor.runs import Context
 from segtailor.tailoring.facts import usable_data
@@ -50,9 +51,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=KINDS)
 def trained(request: pytest.FixtureRequest, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp(request.param) / "run"
-    around = Context(cache=cache, device="cpu")
+    context = Context(cache=cache, device="cpu")
     result = train(
-        "lpsnet-step0", folder, data=DATA[request.param], changes=QUICK, check=False, surroundings=around
+        "lpsnet-step0", folder, data=DATA[request.param], changes=QUICK, check=False, context=context
     )
     return request.param, folder, result
 
@@ -76,7 +77,7 @@ def test_training_reports_the_figures_of_its_task(trained: Any) -> None:
 
 def test_a_bundle_scores_as_at_the_end_of_its_training(trained: Any, cache: Path) -> None:
     kind, folder, result = trained
-    scores = evaluate(folder / "weights", DATA[kind], surroundings=Context(cache=cache, device="cpu"))
+    scores = evaluate(folder / "weights", DATA[kind], context=Context(cache=cache, device="cpu"))
     for figure in KIND_FACTS[kind].figures:
         if figure.name in result:
             assert scores[figure.name] == pytest.approx(result[figure.name], rel=1e-4, abs=1e-6), figure.name
@@ -144,11 +145,11 @@ def test_tailor_says_that_it_needs_classes(trained: Any) -> None:
 
 def test_the_worst_and_best_pictures_are_on_the_page(trained: Any, tmp_path: Path, cache: Path) -> None:
     kind, folder, _ = trained
-    quality = inspect_run(folder, surroundings=Context(cache=cache, device="cpu"))
+    quality = inspect_run(folder, context=Context(cache=cache, device="cpu"))
     label = KIND_FACTS[kind].headline.label
     assert (quality.classes, quality.figure) == ((), label)
     facts = {fact.name: fact.value for fact in quality.facts}
-    scores = evaluate(folder / "weights", DATA[kind], surroundings=Context(cache=cache, device="cpu"))
+    scores = evaluate(folder / "weights", DATA[kind], context=Context(cache=cache, device="cpu"))
     assert facts[label] == KIND_FACTS[kind].headline.told(scores[HEADLINE[kind]])
     worst = [picture.quality for picture in quality.pictures if picture.kind == "worst"]
     best = [picture.quality for picture in quality.pictures if picture.kind == "best"]
@@ -171,7 +172,7 @@ def test_exported_files_are_the_network_and_score_alike(trained: Any, tmp_path: 
         assert abs(float(str(done.figures[f"{HEADLINE[kind]}_drift"]))) <= 1e-3
         model = open_onnx_model(tmp_path / output / "model.onnx")
         assert model.task.kind == kind
-        scores = evaluate(model, DATA[kind], surroundings=Context(cache=cache))
+        scores = evaluate(model, DATA[kind], context=Context(cache=cache))
         assert 0 <= scores[HEADLINE[kind]] <= 1
         found = model.predict(np.zeros((40, 50, 3), np.uint8))
         assert found.shape == {"depth": (40, 50), "pose": (16, 3)}[kind]
@@ -185,28 +186,26 @@ def test_any_trial_strategy_searches_by_the_headline_of_the_task(
 ) -> None:
     from segtailor.verbs.search import SearchChoices, search_recipe
 
-    around = Context(cache=cache, device="cpu")
+    context = Context(cache=cache, device="cpu")
     choices = SearchChoices(strategy=strategy, trials=2)
-    recipe = search_recipe("lpsnet", DATA[kind], choices=choices, surroundings=around)
-    quick = replace(recipe.training, fit=replace(recipe.training.fit, steps=2, batch=2))
-    result = search(replace(recipe, training=quick), tmp_path / "run", surroundings=around)
+    recipe = search_recipe("lpsnet", DATA[kind], choices=choices, context=context)
+    quick = replace(recipe.evaluator, fit=replace(recipe.evaluator.fit, steps=2, batch=2))
+    result = search(replace(recipe, evaluator=quick), tmp_path / "run", context=context)
     assert result["measure"] == KIND_FACTS[kind].headline.label
     assert 0 <= result["quality"] <= 1
 
 
 def test_pose_crops_must_have_the_size_of_the_data(tmp_path: Path, cache: Path) -> None:
-    around = Context(cache=cache, device="cpu")
-    recipe = train_recipe("lpsnet-step0", DATA["pose"], crop=(64, 32), changes=QUICK, surroundings=around)
+    context = Context(cache=cache, device="cpu")
+    recipe = with_settings(train_recipe("lpsnet-step0", DATA["pose"], crop=(64, 32), context=context), QUICK)
     with pytest.raises(UserError, match="do not fit people of 32x32"):
-        train(recipe, tmp_path / "run", check=False, surroundings=around)
+        train(recipe, tmp_path / "run", check=False, context=context)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("auxcells-depth", "depth"), ("auxcells-pose", "pose")])
 def test_the_papers_settings_are_recipes(name: str, kind: str, cache: Path) -> None:
-    around = Context(cache=cache, device="cpu")
-    (stage,) = published_training(
-        name, "auxcells-arch0", DATA[kind], scale="paper", surroundings=around
-    ).stages
+    context = Context(cache=cache, device="cpu")
+    (stage,) = published_training(name, "auxcells-arch0", DATA[kind], scale="paper", context=context).stages
     lengths = {"depth": (300, 32, 7e-3, "sgd"), "pose": (140, 128, 1e-3, "adam")}
     assert (stage.fit.epochs, stage.fit.batch, stage.fit.lr, stage.fit.optimiser) == lengths[kind]
     rates = [
@@ -215,7 +214,7 @@ def test_the_papers_settings_are_recipes(name: str, kind: str, cache: Path) -> N
     papers = {"depth": [(1 - epoch / 400) ** 0.9 for epoch in (0, 100, 130)], "pose": [1.0, 0.1, 0.01]}
     assert rates == pytest.approx(papers[kind])
     with pytest.raises(Unsupported):
-        published_training(name, "lpsnet-s", DATA[kind], surroundings=around)
+        published_training(name, "lpsnet-s", DATA[kind], context=context)
 
 
 def trivial(data: str, cache: Path) -> dict[str, dict[str, float]]:

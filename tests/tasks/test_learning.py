@@ -17,9 +17,9 @@ torch.set_num_threads(1)
 
 def learnt(network: str, data: str, folder: Path, *changes: str) -> dict[str, float]:
     usual = ("fit.batch=16", "fit.optimiser=adamw", "fit.weight_decay=0.0001", "fit.validate_batch=20")
-    around = Context(cache=folder / "cache", device="cpu")
+    context = Context(cache=folder / "cache", device="cpu")
     result = train(
-        network, folder / "run", data=data, changes=[*usual, *changes], check=False, surroundings=around
+        network, folder / "run", data=data, changes=[*usual, *changes], check=False, context=context
     )
     return {name: value for name, value in result.items() if isinstance(value, float)}
 

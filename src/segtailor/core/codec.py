@@ -31,10 +31,10 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
 class Tagged:
-    """Annotation of a field that holds a value of any type in a registry: `Annotated[Strategy, Tagged(STRATEGIES)]`."""
+    """Annotation of a field that holds a value of a registered type: `Annotated[Strategy, Tagged(STRATEGIES)]`."""
 
-    def __init__(self, registry: Registry[Any]) -> None:
-        self.registry = registry
+    def __init__(self, *registries: Registry[Any]) -> None:
+        self.registries = registries
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         """Describe the field to pydantic."""
@@ -47,25 +47,29 @@ class Tagged:
         if not isinstance(data, dict):
             self._name(data)
             return data
-        known = ", ".join(self.registry.names())
         kind = data.get(KIND)
-        if not isinstance(kind, str) or kind not in self.registry:
-            raise PydanticCustomError("kind", f"no {self.registry.kind} is called {kind!r}; known: {known}")
+        registry = next((one for one in self.registries if kind in one), None)
+        if registry is None:
+            raise self._unknown(f"is called {kind!r}")
         body = {name: value for name, value in data.items() if name != KIND}
-        return _validated(self.registry.get(kind), body)
+        return _validated(registry.get(str(kind)), body)
 
     def document(self, value: Any) -> dict[str, Json]:
         """Return the JSON form of a value."""
         return {KIND: self._name(value), **to_json(value)}
 
     def _name(self, value: Any) -> str:
-        try:
-            return self.registry.name_of(type(value))
-        except KeyError:
-            known = ", ".join(self.registry.names())
-            raise PydanticCustomError(
-                "kind", f"{type(value).__name__} is no registered {self.registry.kind}; known: {known}"
-            ) from None
+        for registry in self.registries:
+            try:
+                return registry.name_of(type(value))
+            except KeyError:
+                continue
+        raise self._unknown(f"has the type {type(value).__name__}")
+
+    def _unknown(self, what: str) -> PydanticCustomError:
+        known = ", ".join(name for registry in self.registries for name in registry.names())
+        facts = {"registry": self.registries[0].kind, "what": what[:80], "known": known}
+        return PydanticCustomError("kind", "no {registry} {what}; known: {known}", facts)
 
 
 def adapter(kind: type[T]) -> TypeAdapter[T]:

@@ -31,7 +31,7 @@ class Trial:
 
     `architecture` is an architecture document, `budget` the share (0..1] of a full evaluation, `evaluator` the
     evaluator's settings, and `context` what its memory knows of earlier trials. Settings that were read from a file
-    are not `trusted`: a worker imports nothing by a name that they give, and contacts nobody.
+    are not `trusted`: a worker imports no code that they name and contacts no other machine.
     """
 
     id: int
@@ -135,7 +135,7 @@ class AskTell(Protocol):
 
 @runtime_checkable
 class Keeping(Protocol):
-    """A state that is dear to compute again from told results, and is therefore saved with a search."""
+    """A state that is expensive to compute again from the results, and is therefore saved with a search."""
 
     def keep(self) -> Callable[[Path], None]:
         """Return a function that writes the state, as it is now, into an empty folder."""
@@ -144,7 +144,7 @@ class Keeping(Protocol):
         """Read what was written when the state had been told `judged`."""
 
 
-class Sample(Protocol):
+class FingerprintedSample(Protocol):
     """What identifies one labelled image."""
 
     @property
@@ -158,10 +158,10 @@ class Sample(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Halves:
-    """Two disjoint halves of the training split: one to fit weights, one to judge choices. Search sees no more."""
+    """Two disjoint parts of the training split: one to fit weights, one to judge choices. A search sees nothing else."""
 
-    fit: tuple[Sample, ...]
-    judge: tuple[Sample, ...]
+    fit: tuple[FingerprintedSample, ...]
+    judge: tuple[FingerprintedSample, ...]
 
     @property
     def fingerprint(self) -> str:
@@ -172,14 +172,14 @@ class Halves:
 
 
 class Memory(Protocol):
-    """What a driver remembers of finished trials and tells the next ones, whose workers remember nothing.
+    """What a driver keeps of finished trials and passes to the next ones; workers keep nothing.
 
-    A pure fold over full results in the order of trial ids, so that a resumed search knows the same.
+    It is computed from full results in the order of trial ids, so that a resumed search has the same.
     """
 
     @property
     def every(self) -> int:
-        """How many trials are told the same: fewer know more, more can run at once."""
+        """How many trials get the same knowledge: with fewer it is newer, with more more can run at once."""
 
     def begin(self) -> Mapping[str, Json]:
         """Return what is known before the first trial."""
@@ -221,7 +221,7 @@ class Executor(Protocol):
     """Where trials run. A worker that dies costs a repetition with the same seed, then a failed result."""
 
     def open(self, work: Work, device: str) -> AbstractContextManager[Pool]:
-        """Start workers that call `work` for every trial, on `device` or others of its kind; leaving the context ends them."""
+        """Start workers that call `work` for every trial, on `device` or others of its kind; the context ends them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,8 +229,7 @@ class Problem:
     """Everything a strategy may know. `limit` is the hard budget, in the unit of the cost.
 
     `retries` is how often a trial that ran out of memory or diverged is repeated, with the same seed. `seconds` is how
-    long a search by trials may take: then it ends with what it has. Settings
-    that were read from a file are not `trusted`: they may neither import code by name nor contact anybody.
+    long a search by trials may take: then it ends with what it has. Settings that were read from a file are not `trusted`: they may neither import code by name nor contact other machines.
     """
 
     space: SearchSpace

@@ -1,4 +1,4 @@
-"""What a file may make this program do: choose among what is installed, but neither import code nor contact anybody."""
+"""What a file may ask for: a choice among what is installed, but neither code to import nor machines to contact."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Untrusted(UserError):
 
 
 def refuse_reach(what: str, *, trusted: bool) -> None:
-    """Raise `Untrusted` unless whoever started this typed the recipe, or vouches for the file that holds it."""
+    """Raise `Untrusted` unless the user typed the recipe, or said that the file that holds it is trusted."""
     if not trusted:
         raise Untrusted(
-            f"the recipe of this run asks to {what}. A recipe that is read from a folder may not do that unasked: "
-            f"look into its recipe.json, and if you trust who wrote it, go on with 'segtailor resume RUN {FLAG}'."
+            f"the recipe of this run asks to {what}. A recipe that is read from a folder may not do that: "
+            f"read its recipe.json, and if you trust its author, continue with 'segtailor resume RUN {FLAG}'."
         )

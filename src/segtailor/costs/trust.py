@@ -1,4 +1,4 @@
-"""How well table prices agree with whole networks: correction, correlation, error, and a scatter plot."""
+"""How well table prices agree with whole networks: correction, correlation, error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from segtailor.core.plan import Plan
 from segtailor.core.statistics import non_negative_fit, pearson, spearman
-from segtailor.core.text import escaped
 from segtailor.costs.pack import DISTURBED_RATIO, Checked, Correction, LatencyTable, Pack, Trust
 
 MIN_UNDISTURBED = 3  # networks; with fewer, disturbed ones are fitted on as well
@@ -127,44 +126,4 @@ def judge(networks: Sequence[Checked]) -> Trust:
         spearman=round(spearman(predicted, measured) or 0.0, 5),
         mape=round(float(np.mean(np.abs(predicted / measured - 1))), 5),
         networks=tuple(networks),
-    )
-
-
-def scatter(trust: Trust, *, title: str) -> str:
-    """Draw predicted over measured milliseconds as SVG."""
-    size, margin = 420, 56
-    top = 1.05 * max(max(one.predicted_ms, one.measured_ms) for one in trust.networks)
-
-    def place(value: float) -> float:
-        return margin + value / top * (size - 2 * margin)
-
-    marks = [
-        f'<circle cx="{place(one.measured_ms):.1f}" cy="{size - place(one.predicted_ms):.1f}" r="4" '
-        f'fill="#2266aa" fill-opacity="0.6"><title>{escaped(one.fingerprint)}</title></circle>'
-        for one in trust.networks
-    ]
-    ticks = []
-    for step in range(5):
-        value = top * step / 4
-        at = place(value)
-        ticks.append(f'<text x="{at:.1f}" y="{size - margin + 16}" text-anchor="middle">{value:.3g}</text>')
-        ticks.append(f'<text x="{margin - 6}" y="{size - at + 4:.1f}" text-anchor="end">{value:.3g}</text>')
-    low, high = margin, size - margin
-    summary = f"Pearson {trust.pearson:.4f}, Spearman {trust.spearman:.4f}, error {100 * trust.mape:.1f} %"
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size} {size}" font-family="sans-serif" '
-            'font-size="11">',
-            f'<rect width="{size}" height="{size}" fill="white"/>',
-            f'<text x="{size / 2}" y="20" text-anchor="middle" font-size="13">{escaped(title)}</text>',
-            f'<text x="{size / 2}" y="36" text-anchor="middle">{summary}, {len(trust.networks)} networks</text>',
-            f'<path d="M{low} {low}V{high}H{high}" fill="none" stroke="#444"/>',
-            f'<path d="M{low} {high}L{high} {low}" stroke="#999" stroke-dasharray="4 4"/>',
-            *ticks,
-            f'<text x="{size / 2}" y="{size - 12}" text-anchor="middle">measured, ms</text>',
-            f'<text x="16" y="{size / 2}" text-anchor="middle" transform="rotate(-90 16 {size / 2})">'
-            "predicted, ms</text>",
-            *marks,
-            "</svg>\n",
-        ]
     )

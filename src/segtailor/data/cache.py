@@ -26,16 +26,12 @@ from numpy.typing import NDArray
 
 from segtailor.core.codec import canonical, from_json, read_json, to_json
 from segtailor.core.errors import DataProblem, UserError
+from segtailor.core.lock import wait_for
 from segtailor.core.memory import check_memory, in_gib
 from segtailor.core.task import Task
 from segtailor.data.dataset import Dataset, Pair, Sample, check_pair
 from segtailor.data.splits import split_samples
 from segtailor.tasks import Targets, kind_of
-
-try:
-    import fcntl
-except ImportError:  # not POSIX: two processes may both build, the rename still decides
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 INDEX, IMAGES, LABELS = "index.json", "images.u8", "labels"
@@ -198,12 +194,7 @@ def _label_offsets(targets: Targets, sizes: Iterable[Sequence[int]]) -> NDArray[
 @contextlib.contextmanager
 def only_builder(folder: Path) -> Iterator[None]:
     """Wait until no other process builds this cache. The system releases the lock of a process that ends."""
-    with folder.with_suffix(".lock").open("wb") as handle:
-        locked = False
-        if fcntl is not None:
-            with contextlib.suppress(OSError):  # a network disk without locks: the rename still decides
-                fcntl.flock(handle, fcntl.LOCK_EX)
-                locked = True
+    with wait_for(folder.with_suffix(".lock")) as locked:  # a disk without locks: the rename still decides
         if locked:
             for stale in folder.parent.glob(f"{folder.name}.build-*"):
                 shutil.rmtree(stale, ignore_errors=True)  # left by a killed process

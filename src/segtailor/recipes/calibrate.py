@@ -11,8 +11,8 @@ from segtailor.core.atomic import write_text
 from segtailor.core.codec import Json, Tagged
 from segtailor.core.job import Step
 from segtailor.core.ranges import check_seed
-from segtailor.core.registry import SPACES
-from segtailor.core.space import SearchSpace, family_of
+from segtailor.core.registry import FIXED, SPACES
+from segtailor.core.space import SearchSpace, family_name, family_of
 from segtailor.core.target import parse_target
 from segtailor.costs.calibrate import Calibration, CalibrationSettings
 from segtailor.report.charts import draw_trust
@@ -24,7 +24,7 @@ from segtailor.spaces.published import architectures, baselines, published
 class CalibrateRecipe:
     """Make the device pack of a space on a target at an image size (height, width)."""
 
-    space: Annotated[SearchSpace, Tagged(SPACES)]
+    space: Annotated[SearchSpace, Tagged(SPACES, FIXED)]
     target: str
     image: tuple[int, int]
     classes: int = 19
@@ -40,7 +40,7 @@ class CalibrateRecipe:
     @property
     def space_name(self) -> str:
         """The registered name of the space."""
-        return SPACES.name_of(type(self.space))
+        return family_name(self.space)
 
     def job(self, context: Context) -> Calibrating:
         """Check the target, and return the job."""

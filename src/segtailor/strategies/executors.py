@@ -83,7 +83,7 @@ class Processes:
     def __post_init__(self) -> None:
         if self.workers is not None:
             most = max(MIN_PROCESS_LIMIT, PROCESSES_PER_CORE * (os.cpu_count() or 1))
-            check_whole("workers", self.workers, least=1, most=most)
+            check_whole("workers", self.workers, least=1, most=most, error=SearchProblem)
         if self.threads < 1 or self.retries < 0:
             raise SearchProblem("processes: give at least one thread, and retries of at least 0.")
         if self.timeout is not None and not self.timeout > 0:
@@ -271,7 +271,7 @@ class Ray:
 
     def __post_init__(self) -> None:
         if self.workers is not None:
-            check_whole("workers", self.workers, least=1, most=MAX_CLUSTER_WORKERS)
+            check_whole("workers", self.workers, least=1, most=MAX_CLUSTER_WORKERS, error=SearchProblem)
         if self.cpus <= 0 or self.gpus < 0 or self.retries < 0 or self.wait <= 0:
             raise SearchProblem("ray: give cpus and wait above 0, gpus and retries of at least 0.")
 

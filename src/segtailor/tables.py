@@ -113,7 +113,7 @@ RECIPES = {
     "train_stages": "segtailor.recipes.train:StagedTrainRecipe",
     "search": "segtailor.recipes.search:SearchRecipe",
     "calibrate": "segtailor.recipes.calibrate:CalibrateRecipe",
-    "tailor": "segtailor.tailoring.settings:TailorRecipe",
+    "tailor": "segtailor.tailoring.recipe:TailorRecipe",
 }
 SYSTEMS = {
     "auxcells": "segtailor.systems.auxcells:SYSTEM",

@@ -1,12 +1,12 @@
 """Settings follow from facts, and each says why."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import pytest
 
 from segtailor.core.errors import UnknownName, UserError
 from segtailor.tailoring.choosing import (
-    Sizes,
     choose,
     expands,
     largest_trainable,
@@ -16,14 +16,15 @@ from segtailor.tailoring.choosing import (
     usual_effort,
 )
 from segtailor.tailoring.facts import DataFacts
-from segtailor.tailoring.pacing import ENOUGH_STEPS, SHARES, stage_seconds
-from segtailor.tailoring.run import parse_seconds, requested
-from segtailor.tailoring.settings import Request, Speed, TailorRecipe
+from segtailor.tailoring.machine import SizeRange
+from segtailor.tailoring.recipe import TailorRecipe, TailorRequest, TrainingSpeed
+from segtailor.tailoring.tailor import parse_request, parse_seconds
+from segtailor.tailoring.time_plan import ENOUGH_STEPS, SHARES, stage_seconds
 
 FACTS = DataFacts(
     images=367, validation=101, classes=11, usual=(360, 480), smallest=(360, 480), largest=(360, 480)
 )
-REQUEST = Request(data="folder:x", target="cpu/onnxruntime/fp32", budget_ms=20.0)
+REQUEST = TailorRequest(data="folder:x", target="cpu/onnxruntime/fp32", budget_ms=20.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,25 +38,25 @@ class Described:
     workers: int = 2
 
     @property
-    def precision(self) -> str:
+    def precision(self) -> Literal["fp32", "bf16"]:
         return "bf16" if self.accelerator else "fp32"
 
-    def speed(self, crop: tuple[int, int], batch: int) -> Speed:
+    def speed(self, crop: tuple[int, int], batch: int) -> TrainingSpeed:
         assert min(*crop, batch) >= 1
-        return Speed(base=self.base, per_gmac=self.per_gmac)
+        return TrainingSpeed(base=self.base, per_gmac=self.per_gmac)
 
     def macs_per_ms(self, image: tuple[int, int], milliseconds: float) -> float:
         assert min(*image, milliseconds) > 0
         return 5e7
 
-    def sizes(self, crop: tuple[int, int]) -> Sizes:
-        return Sizes(100.0 * crop[0] * crop[1], 20_000.0 * crop[0] * crop[1])
+    def sizes(self, crop: tuple[int, int]) -> SizeRange:
+        return SizeRange(100.0 * crop[0] * crop[1], 20_000.0 * crop[0] * crop[1])
 
     def supernet(self) -> float | None:
         return self.supernet_step
 
 
-def chosen(request: Request = REQUEST, facts: DataFacts = FACTS, **kind: float) -> TailorRecipe:
+def chosen(request: TailorRequest = REQUEST, facts: DataFacts = FACTS, **kind: float) -> TailorRecipe:
     return choose(request, facts, Described(**kind), data=request.data)  # type: ignore[arg-type]
 
 
@@ -95,7 +96,7 @@ def test_a_batch_leaves_four_steps_per_pass_where_it_can(images: int) -> None:
 
 @pytest.mark.parametrize("seconds", [60.0, 270.0, 1800.0, 7200.0, 86_400.0])
 def test_the_plan_fits_the_time(seconds: float) -> None:
-    step = Speed(base=0.05, per_gmac=0.02).step(2e9)
+    step = TrainingSpeed(base=0.05, per_gmac=0.02).step(2e9)
     effort = usual_effort(seconds, step)
     spent = (
         60 * effort.pack_minutes
@@ -108,7 +109,7 @@ def test_the_plan_fits_the_time(seconds: float) -> None:
 
 
 def test_candidates_are_as_large_as_the_budget_lets_them_be() -> None:
-    sizes = Sizes(least=1e6, most=1e9)
+    sizes = SizeRange(least=1e6, most=1e9)
     small, large, huge = (typical_macs(limit, sizes) for limit in (1.0, 1e8, 1e12))
     assert (small, large, huge) == (1e6, pytest.approx(0.6 * 1e8), 1e9)
 
@@ -131,7 +132,7 @@ def test_a_device_pack_is_made_where_there_is_time(recipe: str, seconds: float, 
 
 def test_more_time_means_more_work_of_every_kind() -> None:
     short, long = (
-        usual_effort(seconds, Speed(base=0.05, per_gmac=0.02).step(2e9)) for seconds in (600, 6000)
+        usual_effort(seconds, TrainingSpeed(base=0.05, per_gmac=0.02).step(2e9)) for seconds in (600, 6000)
     )
     for name in ("candidate_steps", "teacher_steps", "train_steps", "candidates"):
         assert getattr(long, name) >= getattr(short, name)
@@ -143,7 +144,7 @@ def test_a_network_that_cannot_be_trained_in_the_time_is_not_searched_for() -> N
     patient = chosen(replace(REQUEST, seconds=36_000.0), per_gmac=0.1)
     assert 0 < hurried.search_limit_ms < patient.search_limit_ms == 0.75 * REQUEST.budget_ms
     assert any("--time" in choice.reason for choice in hurried.choices if choice.setting == "largest")
-    speed = Speed(base=0.05, per_gmac=0.02)
+    speed = TrainingSpeed(base=0.05, per_gmac=0.02)
     most = largest_trainable(600.0, speed)
     assert SHARES["train"] * 600 / (2 * speed.step(most)) == pytest.approx(ENOUGH_STEPS)
 
@@ -172,20 +173,20 @@ def test_a_time_that_is_none_is_refused_with_an_example(text: str) -> None:
 
 def test_data_of_ones_own_needs_a_budget() -> None:
     with pytest.raises(UserError, match="--budget"):
-        requested("folder:x", "cpu/onnxruntime/fp32", None)
+        parse_request("folder:x", "cpu/onnxruntime/fp32", None)
 
 
 def test_three_minutes_are_the_least_time() -> None:
     with pytest.raises(UserError, match="3m"):
-        requested("folder:x", "cpu/onnxruntime/fp32", "20ms", time="100s")
+        parse_request("folder:x", "cpu/onnxruntime/fp32", "20ms", time="100s")
 
 
 @pytest.mark.parametrize("budget", ["0ms", "-3ms", "fast", 0.0])
 def test_a_budget_that_is_none_is_refused(budget: str | float) -> None:
     with pytest.raises(UserError, match="budget"):
-        requested("folder:x", "cpu/onnxruntime/fp32", budget)
+        parse_request("folder:x", "cpu/onnxruntime/fp32", budget)
 
 
 def test_a_runtime_that_is_not_here_is_refused_before_any_work() -> None:
     with pytest.raises(UserError, match="nosuch"):
-        requested("folder:x", "cpu/nosuch/fp32", "20ms")
+        parse_request("folder:x", "cpu/nosuch/fp32", "20ms")

@@ -14,8 +14,8 @@ from segtailor.report.numbers import amount
 from segtailor.runs import Context
 from segtailor.spaces.networks import count
 from segtailor.tailoring.choosing import SYSTEMS
-from segtailor.tailoring.run import carry_out, planned, requested
-from segtailor.tailoring.settings import Effort, TailorRecipe
+from segtailor.tailoring.recipe import Effort, TailorRecipe
+from segtailor.tailoring.tailor import parse_request, plan
 from segtailor.verbs.main import run
 from tests.schemas import conforming
 
@@ -36,17 +36,17 @@ TINY = Effort(
 
 
 def tiny(
-    around: Context,
-    folder: Path,
+    context: Context,
     *,
     system: str = "auto",
     runtime: str = "onnxruntime",
     budget_ms: float = BUDGET_MS,
 ) -> TailorRecipe:
     """Plan a tailoring as ever, then do the least of everything."""
-    request = requested(DATA, f"cpu/{runtime}/fp32", budget_ms, recipe=system)
-    plan = planned(request, folder, around)
-    return replace(plan, batch=4, workers=1, effort=TINY, timing_seconds=0.05, least_gain=None)
+    request = parse_request(DATA, f"cpu/{runtime}/fp32", budget_ms, recipe=system)
+    return replace(
+        plan(request, context), batch=4, workers=1, effort=TINY, timing_seconds=0.05, least_gain=None
+    )
 
 
 @pytest.mark.slow
@@ -56,10 +56,11 @@ def test_every_system_ends_with_an_exported_network_that_keeps_the_budget(
     tmp_path: Path, system: str
 ) -> None:
     torch.set_num_threads(1)
-    around, folder = Context(cache=tmp_path / "cache", device="cpu"), tmp_path / "run"
-    plan = tiny(around, folder, system=system)
-    assert plan.system == system
-    found = carry_out(plan, folder, around)
+    folder = tmp_path / "run"
+    context = Context(cache=tmp_path / "cache", device="cpu", folder=folder)
+    recipe = tiny(context, system=system)
+    assert recipe.system == system
+    found = recipe.carry_out(context)
     stage = {
         name: read_json(folder / "stages" / f"{name}.json", what=name, error=ValueError)
         for name in ("search", "choose", "teacher", "train", "contract")
@@ -81,7 +82,7 @@ def test_every_system_ends_with_an_exported_network_that_keeps_the_budget(
         assert count(teacher, image=(64, 96)).macs >= 1.5 * count(own, image=(64, 96)).macs
     page = Path(str(found["report"])).read_text(encoding="utf-8")
     assert "not finished" not in page
-    size = count(model.architecture, image=plan.image, classes=model.task.outputs)
+    size = count(model.architecture, image=recipe.image, classes=model.task.outputs)
     # In its row among the others, and under the drawing.
     assert len(re.findall(rf">\s*{amount(size.params)}\s*<", page)) >= 2
     assert all(

@@ -8,7 +8,7 @@ from PIL import Image
 
 from segtailor.core.errors import DataProblem
 from segtailor.data.locate import locate
-from segtailor.tailoring.facts import data_facts, usable
+from segtailor.tailoring.facts import DataFacts, data_facts, usable_data
 
 
 def folder(root: Path, *, count: int = 12, sizes: tuple[tuple[int, int], ...] = ((32, 48), (40, 40))) -> Path:
@@ -25,9 +25,13 @@ def folder(root: Path, *, count: int = 12, sizes: tuple[tuple[int, int], ...] = 
     return root
 
 
+def facts_of(data: str, cache: Path) -> DataFacts:
+    return data_facts(data, locate(data), cache)
+
+
 def test_sound_data_is_used_as_it_is(tmp_path: Path) -> None:
     data = f"folder:{folder(tmp_path / 'set')}"
-    found = usable(data)
+    found = usable_data(data)
     assert found.data == data
     assert found.set_aside == ()
 
@@ -35,7 +39,7 @@ def test_sound_data_is_used_as_it_is(tmp_path: Path) -> None:
 def test_a_damaged_picture_is_set_aside_by_name_and_still_told(tmp_path: Path) -> None:
     root = folder(tmp_path / "set")
     (root / "images" / "p3.png").write_bytes(b"no picture")
-    found = usable(f"folder:{root}")
+    found = usable_data(f"folder:{root}")
     assert found.set_aside == ("p3",)
     assert any("p3" in finding.file for finding in found.diagnosis.errors)
     names = {sample.name for split in ("train", "val") for sample in locate(found.data).samples(split)}
@@ -46,7 +50,7 @@ def test_a_damaged_picture_is_set_aside_by_name_and_still_told(tmp_path: Path) -
 def test_a_picture_without_mask_is_set_aside_too(tmp_path: Path) -> None:
     root = folder(tmp_path / "set")
     (root / "masks" / "p5.png").unlink()
-    found = usable(f"folder:{root}?val=0.25")
+    found = usable_data(f"folder:{root}?val=0.25")
     assert found.set_aside == ("p5",)
     assert len(locate(found.data).samples("train")) + len(locate(found.data).samples("val")) == 11
 
@@ -55,7 +59,7 @@ def test_a_picture_without_mask_is_set_aside_too(tmp_path: Path) -> None:
 def test_what_is_set_aside_is_added_to_the_options_given(tmp_path: Path, options: str) -> None:
     root = folder(tmp_path / "set")
     (root / "images" / "p3.png").write_bytes(b"no picture")
-    found = usable(f"folder:{root}{options}")
+    found = usable_data(f"folder:{root}{options}")
     before, after = locate(f"folder:{root}{options}"), locate(found.data)
     for split in ("train", "val"):
         rest = [sample.name for sample in before.samples(split) if sample.name != "p3"]
@@ -66,7 +70,7 @@ def test_a_damaged_picture_of_a_dataset_file_is_set_aside_too(tmp_path: Path) ->
     root = folder(tmp_path / "set")
     (root / "images" / "p3.png").write_bytes(b"no picture")
     (tmp_path / "own.yaml").write_text("dataset: folder\npath: set\nval: 0.25\n")
-    found = usable(str(tmp_path / "own.yaml"))
+    found = usable_data(str(tmp_path / "own.yaml"))
     assert found.set_aside == ("p3",)
     assert len(locate(found.data).samples("trainval")) == 11
 
@@ -76,12 +80,12 @@ def test_data_that_is_mostly_damaged_is_refused(tmp_path: Path) -> None:
     for index in range(6):
         (root / "images" / f"p{index}.png").write_bytes(b"no picture")
     with pytest.raises(DataProblem, match="correct them"):
-        usable(f"folder:{root}")
+        usable_data(f"folder:{root}")
 
 
 def test_facts_are_those_of_the_training_split(tmp_path: Path) -> None:
     root = folder(tmp_path / "set", sizes=((32, 48), (32, 48), (40, 64)))
-    facts = data_facts(f"folder:{root}?val=0.25", tmp_path / "cache")
+    facts = facts_of(f"folder:{root}?val=0.25", tmp_path / "cache")
     assert (facts.images, facts.validation, facts.classes) == (9, 3, 3)
     assert facts.usual == (32, 48)
     assert facts.largest == (40, 64)
@@ -93,4 +97,4 @@ def test_data_without_validation_is_refused_with_the_remedy(tmp_path: Path) -> N
     (root / "images").rename(tmp_path / "set" / "train" / "images")
     (root / "masks").rename(tmp_path / "set" / "train" / "masks")
     with pytest.raises(DataProblem, match=r"val=0\.2"):
-        data_facts(f"folder:{tmp_path / 'set'}", tmp_path / "cache")
+        facts_of(f"folder:{tmp_path / 'set'}", tmp_path / "cache")

@@ -15,12 +15,11 @@ import torch
 from segtailor.core.codec import read_json
 from segtailor.core.errors import Interrupted
 from segtailor.runs import Context, Quiet
-from segtailor.tailoring.job import STAGES
-from segtailor.tailoring.run import carry_out, go_on
-from segtailor.tailoring.settings import TailorRecipe
+from segtailor.tailoring.job import STAGE_NAMES
+from segtailor.tailoring.recipe import TailorRecipe
+from segtailor.verbs.resume import resume
 from tests.tailoring.test_end_to_end import TINY, tiny
 
-NAMES = [name for name, _ in STAGES]
 RUNS = ("pack", "search", "teacher", "train", "baselines")  # stages that hold runs, which save as they go
 MOMENT = 0.05  # seconds of work below which a stage has no middle: int8, where the runtime has none
 TRIES = 6  # to hit a stage in its middle
@@ -81,29 +80,30 @@ def _alarms_are_a_second_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGVTALRM, before)
 
 
-def interrupted(plan: TailorRecipe, folder: Path, around: Context, display: Stopping) -> None:
+def interrupted(plan: TailorRecipe, context: Context, display: Stopping) -> None:
     """Go on until the interruption, which must come."""
     with pytest.raises(Interrupted, match="segtailor resume"):
-        begin_or_go_on(plan, folder, replace(around, display=display))
+        begin_or_go_on(plan, replace(context, display=display))
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
-def stop_in(stage: str, plan: TailorRecipe, folder: Path, around: Context, *, work: float) -> None:
+def stop_in(stage: str, plan: TailorRecipe, context: Context, *, work: float) -> None:
     """Stop as a stage begins, where it holds a run so that this is saved, and in its middle if it has one."""
-    interrupted(plan, folder, around, Stopping(stage))
+    interrupted(plan, context, Stopping(stage))
     if stage in RUNS:  # first, because a run that is finished is not opened again
-        interrupted(plan, folder, around, Stopping(stage, politely=True))
+        interrupted(plan, context, Stopping(stage, politely=True))
     if work > MOMENT:
-        interrupted_within(plan, folder, around, stage=stage, work=work)
-    assert not (folder / "stages" / f"{stage}.json").exists()
+        interrupted_within(plan, context, stage=stage, work=work)
+    assert not (context.folder / "stages" / f"{stage}.json").exists()
 
 
-def interrupted_within(plan: TailorRecipe, folder: Path, around: Context, *, stage: str, work: float) -> None:
+def interrupted_within(plan: TailorRecipe, context: Context, *, stage: str, work: float) -> None:
     """Interrupt a stage half-way; one that was quicker this time is undone and interrupted earlier."""
+    folder = context.folder
     file = folder / "stages" / f"{stage}.json"
     for part in range(1, TRIES):
         try:
-            interrupted(plan, folder, around, Stopping(stage, after=max(1e-3, work / 2**part)))
+            interrupted(plan, context, Stopping(stage, after=max(1e-3, work / 2**part)))
         except pytest.fail.Exception:  # the last stage was over before the alarm, and with it everything
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             (folder / "result.json").unlink()
@@ -113,9 +113,9 @@ def interrupted_within(plan: TailorRecipe, folder: Path, around: Context, *, sta
     raise AssertionError(f"stage '{stage}' could not be interrupted")
 
 
-def begin_or_go_on(plan: TailorRecipe, folder: Path, around: Context) -> dict[str, Any]:
-    begun = (folder / "recipe.json").exists()
-    return dict(go_on(folder, around) if begun else carry_out(plan, folder, around))
+def begin_or_go_on(plan: TailorRecipe, context: Context) -> dict[str, Any]:
+    begun = (context.folder / "recipe.json").exists()
+    return dict(resume(context.folder, context=context) if begun else plan.carry_out(context))
 
 
 def stable(value: Any, folder: Path) -> Any:
@@ -140,15 +140,18 @@ def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_p
     """Caches of their own let the second one make its own pack and judge candidates again; the budget is so loose that
     nothing hangs on a measured latency, the runtime one that needs no export to measure."""
     torch.set_num_threads(1)
-    places = [Context(cache=tmp_path / f"cache{number}", device="cpu") for number in range(2)]
     whole, parts, watch = tmp_path / "whole", tmp_path / "parts", Watching()
-    plan = tiny(places[0], whole, runtime="eager", budget_ms=LOOSE)
+    first_context, second_context = (
+        Context(cache=tmp_path / f"cache-{folder.name}", device="cpu", folder=folder)
+        for folder in (whole, parts)
+    )
+    plan = tiny(first_context, runtime="eager", budget_ms=LOOSE)
     plan = replace(plan, effort=replace(TINY, pack_minutes=0.02, pack_networks=2), search_limit_ms=LOOSE)
-    first = dict(carry_out(plan, whole, replace(places[0], display=watch)))
+    first = dict(plan.carry_out(replace(first_context, display=watch)))
     watch.message("stage end")
-    for name in NAMES:
-        stop_in(name, plan, parts, places[1], work=watch.work[name])
-    last = begin_or_go_on(plan, parts, places[1])
+    for name in STAGE_NAMES:
+        stop_in(name, plan, second_context, work=watch.work[name])
+    last = begin_or_go_on(plan, second_context)
     assert stable(first, whole) == stable(last, parts)
     for name in (
         "data",
@@ -175,9 +178,10 @@ def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_p
 def test_files_of_a_runtime_are_the_same_after_interruptions_of_their_making(tmp_path: Path) -> None:
     """What is delivered is undone and made again, interrupted. Whether int8 pays is measured, so that may differ."""
     torch.set_num_threads(1)
-    around, folder, watch = Context(cache=tmp_path / "cache", device="cpu"), tmp_path / "run", Watching()
-    plan = tiny(around, folder, budget_ms=LOOSE)
-    first = dict(carry_out(plan, folder, replace(around, display=watch)))
+    folder, watch = tmp_path / "run", Watching()
+    context = Context(cache=tmp_path / "cache", device="cpu", folder=folder)
+    plan = tiny(context, budget_ms=LOOSE)
+    first = dict(plan.carry_out(replace(context, display=watch)))
     watch.message("stage end")
     before = {name: outcome(folder, name) for name in DELIVERED}
     model = Path(first["model"])
@@ -186,8 +190,8 @@ def test_files_of_a_runtime_are_the_same_after_interruptions_of_their_making(tmp
     for file in (folder / "result.json", *made, *model.glob("*.onnx"), *model.glob("verify*.json")):
         file.unlink()
     for name in DELIVERED:
-        stop_in(name, plan, folder, around, work=watch.work[name])
-    last = begin_or_go_on(plan, folder, around)
+        stop_in(name, plan, context, work=watch.work[name])
+    last = begin_or_go_on(plan, context)
     assert (model / "model.onnx").read_bytes() == exported
     assert before["export"] == outcome(folder, "export")
     assert before["int8"]["decided"] == outcome(folder, "int8")["decided"]

@@ -1,47 +1,84 @@
-"""A teacher is a larger relative of its student; trainings are as long as time allows, and all rivals' as long."""
+"""A teacher is a larger network of the student's family; networks that are compared get the same number of steps."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from segtailor.core.space import Architecture, architecture_document, family_of
 from segtailor.core.variation import sample
+from segtailor.recipes.recipe import parse_recipe, recipe_document
 from segtailor.recipes.train import train_recipe
 from segtailor.runs import Context, Quiet
 from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.spaces.networks import count
 from segtailor.spaces.published import published
-from segtailor.tailoring.context import Context
-from segtailor.tailoring.pacing import LEAST_STEPS
-from segtailor.tailoring.settings import Speed
-from segtailor.tailoring.speed import step_seconds
-from segtailor.tailoring.training import baselines, larger, lengths, teacher, train
-from tests.tailoring.test_job import recipe
+from segtailor.tailoring.machine import step_seconds
+from segtailor.tailoring.recipe import TrainingSpeed
+from segtailor.tailoring.stage import (
+    ChosenNetwork,
+    LengthsOutcome,
+    ReadyOutcome,
+    SearchOutcome,
+    StageContext,
+    TeacherOutcome,
+    TimedNetwork,
+    TrainedNetwork,
+)
+from segtailor.tailoring.time_plan import MIN_TRAIN_STEPS, TrainingCost
+from segtailor.tailoring.training import (
+    NetworkTraining,
+    decide_lengths,
+    larger_network,
+    train_baselines,
+    train_teacher,
+    train_winner,
+    training_recipe,
+)
+from tests.tailoring.test_job import recipe, stage_context
 
 DATA = "synthetic:size=32x64,train=8,val=2,seed=0"
 READY = ("lpsnet-step0", "lpsnet-step1")
+NO_TEACHER = TeacherOutcome(network=None, model=None, reason="none")
 
 
-def context(
-    folder: Path, student: Architecture, *, system: str, searched: Architecture | None = None
-) -> Context:
+def timed(network: str) -> TimedNetwork:
+    return TimedNetwork(network=network, median_ms=1.0, p95_ms=1.0, making_seconds=1.0)
+
+
+READY_NETWORKS = ReadyOutcome(networks=tuple(timed(name) for name in READY))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A stage that trains, the network that was chosen and the search that found it."""
+
+    stage: StageContext
+    chosen: ChosenNetwork
+    searched: SearchOutcome
+
+    def larger(self) -> tuple[str, Architecture] | None:
+        return larger_network(self.stage, self.chosen, self.searched)
+
+
+def case(
+    folder: Path, student: Architecture, *, system: str, searched: Architecture | None = None, **changes: Any
+) -> Case:
+    folder.mkdir(exist_ok=True)
     files = {}
     for name, arch in (("student", student), ("teacher", searched)):
-        files[name] = folder / f"{name}.json"
         if arch is not None:
-            files[name].write_text(json.dumps(architecture_document(arch)))
-    outcomes = {
-        "choose": {"architecture": str(files["student"]), "making_seconds": 1.0},
-        "ready": {"networks": [{"network": name, "making_seconds": 1.0} for name in READY]},
-        "teacher": {"model": None},
-        "search": {"teacher": str(files["teacher"]) if searched is not None else None},
-    }
+            files[name] = str(folder / f"{name}.json")
+            Path(files[name]).write_text(json.dumps(architecture_document(arch)))
+    chosen = ChosenNetwork(**vars(timed("searched")), architecture=files["student"], measured=(), kept=True)
+    found = SearchOutcome(
+        run="search", found=(), trials=1, strategy="evolution", unit="MACs", teacher=files.get("teacher")
+    )
     plan = replace(recipe(), data=DATA, system=system, crop=(32, 64))
-    around = Context(cache=folder / "cache", device="cpu")
-    return Context(recipe=plan, folder=folder, around=around, outcomes=outcomes)
+    return Case(stage=stage_context(folder, recipe=plan, **changes), chosen=chosen, searched=found)
 
 
 def times(larger: Architecture, student: Architecture) -> float:
@@ -50,7 +87,7 @@ def times(larger: Architecture, student: Architecture) -> float:
 
 def test_a_published_relative_of_about_four_times_the_work_teaches(tmp_path: Path) -> None:
     student = published("lpsnet-s")
-    found = larger(context(tmp_path, student, system="lpsnet"))
+    found = case(tmp_path, student, system="lpsnet").larger()
     assert found is not None
     name, arch = found
     assert name.startswith("lpsnet")
@@ -59,7 +96,7 @@ def test_a_published_relative_of_about_four_times_the_work_teaches(tmp_path: Pat
 
 def test_a_teacher_that_was_searched_beside_its_student_comes_first(tmp_path: Path) -> None:
     student, searched = published("fasterseg-student"), published("fasterseg-teacher")
-    found = larger(context(tmp_path, student, system="fasterseg", searched=searched))
+    found = case(tmp_path, student, system="fasterseg", searched=searched).larger()
     assert found == ("searched teacher", searched)
 
 
@@ -67,97 +104,147 @@ def test_where_nothing_published_fits_a_network_of_the_space_is_drawn(tmp_path: 
     space = MultiResolution(layers=8, ratios=(1, 2, 3), stem_ratios=(2, 3), head_ratios=(2, 3))
     rng = Random(0)
     student = min((sample(space, rng) for _ in range(16)), key=lambda arch: count(arch, image=(32, 64)).macs)
-    found = larger(context(tmp_path, student, system="fasterseg"))
+    found = case(tmp_path, student, system="fasterseg").larger()
     assert found is not None
     name, arch = found
     assert name.startswith("drawn")
     assert family_of(arch) == family_of(student)
     assert 1.5 <= times(arch, student) <= 12
-    assert larger(context(tmp_path, student, system="fasterseg")) == found
+    assert case(tmp_path, student, system="fasterseg").larger() == found
 
 
 def test_the_largest_network_of_all_has_no_teacher(tmp_path: Path) -> None:
-    assert larger(context(tmp_path, published("squeezenas-mac-xlarge"), system="squeezenas")) is None
+    assert case(tmp_path, published("squeezenas-mac-xlarge"), system="squeezenas").larger() is None
 
 
 @pytest.mark.slow
 def test_a_teacher_with_no_time_to_learn_leaves_it_to_its_student(tmp_path: Path) -> None:
-    place = context(tmp_path, published("lpsnet-s"), system="lpsnet")
-    request = replace(place.recipe.request, seconds=200.0)
-    hurried = replace(place, recipe=replace(place.recipe, request=request), pace=1e-6)
-    found = teacher(hurried)
-    assert found["model"] is None
-    assert "would learn for 2 steps only" in found["reason"]
+    usual = case(tmp_path, published("lpsnet-s"), system="lpsnet", pace=1e-6)
+    request = replace(usual.stage.recipe.request, seconds=200.0)
+    hurried = replace(usual.stage, recipe=replace(usual.stage.recipe, request=request))
+    found = train_teacher(hurried, usual.chosen, usual.searched)
+    assert found.model is None
+    assert "could be trained for 2 steps only" in str(found.reason)
     assert not hurried.begun("teacher")
 
 
-def rivals(folder: Path, *, left: float | None = None, **decided: object) -> Context:
-    place = context(folder, published("lpsnet-step0"), system="lpsnet")
-    request = replace(place.recipe.request, seconds=None if left is None else 200.0)
-    plan = replace(place.recipe, request=request, image=(32, 64), batch=2)
-    trained = {"steps": decided.get("steps")}
-    outcomes = {**place.outcomes, "lengths": decided, "train": trained}
-    return replace(place, recipe=plan, left=left, outcomes=outcomes)
+@pytest.mark.parametrize("folder", ["plain", 'with "quotes"', "back\\slash", "it's", 'ends with \\"'])
+def test_a_teacher_may_lie_in_a_folder_of_any_name(tmp_path: Path, folder: str) -> None:
+    place = rivals(tmp_path).stage
+    teacher = str(tmp_path / folder / "weights")
+    training = NetworkTraining(folder="train", model=published("lpsnet-step0"), teacher=teacher)
+    found = training_recipe(place, training, 10)
+    assert found.teacher == teacher
+    assert found.fit.distill is not None
+    assert parse_recipe(recipe_document(found), what="recipe") == found
+
+
+def test_a_winner_is_trained_with_a_teacher_whose_folder_has_quotes_and_backslashes(tmp_path: Path) -> None:
+    usual = rivals(tmp_path / 'a "quoted" \\ folder')
+    first = train_baselines(
+        usual.stage, NO_TEACHER, LengthsOutcome(steps=1, networks=READY[:1]), trained(steps=1)
+    ).networks[0]
+    teacher = TeacherOutcome(network="lpsnet-step0", model=first.model)
+    found = train_winner(usual.stage, usual.chosen, teacher, LengthsOutcome(steps=1, networks=()))
+    kept = json.loads((Path(found.run) / "recipe.json").read_text())
+    assert kept["teacher"] == first.model
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "ema", "limit"),
+    [(399, None, 0.98, None), (400, 0.2, 0.999, 1.0), (9, 3.14159, 0.98, 3.1)],
+)
+def test_a_training_has_the_settings_of_the_plan(
+    tmp_path: Path, steps: int, seconds: float | None, ema: float, limit: float | None
+) -> None:
+    place = rivals(tmp_path).stage
+    plan = place.recipe
+    training = NetworkTraining(folder="train", model=published("lpsnet-step0"))
+    found = training_recipe(place, training, steps, seconds=seconds, least_steps=5)
+    fit = found.fit
+    assert (fit.steps, fit.batch, fit.lr, fit.optimiser) == (steps, plan.batch, plan.lr, "adamw")
+    assert (fit.weight_decay, fit.ema, fit.seconds) == (0.01, ema, limit)
+    assert fit.least_steps == (1 if seconds is None else 5)
+    assert (found.augment.crop, found.val_split, found.reparameterise) == (plan.crop, "val", True)
+    assert (found.teacher, fit.distill) == (None, None)
+
+
+def rivals(folder: Path, *, left: float | None = None) -> Case:
+    usual = case(folder, published("lpsnet-step0"), system="lpsnet", left=left)
+    request = replace(usual.stage.recipe.request, seconds=None if left is None else 200.0)
+    plan = replace(usual.stage.recipe, request=request, image=(32, 64), batch=2)
+    return replace(usual, stage=replace(usual.stage, recipe=plan))
+
+
+def trained(steps: int) -> TrainedNetwork:
+    return TrainedNetwork(network="searched", run="r", model="m", steps=steps, miou=0.5, params=1)
+
+
+def lengths(usual: Case) -> LengthsOutcome:
+    return decide_lengths(usual.stage, usual.chosen, READY_NETWORKS, NO_TEACHER)
 
 
 def test_without_a_time_all_rivals_are_trained_as_planned(tmp_path: Path) -> None:
-    place = rivals(tmp_path)
-    assert lengths(place) == {"steps": place.recipe.effort.train_steps, "networks": list(READY)}
+    usual = rivals(tmp_path)
+    assert lengths(usual) == LengthsOutcome(steps=usual.stage.recipe.effort.train_steps, networks=READY)
 
 
 @pytest.mark.slow
 def test_with_a_time_probes_of_all_rivals_decide_on_one_length(tmp_path: Path) -> None:
     patient = lengths(rivals(tmp_path, left=3000.0))
-    assert patient["networks"] == list(READY)
-    assert patient["steps"] > LEAST_STEPS
-    spent = sum(cost["step"] * patient["steps"] + cost["rest"] for cost in patient["costs_seconds"])
+    assert patient.networks == READY
+    assert patient.steps > MIN_TRAIN_STEPS
+    spent = sum(cost.seconds(patient.steps) for cost in patient.costs_seconds or ())
     assert 2900 < spent < 3000
 
 
 class Heard(Quiet):
-    """Keeps what is told."""
+    """Keeps the messages."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def message(self, text: str) -> None:
-        self.told.append(text)
+        self.messages.append(text)
 
 
 @pytest.mark.slow
 def test_a_training_that_would_be_too_short_is_extended_past_the_time_and_that_is_told(
     tmp_path: Path,
 ) -> None:
-    place, heard = rivals(tmp_path, left=21.0), Heard()
-    found = lengths(replace(place, around=replace(place.around, display=heard)))
-    assert (found["steps"], found["networks"]) == (LEAST_STEPS, [])
-    assert "after the time asked for: it is extended" in heard.told[-1]
-    assert found["seconds"] > 0
-    assert "stop" not in found
+    usual, heard = rivals(tmp_path, left=21.0), Heard()
+    watched = replace(usual.stage, context=replace(usual.stage.context, display=heard))
+    found = lengths(replace(usual, stage=watched))
+    assert (found.steps, found.networks) == (MIN_TRAIN_STEPS, ())
+    assert "after the time asked for: it is extended" in heard.messages[-1]
+    assert found.seconds is not None
+    assert found.seconds > 0
+    assert found.stop is None
 
 
 @pytest.mark.slow
 def test_a_machine_far_too_slow_for_any_training_stops_and_says_what_time_it_needs(tmp_path: Path) -> None:
     found = lengths(rivals(tmp_path, left=-500.0))
-    assert found["steps"] == 0
-    assert f"Not enough time: {LEAST_STEPS} steps of training" in found["stop"]
-    assert "Give --time " in found["stop"]
+    assert found.steps == 0
+    assert f"Not enough time: {MIN_TRAIN_STEPS} steps of training" in str(found.stop)
+    assert "Give --time " in str(found.stop)
 
 
 def test_ready_networks_are_trained_as_long_as_the_winner_was_not_as_long_as_was_planned(
     tmp_path: Path,
 ) -> None:
-    place = rivals(tmp_path, steps=5, networks=list(READY))
-    place = replace(place, outcomes={**place.outcomes, "train": {"steps": 3}})
-    assert {row["steps"] for row in baselines(place)["networks"]} == {3}
+    planned = LengthsOutcome(steps=5, networks=READY)
+    found = train_baselines(rivals(tmp_path).stage, NO_TEACHER, planned, trained(steps=3))
+    assert {row.steps for row in found.networks} == {3}
 
 
 def test_the_winner_and_the_ready_networks_are_trained_for_as_many_steps(tmp_path: Path) -> None:
-    place = rivals(tmp_path, steps=3, networks=list(READY))
-    found = baselines(place)
-    assert [row["network"] for row in found["networks"]] == list(READY)
-    assert {row["steps"] for row in found["networks"]} == {3} == {train(place)["steps"]}
-    assert found["left_out"] == []
+    usual, planned = rivals(tmp_path), LengthsOutcome(steps=3, networks=READY)
+    winner = train_winner(usual.stage, usual.chosen, NO_TEACHER, planned)
+    found = train_baselines(usual.stage, NO_TEACHER, planned, winner)
+    assert tuple(row.network for row in found.networks) == READY
+    assert {row.steps for row in found.networks} == {3} == {winner.steps}
+    assert found.left_out == ()
 
 
 @pytest.mark.parametrize(("left", "steps"), [(1000.0, [4, 4]), (170.0, [4]), (65.0, [2])])
@@ -165,19 +252,19 @@ def test_on_a_machine_that_became_slow_the_second_ready_network_goes_before_the_
     tmp_path: Path, left: float, steps: list[int]
 ) -> None:
     """Steps are said to cost 20 s, or 60 s: two ready networks, one, or not even one fit what is left."""
-    costs = [{"step": step, "rest": 0.0} for step in (20.0, 20.0, 60.0)]
-    place = rivals(
-        tmp_path, left=left, steps=4, networks=list(READY), making_seconds=1.0, costs_seconds=costs
-    )
-    found = baselines(place)
-    assert [row["steps"] for row in found["networks"]] == steps
-    assert found["left_out"] == list(READY[len(steps) :])
-    again = baselines(replace(place, left=-100.0))  # resumed, with no time left: what began counts
-    assert [row["steps"] for row in again["networks"]] == steps
+    costs = tuple(TrainingCost(step=step) for step in (20.0, 20.0, 60.0))
+    planned = LengthsOutcome(steps=4, networks=READY, seconds=80.0, making_seconds=1.0, costs_seconds=costs)
+    place = rivals(tmp_path, left=left).stage
+    found = train_baselines(place, NO_TEACHER, planned, trained(steps=4))
+    assert [row.steps for row in found.networks] == steps
+    assert found.left_out == READY[len(steps) :]
+    late = replace(place, left=-100.0)  # resumed, with no time left: what began counts
+    again = train_baselines(late, NO_TEACHER, planned, trained(steps=4))
+    assert [row.steps for row in again.networks] == steps
 
 
 def test_a_speed_says_both_how_long_work_takes_and_how_much_fits() -> None:
-    speed = Speed(base=0.02, per_gmac=0.1)
+    speed = TrainingSpeed(base=0.02, per_gmac=0.1)
     assert speed.step(2e9) == pytest.approx(0.22)
     assert speed.macs(0.22) == pytest.approx(2e9)
     assert speed.macs(0.01) == 0
@@ -185,9 +272,8 @@ def test_a_speed_says_both_how_long_work_takes_and_how_much_fits() -> None:
 
 @pytest.mark.slow
 def test_a_probe_takes_a_few_steps_and_leaves_nothing(tmp_path: Path) -> None:
-    around = Context(cache=tmp_path / "cache", device="cpu")
-    plan = train_recipe(
-        "lpsnet-step0", DATA, crop=(32, 64), changes=["fit.batch=2", "fit.steps=100000"], surroundings=around
-    )
-    assert 0 < step_seconds(plan, around) < 1
+    context = Context(cache=tmp_path / "cache", device="cpu")
+    plan = train_recipe("lpsnet-step0", DATA, crop=(32, 64), context=context)
+    plan = replace(plan, fit=replace(plan.fit, batch=2, steps=100_000))
+    assert 0 < step_seconds(plan, context) < 1
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]

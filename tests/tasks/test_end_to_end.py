@@ -22,7 +22,7 @@ from segtailor.nets.onnx.model import open_onnx_model
 from segtailor.recipes.recipe import with_settings
 from segtailor.recipes.train import train_recipe
 from segtailor.runs import Context
-from segtailor.tailoring.facts import usable
+from segtailor.tailoring.facts import usable_data
 from segtailor.tasks import TASK_KINDS, kind_of
 from segtailor.testing import check_dataset
 from segtailor.training.evaluate import score_predictions
@@ -140,7 +140,7 @@ def test_export_refuses_the_output_of_another_kind(trained: Any) -> None:
 def test_tailor_says_that_it_needs_classes(trained: Any) -> None:
     kind, _, _ = trained
     with pytest.raises(Unsupported, match=f"tailor works by the classes of pixels, and this task is {kind}"):
-        usable(DATA[kind])
+        usable_data(DATA[kind])
 
 
 def test_the_worst_and_best_pictures_are_on_the_page(trained: Any, tmp_path: Path, cache: Path) -> None:

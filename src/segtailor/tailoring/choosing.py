@@ -1,91 +1,64 @@
-"""Settings from facts: what is sensible for this data, machine, target and time, each with its reason in one line."""
+"""Settings from facts: what fits this data, machine, target and time, each with its reason in one line."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import NamedTuple, Protocol
 
 from segtailor.core.errors import unknown
 from segtailor.report.document import ChosenSetting
 from segtailor.tailoring.facts import DataFacts
-from segtailor.tailoring.pacing import CLOSING_SECONDS, ENOUGH_STEPS, PACK_WORTH, SHARES, training_time
-from segtailor.tailoring.settings import Effort, Request, Speed, TailorRecipe
+from segtailor.tailoring.machine import MachineFacts, SizeRange
+from segtailor.tailoring.recipe import Effort, TailorRecipe, TailorRequest, TrainingSpeed
+from segtailor.tailoring.time_plan import (
+    ENOUGH_STEPS,
+    MIN_SECONDS_WITH_PACK,
+    SHARES,
+    USUAL_CLOSING_SECONDS,
+    training_time,
+)
 
 SYSTEMS = ("dilated", "lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
-MULTIPLE = 32  # the deepest stride of the families
-CROP_PIXELS = {
-    False: 128 * 256,
-    True: 768 * 1024,
-}  # most pixels of a training crop, by whether there is a GPU
-BATCH = {False: 8, True: 32}
-LR, LR_BATCH = 0.003, 16  # AdamW's rate is right at this batch, and grows with the root of it
-SEARCHED = 0.75  # of the budget: the rest is for enlarging labels and for slow runs
+CROP_MULTIPLE = 32  # sides of a crop: the deepest stride of the families
+MAX_CROP_PIXELS = {False: 128 * 256, True: 768 * 1024}  # by whether there is an accelerator
+MAX_BATCH = {False: 8, True: 32}
+LR, LR_BATCH = 0.003, 16  # learning rate of AdamW at this batch; it grows with the square root of the batch
+SEARCH_SHARE_OF_BUDGET = 0.75  # the rest is for resizing labels and for slow runs
 USUAL_SECONDS = 30 * 60.0
-TRIAL_SECONDS = 1.5  # per candidate besides its training: starting, judging
-CANDIDATE_STEPS = (30, 4000)
-DIRECTIONS, EXPANSIONS = (
-    10,
-    6,
-)  # candidates of one step of LPS-Net's expansion; steps that make it worth while
-USED = 0.6  # of what the search may spend, by a typical candidate
-TEACHER = 4.0  # work of a teacher, in that of its student
-DISTILLED = 1 + TEACHER / 3  # a step with a teacher, who only looks: a third of what learning costs
-STARTING_SECONDS = 10.0  # until the workers of a search are there
-FEWEST_STEPS = 20
-SMALLEST = 1.5  # times the smallest network may be searched however tight the budget: measuring decides
-LEAST = 0.1  # of what the budget allows: in a hurry, too, networks are not made smaller than this
+TRIAL_SECONDS = 1.5  # per candidate besides its training: start and scoring
+MIN_CANDIDATES = 4
+MIN_CANDIDATE_STEPS, MAX_CANDIDATE_STEPS = 30, 4000
+DIRECTIONS = 10  # candidates of one step of LPS-Net's expansion
+MIN_EXPANSIONS = 6  # steps of the expansion; with fewer candidates than that needs, networks evolve
+TYPICAL_SHARE_OF_LIMIT = 0.6  # multiply-accumulates of a typical candidate, in the limit of the search
+TEACHER_WORK = 4.0  # multiply-accumulates of a teacher, in those of its student
+DISTILLED_STEP = 1 + TEACHER_WORK / 3  # seconds of a step with a teacher; a forward pass is a third of a step
+STARTING_SECONDS = 10.0  # until the workers of a search have started
+MIN_STEPS = 20  # of any planned training
+BASELINES = (
+    (240.0, 1),
+    (3600.0, 2),
+    (math.inf, 4),
+)  # most ready networks that are trained, below a time in seconds
+MIN_LIMIT_IN_SMALLEST = 1.5  # limit of the search, in multiply-accumulates of the smallest network
+MIN_LIMIT_SHARE = 0.1  # limit of the search, in what the budget allows, however short the time is
 
 
-class Sizes(NamedTuple):
-    """Multiply-accumulates of the smallest and of the largest network that a search may come to."""
-
-    least: float
-    most: float
-
-
-class Machine(Protocol):
-    """Where training happens, and how fast networks of the system are there and on the target."""
-
-    @property
-    def accelerator(self) -> bool:
-        """Whether training happens on something faster than the processor."""
-
-    @property
-    def workers(self) -> int:
-        """How many candidates are trained at once."""
-
-    @property
-    def precision(self) -> str:
-        """What training computes in."""
-
-    def speed(self, crop: tuple[int, int], batch: int) -> Speed:
-        """Return how fast networks are trained at a crop and batch."""
-
-    def macs_per_ms(self, image: tuple[int, int], milliseconds: float) -> float:
-        """Return what a network that takes so long on the target does in a millisecond, at an image size."""
-
-    def sizes(self, crop: tuple[int, int]) -> Sizes:
-        """Return how small and large networks are."""
-
-    def supernet(self) -> float | None:
-        """Return the seconds of a step of the system's supernet, if it has one."""
-
-
-def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -> TailorRecipe:
+def choose(request: TailorRequest, facts: DataFacts, machine: MachineFacts, *, data: str) -> TailorRecipe:
     """Make every choice that the request leaves open."""
     image = request.image or facts.usual
     crop, batch = usual_crop(facts, image, machine), usual_batch(facts, machine)
     speed = machine.speed(crop, batch)
     system = usual_system(request)
     seconds = request.seconds or USUAL_SECONDS
-    packless = seconds < PACK_WORTH
-    allowed = SEARCHED * request.budget_ms
+    with_pack = seconds >= MIN_SECONDS_WITH_PACK
+    allowed = SEARCH_SHARE_OF_BUDGET * request.budget_ms
     rate = machine.macs_per_ms(image, allowed)
     share = crop[0] * crop[1] / (image[0] * image[1])
-    trainable = largest_trainable(training_time(seconds, packless=packless).rest, speed) / (batch * share)
-    limit = round(max(min(allowed, trainable / rate), LEAST * allowed), 4)
+    trainable = largest_trainable(training_time(seconds, with_pack=with_pack).rest, speed) / (batch * share)
+    limit = round(max(min(allowed, trainable / rate), MIN_LIMIT_SHARE * allowed), 4)
     step = speed.step(batch * typical_macs(limit * rate * share, machine.sizes(crop)))
-    effort = usual_effort(seconds, step, packless=packless, supernet=machine.supernet())
+    effort = usual_effort(seconds, step, with_pack=with_pack, supernet=machine.supernet())
     lr = round(LR * (batch / LR_BATCH) ** 0.5, 5)
     recipe = TailorRecipe(
         request=request,
@@ -98,14 +71,14 @@ def choose(request: Request, facts: DataFacts, machine: Machine, *, data: str) -
         effort=effort,
         workers=machine.workers,
         search_limit_ms=limit,
-        search_limit_macs=round(max(limit * rate, SMALLEST * machine.sizes(image).least)),
+        search_limit_macs=round(max(limit * rate, MIN_LIMIT_IN_SMALLEST * machine.sizes(image).least)),
         precision=machine.precision,
     )
-    return replace(recipe, choices=tuple(_told(recipe, facts, machine)))
+    return replace(recipe, choices=tuple(_explained(recipe, facts, machine)))
 
 
-def _told(recipe: TailorRecipe, facts: DataFacts, machine: Machine) -> list[ChosenSetting]:
-    """Say every choice and why."""
+def _explained(recipe: TailorRecipe, facts: DataFacts, machine: MachineFacts) -> list[ChosenSetting]:
+    """Return every choice with its reason."""
     request, effort, batch = recipe.request, recipe.effort, recipe.batch
     system, image, crop, lr = recipe.system, recipe.image, recipe.crop, recipe.lr
     seconds = request.seconds or USUAL_SECONDS
@@ -122,12 +95,14 @@ def _told(recipe: TailorRecipe, facts: DataFacts, machine: Machine) -> list[Chos
             reason=f"usual {_where(machine)}, at most a quarter of the images",
         ),
         ChosenSetting(
-            setting="lr", value=str(lr), reason=f"AdamW: {LR} at batch {LR_BATCH}, by the root of the batch"
+            setting="lr",
+            value=str(lr),
+            reason=f"AdamW: {LR} at batch {LR_BATCH}, scaled by the root of the batch",
         ),
         ChosenSetting(
             setting="precision",
             value=machine.precision,
-            reason="the processor computes in it" if not machine.accelerator else "half the memory traffic",
+            reason="usual on a processor" if not machine.accelerator else "half the memory traffic",
         ),
         ChosenSetting(setting="time", value=f"{seconds / 60:.0f} min", reason=_why_time(request)),
         ChosenSetting(setting="largest", value=f"{recipe.search_limit_ms:g} ms", reason=_why_largest(recipe)),
@@ -146,24 +121,26 @@ def _told(recipe: TailorRecipe, facts: DataFacts, machine: Machine) -> list[Chos
     ]
 
 
-def usual_crop(facts: DataFacts, image: tuple[int, int], machine: Machine) -> tuple[int, int]:
+def usual_crop(facts: DataFacts, image: tuple[int, int], machine: MachineFacts) -> tuple[int, int]:
     """Return the largest crop in multiples of 32 that fits most images and the machine, of the image's shape."""
     height, width = (min(side, most) for side, most in zip(image, facts.largest, strict=True))
-    shrink = min(1.0, (CROP_PIXELS[machine.accelerator] / (height * width)) ** 0.5)
-    sides = [max(MULTIPLE, round(side * shrink) // MULTIPLE * MULTIPLE) for side in (height, width)]
+    shrink = min(1.0, (MAX_CROP_PIXELS[machine.accelerator] / (height * width)) ** 0.5)
+    sides = [
+        max(CROP_MULTIPLE, round(side * shrink) // CROP_MULTIPLE * CROP_MULTIPLE) for side in (height, width)
+    ]
     return sides[0], sides[1]
 
 
-def usual_batch(facts: DataFacts, machine: Machine) -> int:
+def usual_batch(facts: DataFacts, machine: MachineFacts) -> int:
     """Return the batch of this kind of machine, halved until an epoch has four steps."""
-    batch = BATCH[machine.accelerator]
+    batch = MAX_BATCH[machine.accelerator]
     while batch > 2 and 4 * batch > facts.images:
         batch //= 2
     return batch
 
 
-def usual_system(request: Request) -> str:
-    """Return the system asked for; `auto` is the one whose networks learn most from little."""
+def usual_system(request: TailorRequest) -> str:
+    """Return the system asked for; `auto` is the one whose networks learn most from few images."""
     if request.recipe == "auto":
         return "dilated"
     if request.recipe not in SYSTEMS:
@@ -171,72 +148,77 @@ def usual_system(request: Request) -> str:
     return request.recipe
 
 
-def largest_trainable(seconds: float, speed: Speed) -> float:
-    """Return the most work of a batch with which a network, and a ready one of its size, still get enough steps.
+def largest_trainable(seconds: float, speed: TrainingSpeed) -> float:
+    """Return the multiply-accumulates of the largest batch that leaves enough steps for winner and one ready network.
 
-    Where that is just enough there is no time for a teacher.
+    This leaves no time for a teacher.
     """
     return speed.macs(SHARES["train"] * seconds / (2 * ENOUGH_STEPS))
 
 
-def typical_macs(limit: float, sizes: Sizes) -> float:
-    """Return what a typical candidate within a limit costs, all in multiply-accumulates."""
-    return min(max(USED * limit, sizes.least), sizes.most)
+def typical_macs(limit: float, sizes: SizeRange) -> float:
+    """Return the multiply-accumulates of a typical candidate within a limit."""
+    return min(max(TYPICAL_SHARE_OF_LIMIT * limit, sizes.least), sizes.most)
 
 
 def usual_effort(
-    seconds: float, step: float, *, packless: bool = False, supernet: float | None = None
+    seconds: float, step: float, *, with_pack: bool = True, supernet: float | None = None
 ) -> Effort:
-    """Fill the time: pack, search, teacher, the winner and ready networks beside it; at least a little of each.
+    """Divide the time between device pack, search, teacher, winner and ready networks; each gets a minimum.
 
-    `step` is how long a step of a typical network takes, `supernet` one of a supernet where that is what is searched
-    with. `packless` leaves the device pack out.
+    `step` is the seconds of a training step of a typical network, `supernet` those of a step of the supernet, if the
+    system has one.
     """
-    pack, networks, rest = training_time(seconds, packless=packless)
+    pack, networks, rest = training_time(seconds, with_pack=with_pack)
     searching = SHARES["search"] * rest - STARTING_SECONDS
     candidates, steps = _candidates(searching, step)
-    baselines = 1 if seconds < 240 else 2 if seconds < 3600 else 4
+    baselines = next(number for below, number in BASELINES if seconds < below)
     return Effort(
         candidates=candidates,
         candidate_steps=steps,
-        teacher_steps=_steps(SHARES["teacher"] * rest, TEACHER * step),
-        train_steps=_steps(SHARES["train"] * rest / (1 + baselines), DISTILLED * step),
+        teacher_steps=_steps(SHARES["teacher"] * rest, TEACHER_WORK * step),
+        train_steps=_steps(SHARES["train"] * rest / (1 + baselines), DISTILLED_STEP * step),
         baselines=baselines,
         pack_minutes=round(pack, 2),
         pack_networks=networks,
         training_seconds=round(rest, 1),
-        closing_seconds=CLOSING_SECONDS,
+        closing_seconds=USUAL_CLOSING_SECONDS,
         supernet_steps=0 if supernet is None else _steps(searching, supernet),
     )
 
 
+def expands(effort: Effort) -> bool:
+    """Tell whether there are enough candidates for LPS-Net's expansion."""
+    return effort.candidates >= DIRECTIONS * MIN_EXPANSIONS
+
+
 def _candidates(seconds: float, step: float) -> tuple[int, int]:
-    """Return how many candidates are trained for how long: more candidates first, then longer trainings."""
-    least = CANDIDATE_STEPS[0] * step + TRIAL_SECONDS
-    count_ = max(4, min(DIRECTIONS * EXPANSIONS, int(seconds / least)))
-    steps = int((seconds / count_ - TRIAL_SECONDS) / step)
-    return count_, min(max(steps, FEWEST_STEPS), CANDIDATE_STEPS[1])
+    """Return the number of candidates and their steps: more candidates first, then longer trainings."""
+    least = MIN_CANDIDATE_STEPS * step + TRIAL_SECONDS
+    number = max(MIN_CANDIDATES, min(DIRECTIONS * MIN_EXPANSIONS, int(seconds / least)))
+    steps = int((seconds / number - TRIAL_SECONDS) / step)
+    return number, min(max(steps, MIN_STEPS), MAX_CANDIDATE_STEPS)
 
 
 def _steps(seconds: float, step: float) -> int:
-    return max(FEWEST_STEPS, int(seconds / step))
+    return max(MIN_STEPS, int(seconds / step))
 
 
 def _size(size: tuple[int, int]) -> str:
     return f"{size[0]}x{size[1]}"
 
 
-def _where(machine: Machine) -> str:
+def _where(machine: MachineFacts) -> str:
     return "on an accelerator" if machine.accelerator else "on a processor"
 
 
-def _why_system(request: Request) -> str:
+def _why_system(request: TailorRequest) -> str:
     if request.recipe != "auto":
         return "asked for"
     return "evolves networks of ordinary convolutions that keep detail and learn from few images"
 
 
-def _why_image(request: Request, facts: DataFacts) -> str:
+def _why_image(request: TailorRequest, facts: DataFacts) -> str:
     if request.image is not None:
         return "asked for"
     if facts.smallest == facts.largest:
@@ -244,37 +226,31 @@ def _why_image(request: Request, facts: DataFacts) -> str:
     return f"the most frequent size; images go from {_size(facts.smallest)} to {_size(facts.largest)}"
 
 
-def _why_crop(crop: tuple[int, int], image: tuple[int, int], machine: Machine) -> str:
+def _why_crop(crop: tuple[int, int], image: tuple[int, int], machine: MachineFacts) -> str:
     if crop[0] * crop[1] < 0.8 * image[0] * image[1]:
-        return f"a part of the image in multiples of {MULTIPLE}, as large as trains quickly {_where(machine)}"
-    return f"the image in multiples of {MULTIPLE}"
+        return f"a part of the image in multiples of {CROP_MULTIPLE}, as large as trains quickly {_where(machine)}"
+    return f"the image in multiples of {CROP_MULTIPLE}"
 
 
-def _why_time(request: Request) -> str:
+def _why_time(request: TailorRequest) -> str:
     return "asked for" if request.seconds else "usual; --time gives more or less"
 
 
-def expands(effort: Effort) -> bool:
-    """Tell whether there are enough candidates for an expansion step by step."""
-    return effort.candidates >= DIRECTIONS * EXPANSIONS
-
-
 def _why_largest(recipe: TailorRecipe) -> str:
-    if recipe.search_limit_ms < SEARCHED * recipe.request.budget_ms:
+    if recipe.search_limit_ms < SEARCH_SHARE_OF_BUDGET * recipe.request.budget_ms:
         return "larger networks could not be trained well in the time; more --time allows them"
-    return (
-        f"of the network alone: {SEARCHED:.0%} of the budget, the rest is for enlarging labels and slow runs"
-    )
+    share = f"{SEARCH_SHARE_OF_BUDGET:.0%} of the budget"
+    return f"of the network alone: {share}, the rest is for resizing labels and slow runs"
 
 
 def _priced(effort: Effort) -> str:
-    return "device pack" if effort.pack_minutes else "by work"
+    return "device pack" if effort.pack_minutes else "by MACs"
 
 
 def _why_priced(effort: Effort) -> str:
     if effort.pack_minutes:
-        return f"{effort.pack_minutes:.1f} minutes for a table of operators, then every network has a price at once"
-    return "no time for a table of operators: arithmetic stands for it, and the best are measured whole"
+        return f"{effort.pack_minutes:.1f} minutes to time operators; then the latency of any network is known at once"
+    return "no time to time all operators: multiply-accumulates are counted, and the best networks are timed"
 
 
 def _search(effort: Effort) -> str:
@@ -290,5 +266,5 @@ def _why_search(system: str, effort: Effort) -> str:
     if system != "lpsnet":
         return f"about {share}"
     if expands(effort):
-        return f"{share}, enough for {EXPANSIONS} steps of LPS-Net's expansion"
-    return f"about {share}, too little for an expansion step by step: they evolve"
+        return f"{share}, enough for {MIN_EXPANSIONS} steps of LPS-Net's expansion"
+    return f"about {share}, too little for LPS-Net's expansion: networks evolve"

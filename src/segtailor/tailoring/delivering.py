@@ -1,226 +1,230 @@
-"""The stages that deliver: recommend, export and prove, quantise if it pays, keep the contract, look at pictures."""
+"""The stages that deliver: recommend, export and verify, quantise if it pays, check the budget, time layers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segtailor.core.codec import to_json
-from segtailor.core.errors import Unsupported
+from segtailor.core.codec import from_json, to_json
+from segtailor.core.errors import RunProblem, Unsupported
 from segtailor.core.target import parse_target
 from segtailor.costs.timers import timer_for
 from segtailor.data.cache import open_pixels
-from segtailor.data.dataset import Pair
-from segtailor.data.locate import locate
+from segtailor.data.dataset import Dataset, Pair
 from segtailor.nets.bundle import load_bundle
 from segtailor.recipes.export import export as export_bundle
-from segtailor.recipes.quantise import Int8Settings, quantise
+from segtailor.recipes.quantise import FP32_FILE, INT8_FILE, Int8Settings, quantise
 from segtailor.spaces.networks import expand
-from segtailor.tailoring.context import OWN, Context
+from segtailor.tailoring.stage import (
+    SEARCHED,
+    BaselinesOutcome,
+    ChosenNetwork,
+    ComparedNetwork,
+    ContractOutcome,
+    ExportOutcome,
+    Int8Outcome,
+    LayersOutcome,
+    ReadyOutcome,
+    Recommendation,
+    StageContext,
+    TimedNetwork,
+    TrainedNetwork,
+)
 from segtailor.targets.timing import Measurement, check_contract
 from segtailor.training.evaluate import LabelledImages, score_predictions
 from segtailor.verbs.bench import bench
 
-TRIES = 6  # measurements of the final network, if there is time: a busy moment is no reason to miss a budget,
-PAUSE = 1.0  # and as such moments may last, each waits so many seconds longer than the one before it
-LOOKS = 3  # at a trained network that misses the budget
-HOPELESS = 3.0  # times the budget: no busy moment explains that
-TRIVIAL_PICTURES = 200  # on which a network that names one class everywhere is scored
-LAYER_SECONDS, MOST_LAYERS = 0.05, 32
+MAX_CONTRACT_TRIES = 6  # measurements of the exported file, as the machine may be busy
+PAUSE_SECONDS = 1.0  # before each further try, longer by this than the pause before
+MAX_TIMINGS = 3  # of a trained network that misses the budget
+HOPELESS_RATIO = 3.0  # median latency over budget that cannot be explained by a busy machine
+MAX_TRIVIAL_IMAGES = 200  # on which the prediction of one class everywhere is scored
+INT8_IMAGES = 100  # that int8 is scored on
+LAYER_SECONDS, MAX_LAYERS = 0.05, 32  # timing of each layer, and number of layers that are timed
+INT8_RUNTIMES = ("onnxruntime", "openvino")
+FILE_RUNTIMES = (*INT8_RUNTIMES, "tensorrt")  # that run the exported file itself
 
 
-def recommend(context: Context) -> dict[str, Any]:
-    """Measure all trained networks and recommend the best that keeps the budget.
+def recommend(
+    stage: StageContext,
+    chosen: ChosenNetwork,
+    ready: ReadyOutcome,
+    winner: TrainedNetwork,
+    baselines: BaselinesOutcome,
+) -> Recommendation:
+    """Stage `recommend`: time all trained networks and recommend the best that keeps the budget.
 
-    One by one, as each will run: threads of several open sessions would wait for each other's cores.
+    They are timed one by one, as each will run: threads of several open sessions would wait for each other.
     """
-    rows = [dict(context.outcomes["train"]), *context.outcomes["baselines"]["networks"]]
-    budget = context.recipe.request.budget_ms
-    for row in rows:
-        row |= _quietest(context, row)
-    keeping = [row for row in rows if row["p95_ms"] <= budget] or [min(rows, key=lambda row: row["p95_ms"])]
-    best = max(keeping, key=lambda row: row["miou"])
-    others = [row for row in keeping if row["network"] != OWN]
-    return {
-        "networks": rows,
-        "network": best["network"],
-        "model": best["model"],
-        "miou": best["miou"],
-        "worth": best["network"] == OWN,
-        "best_ready": max(others, key=lambda row: row["miou"])["network"] if others else None,
-        **_learned(context, best),
-    }
-
-
-def _learned(context: Context, best: Mapping[str, Any]) -> dict[str, Any]:
-    """Hold a network against one class everywhere: what is not much better must not be delivered."""
-    recipe = context.recipe
-    if recipe.least_gain is None:
-        return {}
-    trivial = trivial_miou(recipe.data, context.around.cache)
-    if best["miou"] >= trivial + recipe.least_gain * (1 - trivial):
-        return {"trivial_miou": trivial}
-    asked = recipe.request.seconds
-    more = (
-        ""
-        if asked is None
-        else f" Give it more than {asked / 60:g} minutes (--time), or stop other programs."
+    before: dict[str, TimedNetwork] = {row.network: row for row in (*reversed(ready.networks), chosen)}
+    budget = stage.recipe.request.budget_ms
+    rows = [_timed(stage, row, before.get(row.network)) for row in (winner, *baselines.networks)]
+    keeping = [row for row in rows if row.p95_ms <= budget] or [min(rows, key=lambda row: row.p95_ms)]
+    best = max(keeping, key=lambda row: row.miou)
+    others = [row for row in keeping if row.network != SEARCHED]
+    recommended = Recommendation(
+        networks=tuple(rows),
+        network=best.network,
+        model=best.model,
+        miou=best.miou,
+        worth=best.network == SEARCHED,
+        best_ready=max(others, key=lambda row: row.miou).network if others else None,
     )
-    return {
-        "trivial_miou": trivial,
-        "stop": f"Not enough time: after {best['steps']} steps of training the best network reaches "
-        f"{100 * best['miou']:.1f} % mIoU, where naming the same class everywhere reaches {100 * trivial:.1f} %."
-        f" Nothing was exported.{more}",
-    }
+    return _checked(stage, recommended, steps=best.steps)
 
 
-def trivial_miou(data: str, cache: Path) -> float:
-    """Return the mIoU on validation pictures of naming their most frequent class everywhere."""
-    dataset = locate(data)
+def _timed(stage: StageContext, trained: TrainedNetwork, before: TimedNetwork | None) -> ComparedNetwork:
+    """Time a network, again if it misses a budget that it kept before training: then the machine is busy.
+
+    Weights do not change the latency, so the timing before training counts as well.
+    """
+    budget = stage.recipe.request.budget_ms
+    best = None if before is None else (before.median_ms, before.p95_ms)
+    for _ in range(MAX_TIMINGS):
+        (row,) = stage.time([trained.model], final=True)
+        if best is None or row.p95_ms < best[1]:
+            best = row.median_ms, row.p95_ms
+        if best[1] <= budget or row.median_ms > HOPELESS_RATIO * budget or stage.overdue():
+            break
+    median_ms, p95_ms = best or (0.0, 0.0)
+    return ComparedNetwork(**asdict(trained), median_ms=median_ms, p95_ms=p95_ms)
+
+
+def _checked(stage: StageContext, best: Recommendation, *, steps: int) -> Recommendation:
+    """Compare a network with one class everywhere; one that is not much better must not be delivered."""
+    recipe = stage.recipe
+    if recipe.least_gain is None:
+        return best
+    trivial = trivial_miou(stage.dataset, stage.context.cache_folder)
+    best = replace(best, trivial_miou=trivial)
+    if best.miou >= trivial + recipe.least_gain * (1 - trivial):
+        return best
+    asked = recipe.request.seconds
+    advice = f" Give it more than {asked / 60:g} minutes (--time), or stop other programs." if asked else ""
+    return replace(
+        best,
+        stop=f"Not enough time: after {steps} steps of training the best network reaches {100 * best.miou:.1f} % mIoU, "
+        f"where predicting the same class everywhere reaches {100 * trivial:.1f} %. Nothing was exported.{advice}",
+    )
+
+
+def trivial_miou(dataset: Dataset, cache: Path) -> float:
+    """Return the mIoU on validation images of predicting their most frequent class everywhere."""
     pixels = open_pixels(dataset, "val", cache)
-    shown = Every(pixels, max(1, len(pixels) // TRIVIAL_PICTURES))
+    images = EveryNth(pixels, max(1, len(pixels) // MAX_TRIVIAL_IMAGES))
     counts = np.zeros(dataset.task.outputs, dtype=np.int64)
-    for index in range(len(shown)):
-        labels = shown.pair(index).labels
+    for index in range(len(images)):
+        labels = images.pair(index).labels
         counts += np.bincount(labels[labels < len(counts)].ravel(), minlength=len(counts))
     usual = int(counts.argmax())
     scores = score_predictions(
-        lambda image: np.full(image.shape[:2], usual, dtype=np.uint8), shown, task=dataset.task
+        lambda image: np.full(image.shape[:2], usual, dtype=np.uint8), images, task=dataset.task
     )
     return float(scores.quality)
 
 
-class Every(NamedTuple):
-    """Every n-th of some pictures."""
+class EveryNth(NamedTuple):
+    """Every n-th of some images."""
 
-    pictures: LabelledImages
+    images: LabelledImages
     step: int
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Height and width of each."""
-        return self.pictures.sizes[:: self.step]
+        return self.images.sizes[:: self.step]
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def pair(self, index: int) -> Pair:
         """Return one sample."""
-        return self.pictures.pair(index * self.step)
+        return self.images.pair(index * self.step)
 
 
-def _quietest(context: Context, row: Mapping[str, Any]) -> dict[str, float]:
-    """Measure a network, again if it misses a budget that it kept before its training: then the machine is busy.
-
-    Weights do not change how long a network takes, so what was measured before counts as well.
-    """
-    budget = context.recipe.request.budget_ms
-    found = _measured_before(context, row["network"])
-    for _ in range(LOOKS):
-        (one,) = context.time([row["model"]], final=True)
-        if found is None or one.p95_ms < found["p95_ms"]:
-            found = {"median_ms": one.median_ms, "p95_ms": one.p95_ms}
-        if found["p95_ms"] <= budget or one.median_ms > HOPELESS * budget or context.overdue():
-            break
-    return found or {}
+def export(stage: StageContext, best: Recommendation) -> ExportOutcome:
+    """Stage `export`: write the recommended network for its runtime, from normalised image to labels, and verify it."""
+    recipe = stage.recipe
+    exported = export_bundle(
+        stage.inside(best.model), to="onnx", image=recipe.image, output="labels", data=recipe.data
+    )
+    return from_json(ExportOutcome, exported.document(), what="figures of the export", error=RunProblem)
 
 
-def _measured_before(context: Context, network: str) -> dict[str, float] | None:
-    """Return what a network took when it was chosen."""
-    rows = [context.outcomes.get("choose", {}), *context.outcomes.get("ready", {}).get("networks", ())]
-    found = next((row for row in rows if row.get("network") == network), None)
-    return None if found is None else {name: found[name] for name in ("median_ms", "p95_ms")}
-
-
-def export(context: Context) -> dict[str, Any]:
-    """Write the recommended network for its runtime, from normalised pixels to labels, and prove it equal."""
-    recipe = context.recipe
-    model = context.own(context.outcomes["recommend"]["model"])
-    found = export_bundle(model, to="onnx", image=recipe.image, output="labels", data=recipe.data)
-    return found.document()
-
-
-def int8(context: Context) -> dict[str, Any]:
-    """Quantise the exported network and keep the result if it pays on the target."""
-    recipe = context.recipe
+def decide_int8(stage: StageContext, best: Recommendation) -> Int8Outcome:
+    """Stage `int8`: quantise the exported network and keep the result if it pays on the target."""
+    recipe = stage.recipe
     target = parse_target(recipe.request.target)
-    if not recipe.quantise or target.device != "cpu" or target.runtime not in ("onnxruntime", "openvino"):
-        return {"decided": False, "kept": False, "reason": f"int8 is tried on processors, not on {target}."}
+    if not recipe.quantise or target.device != "cpu" or target.runtime not in INT8_RUNTIMES:
+        return Int8Outcome(decided=False, kept=False, reason=f"int8 is tried on processors, not on {target}.")
     try:
         decision = quantise(
-            context.own(context.outcomes["recommend"]["model"]),
+            stage.inside(best.model),
             data=recipe.data,
             target=replace(target, precision="int8"),
             image=recipe.image,
-            settings=Int8Settings(images=100, timing=context.timing(final=True)),
+            settings=Int8Settings(images=INT8_IMAGES, timing=stage.timing(final=True)),
         )
     except Unsupported as problem:
-        return {"decided": False, "kept": False, "reason": str(problem)}
-    return {"decided": True, **to_json(decision)}
+        return Int8Outcome(decided=False, kept=False, reason=str(problem))
+    return from_json(Int8Outcome, {"decided": True, **to_json(decision)}, what="int8", error=RunProblem)
 
 
-def contract(context: Context) -> dict[str, Any]:
-    """Measure the exported file itself and hold it against the budget."""
-    recipe, model = context.recipe, Path(context.outcomes["recommend"]["model"])
-    kept = bool(context.outcomes["int8"].get("kept"))
-    file = model / ("model.int8.onnx" if kept else "model.onnx")
-    target = parse_target(recipe.request.target)
-    runs_files = target.runtime in ("onnxruntime", "openvino", "tensorrt")
-    place = replace(target, precision="int8") if kept else target
-    tried: list[Measurement] = []
-    while len(tried) < TRIES:
-        time.sleep(PAUSE * len(tried))
-        tried.append(_measured(context, file if runs_files else model, place=str(place), whole=runs_files))
-        if check_contract(tried[-1], recipe.request.budget_ms).met:
+def measure_contract(stage: StageContext, best: Recommendation, int8: Int8Outcome) -> ContractOutcome:
+    """Stage `contract`: measure the exported file itself and compare it with the budget."""
+    request, model = stage.recipe.request, Path(best.model)
+    file = model / (INT8_FILE if int8.kept else FP32_FILE)
+    target = parse_target(request.target)
+    runs_files = target.runtime in FILE_RUNTIMES
+    if int8.kept:
+        target = replace(target, precision="int8")
+    tries: list[Measurement] = []
+    while len(tries) < MAX_CONTRACT_TRIES:
+        time.sleep(PAUSE_SECONDS * len(tries))
+        if runs_files:  # the file has its own size and outputs
+            tries += bench([file], [target], settings=stage.timing(final=True))
+        else:
+            tries += stage.time([model], final=True)
+        hopeless = min(row.median_ms for row in tries) > HOPELESS_RATIO * request.budget_ms
+        if check_contract(tries[-1], request.budget_ms).met or stage.overdue() or hopeless:
             break
-        if context.overdue() or min(one.median_ms for one in tried) > HOPELESS * recipe.request.budget_ms:
-            break
-    best = min(tried, key=lambda one: one.p95_ms)
-    verdict = check_contract(best, recipe.request.budget_ms)
-    return {
-        **to_json(best),
-        "tries_p95_ms": [one.p95_ms for one in tried],
-        "file": str(file),
-        "target": str(place),
-        "met": verdict.met,
-        "sentence": f"{verdict}{_others(tried)}",
-        "budget_ms": recipe.request.budget_ms,
-    }
+    fastest = min(tries, key=lambda row: row.p95_ms)
+    verdict = check_contract(fastest, request.budget_ms)
+    measured = vars(replace(fastest, target=str(target)))
+    return ContractOutcome(
+        **measured,
+        tries_p95_ms=tuple(row.p95_ms for row in tries),
+        file=str(file),
+        met=verdict.met,
+        sentence=f"{verdict}{_other_tries(tries)}",
+        budget_ms=request.budget_ms,
+    )
 
 
-def _others(tried: Sequence[Measurement]) -> str:
-    """Say what the other measurements were, where one was not enough."""
-    if len(tried) == 1:
+def _other_tries(tries: Sequence[Measurement]) -> str:
+    """Return a sentence about all measurements if there are several."""
+    if len(tries) == 1:
         return ""
-    told = ", ".join(f"{one.p95_ms:.2f}" for one in tried)
-    return f" It was measured {len(tried)} times, as the machine may have been busy: 95 % of runs within {told} ms."
+    times = ", ".join(f"{row.p95_ms:.2f}" for row in tries)
+    return f" It was measured {len(tries)} times, as the machine may have been busy: 95 % of runs within {times} ms."
 
 
-def layers(context: Context) -> dict[str, Any]:
-    """Time the layers of the recommended network (of many, the largest) one by one, and the network alone."""
-    folder = context.outcomes["recommend"]["model"]
-    model = load_bundle(Path(folder))
-    whole = expand(model.architecture, image=context.recipe.image, classes=model.task.outputs).deployed()
-    by_node = {node.name: whole.call(node.name) for node in whole.nodes}
-    calls = sorted(dict.fromkeys(by_node.values()), key=lambda call: -call.macs())[:MOST_LAYERS]
-    timer, entries = timer_for(parse_target(context.recipe.request.target)), []
+def time_layers(stage: StageContext, best: Recommendation) -> LayersOutcome:
+    """Stage `layers`: time the layers of the recommended network (the largest, if there are many) and the network."""
+    model = load_bundle(Path(best.model))
+    plan = expand(model.architecture, image=stage.recipe.image, classes=model.task.outputs).deployed()
+    by_node = {node.name: plan.call(node.name) for node in plan.nodes}
+    calls = sorted(dict.fromkeys(by_node.values()), key=lambda call: -call.macs())[:MAX_LAYERS]
+    timer, entries = timer_for(parse_target(stage.recipe.request.target)), []
     for first in range(0, len(calls), timer.chunk):
         entries += timer.time(calls[first : first + timer.chunk], seconds=LAYER_SECONDS)
     times = dict(zip(calls, (entry.us / 1000 for entry in entries), strict=True))
-    (one,) = context.time([folder], includes="network")
-    found = {name: times[call] for name, call in by_node.items() if call in times}
-    return {"layers": found, "whole_ms": one.median_ms}
-
-
-def _measured(context: Context, model: Path, *, place: str, whole: bool) -> Measurement:
-    if whole:  # size and stages are those of the file
-        (one,) = bench([model], [place], settings=context.timing(final=True))
-        return one
-    (one,) = context.time([model], final=True)
-    return one
+    (whole,) = stage.time([best.model], includes="network")
+    layers = {name: times[call] for name, call in by_node.items() if call in times}
+    return LayersOutcome(layers=layers, whole_ms=whole.median_ms)

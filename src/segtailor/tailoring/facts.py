@@ -1,4 +1,4 @@
-"""What a tailoring is made for: facts of the data, the machine and the target that its choices follow from."""
+"""The data of a tailoring: samples that cannot be used are left out by name, and the rest is described in figures."""
 
 from __future__ import annotations
 
@@ -10,18 +10,28 @@ from segtailor.core.errors import DataProblem
 from segtailor.core.task import needs_classes
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.dataset import Dataset
-from segtailor.data.doctor import Diagnosis, check
+from segtailor.data.doctor import Diagnosis, check, examine
 from segtailor.data.locate import locate, with_option
 from segtailor.data.pairs import FileDataset
-from segtailor.training.device import pick_device
+from segtailor.tailoring.stage import DataOutcome, StageContext
 from segtailor.verbs.train import MAX_CHECKED
 
-MOST_SET_ASIDE = 0.2  # of the samples; more means that the data is wrong, not a few files of it
+MAX_SHARE_SET_ASIDE = 0.2  # of the samples; with more bad files the data itself is wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsableData:
+    """A dataset without the samples that cannot be used; `data` is its name as text."""
+
+    data: str
+    dataset: Dataset
+    diagnosis: Diagnosis
+    set_aside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFacts:
-    """The training split in figures; `usual` is the most frequent size (height, width) of its images."""
+    """Figures of the training split; `usual` is the most frequent size (height, width) of its images."""
 
     images: int
     validation: int
@@ -31,36 +41,41 @@ class DataFacts:
     largest: tuple[int, int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Usable:
-    """A dataset without the samples that cannot be used, as text that names it."""
+def examine_data(stage: StageContext) -> DataOutcome:
+    """Stage `data`: check the data as it was given."""
+    recipe = stage.recipe
 
-    data: str
-    diagnosis: Diagnosis
-    set_aside: tuple[str, ...] = ()
+    def opened() -> Dataset:
+        given = recipe.request.data
+        return stage.dataset if given == recipe.data else locate(given)
+
+    diagnosis = examine(opened, limit=MAX_CHECKED)
+    return DataOutcome(
+        ok=diagnosis.ok, findings=diagnosis.findings, splits=diagnosis.splits, used=recipe.data
+    )
 
 
-def usable(data: str) -> Usable:
-    """Examine a dataset; files that alone are at fault are left out by name, anything else at fault raises."""
+def usable_data(data: str) -> UsableData:
+    """Check a dataset; samples with bad files are left out by name, every other error raises."""
     dataset = locate(data)
     needs_classes(dataset.task, "tailor")
     diagnosis = check(dataset, limit=MAX_CHECKED)
-    names = _faulty(dataset, diagnosis)
+    names = _bad_samples(dataset, diagnosis)
     if not names:
         diagnosis.raise_for_errors()
-        return Usable(data=data, diagnosis=diagnosis)
+        return UsableData(data=data, dataset=dataset, diagnosis=diagnosis)
     before = dataset.skip if isinstance(dataset, FileDataset) else ()
-    mended = with_option(data, "skip", ",".join([*before, *names]))
-    check(locate(mended), limit=MAX_CHECKED).raise_for_errors()
-    return Usable(data=mended, diagnosis=diagnosis, set_aside=names)
+    reduced = with_option(data, "skip", ",".join([*before, *names]))
+    rest = locate(reduced)
+    check(rest, limit=MAX_CHECKED).raise_for_errors()
+    return UsableData(data=reduced, dataset=rest, diagnosis=diagnosis, set_aside=names)
 
 
-def data_facts(data: str, cache: Path) -> DataFacts:
-    """Decode the splits (once; they are kept) and return their figures."""
-    dataset = locate(data)
+def data_facts(data: str, dataset: Dataset, cache: Path) -> DataFacts:
+    """Decode the splits (once; the cache keeps them) and return their figures. `data` is the name of the dataset."""
     if "val" not in dataset.splits:
         raise DataProblem(
-            f"{data} has no split 'val', so nothing unseen is left to judge by; add one, or e.g. ?val=0.2."
+            f"{data} has no split 'val', so there are no unseen images to judge by; add one, or e.g. ?val=0.2."
         )
     train = open_pixels(dataset, "train", cache)
     sizes = [(int(height), int(width)) for height, width in train.sizes]
@@ -69,35 +84,31 @@ def data_facts(data: str, cache: Path) -> DataFacts:
         validation=len(open_pixels(dataset, "val", cache)),
         classes=dataset.task.outputs,
         usual=Counter(sizes).most_common(1)[0][0],
-        smallest=_corner(train, largest=False),
-        largest=_corner(train, largest=True),
+        smallest=_extreme_sides(train, largest=False),
+        largest=_extreme_sides(train, largest=True),
     )
 
 
-def on_accelerator(device: str | None) -> bool:
-    """Tell whether training happens on something faster than the processor."""
-    return pick_device(device).type != "cpu"
-
-
-def _corner(pixels: Pixels, *, largest: bool) -> tuple[int, int]:
+def _extreme_sides(pixels: Pixels, *, largest: bool) -> tuple[int, int]:
     height, width = (pixels.sizes.max(axis=0) if largest else pixels.sizes.min(axis=0)).tolist()
     return int(height), int(width)
 
 
-def _faulty(dataset: Dataset, diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Name the samples whose own files are at fault, if the dataset can do without them."""
+def _bad_samples(dataset: Dataset, diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Return the samples whose files have errors; none if these are too many, or if there are other errors."""
     if not isinstance(dataset, FileDataset) or not diagnosis.errors:
         return ()
-    blamed = {finding.file for finding in diagnosis.errors if finding.file}
+    bad_files = {finding.file for finding in diagnosis.errors if finding.file}
     samples = {
         name: {str(path) for path in files}
         for pairing in dataset.pairings.values()
         for name, files in pairing.pairs.items()
     }
-    names = {name for name, files in samples.items() if files & blamed}
-    alone = {path for pairing in dataset.pairings.values() for path in pairing.images_alone}
-    names |= {path.stem for path in alone if str(path) in blamed}
-    explained = {file for name in names for file in samples.get(name, set())} | {str(path) for path in alone}
-    if blamed - explained or len(names) > MOST_SET_ASIDE * (len(samples) + len(alone)):
-        return ()
-    return tuple(sorted(names))
+    names = {name for name, files in samples.items() if files & bad_files}
+    unpaired = {path for pairing in dataset.pairings.values() for path in pairing.images_alone}
+    names |= {path.stem for path in unpaired if str(path) in bad_files}
+    explained = {file for name in names for file in samples.get(name, set())} | {
+        str(path) for path in unpaired
+    }
+    too_many = len(names) > MAX_SHARE_SET_ASIDE * (len(samples) + len(unpaired))
+    return () if bad_files - explained or too_many else tuple(sorted(names))

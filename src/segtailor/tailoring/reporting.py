@@ -1,242 +1,292 @@
-"""The end of a tailoring: what was found as figures, and as a report that people read."""
+"""The end of a tailoring: its figures, and the report that people read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from segtailor.core.codec import Json
 from segtailor.core.text import command
 from segtailor.costs import LatencyTable
 from segtailor.costs.pack import read_pack
 from segtailor.data.cache import open_pixels
-from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
 from segtailor.report import document as page
 from segtailor.report.inspecting import inspect
 from segtailor.report.parts import findings_of, layer_times, save_parts
-from segtailor.spaces import baselines as handmade
+from segtailor.spaces import baselines
 from segtailor.spaces.networks import count, expand
-from segtailor.tailoring.context import OWN, Context
-from segtailor.tailoring.settings import TailorRecipe
+from segtailor.tailoring.recipe import TailorRecipe
+from segtailor.tailoring.stage import (
+    SEARCHED,
+    ChosenNetwork,
+    ComparedNetwork,
+    ContractOutcome,
+    DataOutcome,
+    Int8Outcome,
+    LayersOutcome,
+    PackOutcome,
+    Recommendation,
+    StageContext,
+    TimedCandidate,
+    TimedNetwork,
+    outcome_document,
+)
 from segtailor.verbs.report import report
 
-NONE_KEPT = "no ready network that was tried kept the budget"
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """The outcomes that a finished tailoring is reported from."""
+
+    data: DataOutcome
+    pack: PackOutcome
+    chosen: ChosenNetwork
+    best: Recommendation
+    int8: Int8Outcome
+    contract: ContractOutcome
+    layers: LayersOutcome
 
 
-def deliver(context: Context, *, seconds: Mapping[str, float], stopped: str | None = None) -> dict[str, Json]:
-    """Write the report and return what the command prints; `stopped` says why nothing is delivered."""
-    if stopped is None:
-        figures = _figures(context)
-        parts = _parts(context, figures, seconds)
-    else:
-        figures = _nothing(context, stopped)
-        parts = page.Parts(
-            verdict=page.Verdict(sentence=str(figures["verdict"]), met=False),
-            choices=context.recipe.choices,
-            data=_data(context),
-            stages=_stages(seconds),
-            commands=_commands(context.recipe),
+@dataclass(frozen=True, kw_only=True)
+class NoDelivery:
+    """A tailoring that delivers no network: the reason, and the best network that was timed or trained."""
+
+    reason: str
+    data: DataOutcome
+    network: str
+    median_ms: float
+    p95_ms: float
+    miou: float | None = None
+
+    @classmethod
+    def of_timed(cls, row: TimedNetwork, *, data: DataOutcome, reason: str) -> NoDelivery:
+        """Return the end of a tailoring before any training."""
+        return cls(reason=reason, data=data, network=row.network, median_ms=row.median_ms, p95_ms=row.p95_ms)
+
+    @classmethod
+    def of_trained(cls, compared: Recommendation, *, data: DataOutcome, reason: str) -> NoDelivery:
+        """Return the end of a tailoring whose networks are not good enough."""
+        row = max(compared.networks, key=lambda row: row.miou)
+        return cls(
+            reason=reason,
+            data=data,
+            network=row.network,
+            median_ms=row.median_ms,
+            p95_ms=row.p95_ms,
+            miou=row.miou,
         )
-    save_parts(context.folder, parts)
-    written = report([context.folder])
+
+
+def deliver(
+    stage: StageContext, ending: Delivery | NoDelivery, *, seconds: Mapping[str, float]
+) -> dict[str, Json]:
+    """Write the report and return what the command prints; `seconds` are those of each stage."""
+    if isinstance(ending, Delivery):
+        figures = _figures(stage, ending)
+        parts = _parts(stage, ending, str(figures["verdict"]), seconds)
+    else:
+        figures = _no_figures(stage, ending)
+        parts = page.Parts(
+            verdict=page.Verdict(sentence=ending.reason, met=False),
+            choices=stage.recipe.choices,
+            data=_data(stage, ending.data),
+            stages=_stage_summaries(seconds),
+            commands=_commands(stage.recipe),
+        )
+    save_parts(stage.folder, parts)
+    written = report([stage.folder])
     return {**figures, "report": written["report"], "seconds": round(sum(seconds.values()), 1)}
 
 
-def _figures(context: Context) -> dict[str, Json]:
-    chosen, kept = context.outcomes["recommend"], context.outcomes["contract"]
+def _figures(stage: StageContext, delivery: Delivery) -> dict[str, Json]:
+    best, contract = delivery.best, delivery.contract
     return {
-        "run": str(context.folder),
-        "model": chosen["model"],
-        "file": kept["file"],
-        "network": chosen["network"],
-        "miou": delivered_miou(context),
-        "latency_ms": kept["median_ms"],
-        "p95_ms": kept["p95_ms"],
-        "budget_ms": kept["budget_ms"],
-        "met": kept["met"],
-        "target": kept["target"],
-        "includes": kept["includes"],
-        "search_worth_it": chosen["worth"],
-        "verdict": verdict(context),
+        "run": str(stage.folder),
+        "model": best.model,
+        "file": contract.file,
+        "network": best.network,
+        "miou": delivered_miou(best, delivery.int8),
+        "latency_ms": contract.median_ms,
+        "p95_ms": contract.p95_ms,
+        "budget_ms": contract.budget_ms,
+        "met": contract.met,
+        "target": contract.target,
+        "includes": contract.includes,
+        "search_worth_it": best.worth,
+        "verdict": verdict(best, delivery.int8, contract),
     }
 
 
-def delivered_miou(context: Context) -> float:
-    """Return the mIoU of what is delivered: that of eight bits where they are kept."""
-    int8 = context.outcomes["int8"]
-    found = int8["after"]["miou"] if int8.get("kept") else context.outcomes["recommend"]["miou"]
-    return float(found)
-
-
-def verdict(context: Context) -> str:
-    """Say in one sentence what came of it."""
-    chosen, kept = context.outcomes["recommend"], context.outcomes["contract"]
-    whose = "the searched network" if chosen["worth"] else f"the ready network {chosen['network']}"
-    keeps = "keeps" if kept["met"] else "MISSES"
-    sentence = (
-        f"Use {whose}: {100 * delivered_miou(context):.1f} % mIoU on unseen pictures, {kept['p95_ms']:.2f} ms (95 % of "
-        f"runs) on {kept['target']}, which {keeps} the budget of {kept['budget_ms']:.4g} ms"
-    )
-    rows = {row["network"]: row for row in chosen["networks"]}
-    rival = chosen["best_ready"] if chosen["worth"] else OWN
-    if rival is None or rival not in rows:
-        untrained = all(name == OWN for name in rows)
-        why = "there was no time to train a ready network beside it" if untrained else NONE_KEPT
-        return f"{sentence}; {why if chosen['worth'] else 'no network of the search kept the budget'}."
-    who = f"the best ready network ({rival})" if chosen["worth"] else "the searched network"
-    unequal = _unequal(rows[chosen["network"]]["steps"], rows[rival]["steps"])
-    late = rows[rival]["p95_ms"]
-    missed = f" but takes {late:.2f} ms" if not chosen["worth"] and late > kept["budget_ms"] else ""
-    return f"{sentence}; {who} reached {100 * rows[rival]['miou']:.1f} %{unequal}{missed}."
-
-
-def _unequal(own: int, other: int) -> str:
-    """Say that a comparison is none, where one side was trained longer than the other."""
-    if own == other:
-        return ""
-    return f" after {other} steps of training against {own}, which is no fair comparison"
-
-
-def _nothing(context: Context, why: str) -> dict[str, Json]:
-    """Return the figures of a tailoring that delivers no network: those of the best that was measured or trained."""
-    asked = context.recipe.request
-    rows = context.outcomes.get("recommend", {}).get("networks", [])
-    trained = max(rows, key=lambda row: row["miou"], default=None)
-    best = trained or context.outcomes.get("choose") or context.outcomes["fastest"]
+def _no_figures(stage: StageContext, ending: NoDelivery) -> dict[str, Json]:
+    request = stage.recipe.request
     return {
-        "run": str(context.folder),
+        "run": str(stage.folder),
         "model": None,
-        "network": best["network"],
-        "miou": trained["miou"] if trained else None,
-        "latency_ms": best["median_ms"],
-        "p95_ms": best["p95_ms"],
-        "budget_ms": asked.budget_ms,
+        "network": ending.network,
+        "miou": ending.miou,
+        "latency_ms": ending.median_ms,
+        "p95_ms": ending.p95_ms,
+        "budget_ms": request.budget_ms,
         "met": False,
-        "target": asked.target,
-        "verdict": why,
+        "target": request.target,
+        "verdict": ending.reason,
     }
 
 
-def _parts(context: Context, figures: Mapping[str, Any], seconds: Mapping[str, float]) -> page.Parts:
-    recipe, kept = context.recipe, context.outcomes["contract"]
+def delivered_miou(best: Recommendation, int8: Int8Outcome) -> float:
+    """Return the mIoU of the delivered file: that of int8 if it is kept."""
+    return int8.after.miou if int8.kept and int8.after is not None else best.miou
+
+
+def verdict(best: Recommendation, int8: Int8Outcome, contract: ContractOutcome) -> str:
+    """Return the result in one sentence: which network to use, and how it compares with the other kind."""
+    name = "the searched network" if best.worth else f"the ready network {best.network}"
+    keeps = "keeps" if contract.met else "MISSES"
+    sentence = (
+        f"Use {name}: {100 * delivered_miou(best, int8):.1f} % mIoU on unseen pictures, {contract.p95_ms:.2f} ms (95 % "
+        f"of runs) on {contract.target}, which {keeps} the budget of {contract.budget_ms:.4g} ms"
+    )
+    rows = {row.network: row for row in best.networks}
+    rival = rows.get(best.best_ready or "") if best.worth else rows.get(SEARCHED)
+    if rival is None:
+        return f"{sentence}; {_no_comparison(best)}."
+    who = f"the best ready network ({rival.network})" if best.worth else "the searched network"
+    late = not best.worth and rival.p95_ms > contract.budget_ms
+    missed = f" but takes {rival.p95_ms:.2f} ms" if late else ""
+    return f"{sentence}; {who} reached {100 * rival.miou:.1f} %{_unequal(rows[best.network], rival)}{missed}."
+
+
+def _no_comparison(best: Recommendation) -> str:
+    if not best.worth:
+        return "no network of the search kept the budget"
+    if all(row.network == SEARCHED for row in best.networks):
+        return "there was no time to train a ready network beside it"
+    return "no ready network that was tried kept the budget"
+
+
+def _unequal(best: ComparedNetwork, rival: ComparedNetwork) -> str:
+    """Say that the comparison is not fair, if one network was trained longer than the other."""
+    if best.steps == rival.steps:
+        return ""
+    return f" after {rival.steps} steps of training against {best.steps}, which is no fair comparison"
+
+
+def _parts(
+    stage: StageContext, delivery: Delivery, sentence: str, seconds: Mapping[str, float]
+) -> page.Parts:
+    contract = delivery.contract
     facts = (
-        page.Fact(name="mIoU", value=f"{100 * delivered_miou(context):.1f} %"),
-        page.Fact(name="95 % within", value=f"{kept['p95_ms']:.2f} ms"),
-        page.Fact(name="median", value=f"{kept['median_ms']:.2f} ms"),
-        page.Fact(name="budget", value=f"{kept['budget_ms']:.4g} ms"),
+        page.Fact(name="mIoU", value=f"{100 * delivered_miou(delivery.best, delivery.int8):.1f} %"),
+        page.Fact(name="95 % within", value=f"{contract.p95_ms:.2f} ms"),
+        page.Fact(name="median", value=f"{contract.median_ms:.2f} ms"),
+        page.Fact(name="budget", value=f"{contract.budget_ms:.4g} ms"),
     )
     return page.Parts(
-        verdict=page.Verdict(sentence=str(figures["verdict"]), met=kept["met"], facts=facts),
-        front=_front(context),
-        layers=_layers(context),
-        quality=_quality(context),
-        int8=_int8(context.outcomes["int8"]),
-        data=_data(context),
-        choices=recipe.choices,
-        stages=_stages(seconds),
-        commands=_commands(recipe),
+        verdict=page.Verdict(sentence=sentence, met=contract.met, facts=facts),
+        front=_front(stage, delivery),
+        layers=_layers(stage, delivery),
+        quality=_quality(stage, delivery.best),
+        int8=_int8(delivery.int8),
+        data=_data(stage, delivery.data),
+        choices=stage.recipe.choices,
+        stages=_stage_summaries(seconds),
+        commands=_commands(stage.recipe),
     )
 
 
-def _quality(context: Context) -> page.Quality:
-    """Look at every validation picture with the recommended network."""
-    model, data = load_bundle(Path(context.outcomes["recommend"]["model"])), locate(context.recipe.data)
-    pixels = open_pixels(data, "val", context.around.cache)
+def _quality(stage: StageContext, best: Recommendation) -> page.Quality:
+    """Predict every validation image with the recommended network."""
+    model = load_bundle(Path(best.model))
+    pixels = open_pixels(stage.dataset, "val", stage.context.cache_folder)
     return inspect(
-        model.predict, pixels, task=data.task, names=pixels.names, note="Split 'val', whole images."
+        model.predict, pixels, task=stage.dataset.task, names=pixels.names, note="Split 'val', whole images."
     )
 
 
-def _front(context: Context) -> page.Front:
-    """Every network that was trained to the end, and the candidates of the search that were measured whole."""
-    points = []
-    final = context.outcomes["contract"]
-    for row in context.outcomes["recommend"]["networks"]:
-        own, best = row["network"] == OWN, row["network"] == context.outcomes["recommend"]["network"]
-        times = final if best and not context.outcomes["int8"]["kept"] else row
-        rest = "searched family" if own else "baseline" if row["network"] in handmade() else "published"
-        group = "winner" if best else rest
-        model = load_bundle(Path(row["model"]))
-        counted = count(model.architecture, image=context.recipe.image, classes=model.task.outputs)
-        points.append(
-            page.Point(
-                name=row["network"],
-                group=group,
-                quality=row["miou"],
-                cost=times["median_ms"],
-                p95=times["p95_ms"],
-                params=counted.params,
-                macs=counted.macs,
-                note=f"{'recommended; ' if best else ''}{row['steps']} steps of training",
-            )
-        )
-    for row in context.outcomes["choose"]["measured"]:
-        if row["quality"] is None:  # not judged by the search: it replaces one that was too slow
-            continue
-        points.append(
-            page.Point(
-                name=f"trial {row['trial']}",
-                group="searched family",
-                quality=row["quality"],
-                cost=row["median_ms"],
-                p95=row["p95_ms"],
-                note="quality of the short training of the search, on held-out training pictures",
-            )
-        )
+def _front(stage: StageContext, delivery: Delivery) -> page.Front:
+    """Return every trained network, and the candidates of the search that were timed."""
+    trained = [_trained_point(stage, row, delivery) for row in delivery.best.networks]
+    candidates = [
+        _candidate_point(row, row.quality) for row in delivery.chosen.measured if row.quality is not None
+    ]
     return page.Front(
-        points=tuple(points),
-        budget=context.recipe.request.budget_ms,
-        note=f"Latency is that of the whole, from a normalised picture to labels ({context.recipe.includes}).",
+        points=(*trained, *candidates),
+        budget=stage.recipe.request.budget_ms,
+        note=f"Latency is that of the whole, from a normalised picture to labels ({stage.recipe.includes}).",
     )
 
 
-def _layers(context: Context) -> page.LayerTimes:
-    """What the device pack says each layer takes, if there is one, beside each layer timed by itself."""
-    chosen, timed = context.outcomes["recommend"], context.outcomes["layers"]
-    model = load_bundle(Path(chosen["model"]))
-    pack = context.outcomes["pack"]["pack"]
-    priced = pack and chosen["worth"]  # a ready network may have layers of another space
+def _trained_point(stage: StageContext, row: ComparedNetwork, delivery: Delivery) -> page.Point:
+    best = row.network == delivery.best.network
+    times = delivery.contract if best and not delivery.int8.kept else row
+    ready = "baseline" if row.network in baselines() else "published"
+    group = "searched family" if row.network == SEARCHED else ready
+    model = load_bundle(Path(row.model))
+    size = count(model.architecture, image=stage.recipe.image, classes=model.task.outputs)
+    return page.Point(
+        name=row.network,
+        group="winner" if best else group,
+        quality=row.miou,
+        cost=times.median_ms,
+        p95=times.p95_ms,
+        params=size.params,
+        macs=size.macs,
+        note=f"{'recommended; ' if best else ''}{row.steps} steps of training",
+    )
+
+
+def _candidate_point(row: TimedCandidate, quality: float) -> page.Point:
+    return page.Point(
+        name=f"trial {row.trial}",
+        group="searched family",
+        quality=quality,
+        cost=row.median_ms,
+        p95=row.p95_ms,
+        note="quality of the short training of the search, on held-out training pictures",
+    )
+
+
+def _layers(stage: StageContext, delivery: Delivery) -> page.LayerTimes:
+    """Return the timed layers, beside what the device pack says of each if there is one."""
+    best, timed, pack = delivery.best, delivery.layers, delivery.pack.pack
+    model = load_bundle(Path(best.model))
+    priced = pack is not None and best.worth  # a ready network may have layers of another space
     return layer_times(
-        expand(model.architecture, image=context.recipe.image, classes=model.task.outputs),
-        price=LatencyTable(pack=read_pack(Path(pack))).price if priced else None,
-        measured=timed["layers"],
-        measured_ms=timed["whole_ms"],
-        note="Each layer was timed by itself; the whole is the network alone, without enlarging labels.",
+        expand(model.architecture, image=stage.recipe.image, classes=model.task.outputs),
+        price=LatencyTable(pack=read_pack(Path(pack))).price if pack and priced else None,
+        measured=timed.layers,
+        measured_ms=timed.whole_ms,
+        note="Each layer was timed by itself; the whole is the network alone, without resizing labels.",
     )
 
 
-def _int8(outcome: Mapping[str, Any]) -> page.Int8:
-    if not outcome["decided"]:
-        return page.Int8(decision=str(outcome["reason"]))
+def _int8(outcome: Int8Outcome) -> page.Int8:
+    if outcome.before is None or outcome.after is None:
+        return page.Int8(decision=outcome.reason)
     rows = tuple(
-        page.Precision(
-            name=name,
-            latency_ms=outcome[side]["median_ms"],
-            p95_ms=outcome[side]["p95_ms"],
-            quality=outcome[side]["miou"],
-        )
-        for name, side in (("fp32", "before"), ("int8", "after"))
+        page.Precision(name=name, latency_ms=reading.median_ms, p95_ms=reading.p95_ms, quality=reading.miou)
+        for name, reading in (("fp32", outcome.before), ("int8", outcome.after))
     )
-    return page.Int8(decision=str(outcome["reason"]), chosen="int8" if outcome["kept"] else "fp32", rows=rows)
+    return page.Int8(decision=outcome.reason, chosen="int8" if outcome.kept else "fp32", rows=rows)
 
 
-def _data(context: Context) -> page.DataFindings:
-    return findings_of(context.recipe.request.data, context.outcomes["data"])
+def _data(stage: StageContext, data: DataOutcome) -> page.DataFindings:
+    return findings_of(stage.recipe.request.data, outcome_document(data))
 
 
-def _stages(seconds: Mapping[str, float]) -> tuple[page.StageSummary, ...]:
+def _stage_summaries(seconds: Mapping[str, float]) -> tuple[page.StageSummary, ...]:
     return tuple(
         page.StageSummary(name=name, status="done", seconds=value) for name, value in seconds.items()
     )
 
 
 def _commands(recipe: TailorRecipe) -> tuple[page.Command, ...]:
-    asked = recipe.request
+    request = recipe.request
     again = command(
-        *("segtailor", "tailor", "--data", asked.data, "--target", asked.target),
-        *("--budget", f"{asked.budget_ms:g}ms", "--recipe", asked.recipe, "--seed", asked.seed),
-        *(("--time", f"{asked.seconds / 60:g}m") if asked.seconds else ()),
+        *("segtailor", "tailor", "--data", request.data, "--target", request.target),
+        *("--budget", f"{request.budget_ms:g}ms", "--recipe", request.recipe, "--seed", request.seed),
+        *(("--time", f"{request.seconds / 60:g}m") if request.seconds else ()),
     )
-    return (page.Command(text=again, note="the whole of it, again"),)
+    return (page.Command(text=again, note="all of it again"),)

@@ -1,257 +1,303 @@
-"""The stages that train: a larger sibling as teacher, the network found, and ready networks beside it."""
+"""The stages that train: a larger network of the family as teacher, the winner, and ready networks beside it."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from statistics import mean
 from typing import Any
 
-from segtailor.core.registry import SPACES
+from segtailor.core.codec import from_json
+from segtailor.core.errors import RunProblem
 from segtailor.core.space import Architecture, family_of
 from segtailor.core.variation import sample
 from segtailor.data.cache import open_pixels
-from segtailor.data.locate import locate
 from segtailor.nets.bundle import load_bundle
-from segtailor.recipes.train import TrainRecipe, train_recipe
+from segtailor.recipes.train import TrainRecipe, usual_augment
 from segtailor.spaces.networks import count, resolve
 from segtailor.spaces.published import architectures
-from segtailor.tailoring.context import OWN, Context
-from segtailor.tailoring.pacing import (
-    FEWEST,
-    LATEST,
-    LEAST_STEPS,
-    OVERTIME_SHARE,
-    TRAINING_SHARE,
-    Length,
-    Rival,
+from segtailor.tailoring.choosing import TEACHER_WORK
+from segtailor.tailoring.machine import step_seconds
+from segtailor.tailoring.stage import (
+    BaselinesOutcome,
+    ChosenNetwork,
+    LengthsOutcome,
+    ReadyOutcome,
+    SearchOutcome,
+    StageContext,
+    TeacherOutcome,
+    TimedNetwork,
+    TrainedNetwork,
+)
+from segtailor.tailoring.time_plan import (
+    MAX_LATE_SHARE,
+    MAX_OVERTIME_SHARE,
+    MIN_STEPS,
+    MIN_TRAIN_STEPS,
+    RESERVED_TRAINING_SHARE,
+    CommonLength,
+    TrainingCost,
     closing_seconds,
     common_length,
-    lesson_seconds,
+    extra_training_seconds,
 )
-from segtailor.tailoring.searches import search_recipe
-from segtailor.tailoring.speed import step_seconds
+from segtailor.training.distill import DistillSettings
+from segtailor.training.settings import FitSettings
 from segtailor.verbs.eval import evaluate
 
-LARGER, LARGEST = 1.5, 12.0  # multiply-accumulates of a teacher, in those of its student
-WANTED = 4.0
-DRAWN = 64  # random networks among which a teacher is looked for where none is published
-LESSON = 150  # steps below which a teacher knows less than its student will, and only holds it up
-LEAST_SECONDS = 1.0  # of a training whose time is over before it begins
-SHORT = 400  # steps below which an average over many of them would still hold the beginning
-
-
-def teacher(context: Context) -> dict[str, Any]:
-    """Train a larger network of the same family, to learn from."""
-    found = larger(context)
-    if found is None:
-        return {"network": None, "model": None, "reason": "the family has no network of a fitting size"}
-    name, arch = found
-    job, steps = Lesson(folder="teacher", model=arch), context.recipe.effort.teacher_steps
-    seconds = context.seconds("teacher")
-    if seconds is not None and not context.begun("teacher"):
-        begin = time.monotonic()
-        step = step_seconds(_of_length(context, job, steps), context.around)
-        steps = Rival(step=step).steps(seconds - (time.monotonic() - begin))
-        if steps < LESSON:
-            reason = f"{name} would learn for {steps} steps only in the time; that goes to its student"
-            return {"network": None, "model": None, "reason": reason}
-        seconds -= time.monotonic() - begin
-    return {"network": name, **_trained(context, job, _of_length(context, job, steps, seconds=seconds))}
-
-
-def lengths(context: Context) -> dict[str, Any]:
-    """Decide, once, for how many steps the winner and which ready networks are trained: each for as many.
-
-    Where a time was asked for, a probe of each training tells what its steps cost.
-    """
-    found = context.outcomes["ready"]["networks"]
-    names = [row["network"] for row in found]
-    if context.left is None:
-        return {"steps": context.recipe.effort.train_steps, "networks": names}
-    winner = _rival(context, _winner(context), context.outcomes["choose"])
-    others = [_rival(context, _ready(context, row["network"]), row) for row in found]
-    making = mean(row["making_seconds"] for row in (context.outcomes["choose"], *found))  # any may win
-    left = (context.remaining() or 0.0) - closing_seconds(making)
-    length = common_length(winner, others, seconds=left)
-    if length.steps < LEAST_STEPS:  # better one network that has learned something than two that have not
-        length = common_length(winner, [], seconds=left)
-    decided = {
-        "networks": names[: length.ready],
-        "making_seconds": making,
-        "costs_seconds": [one._asdict() for one in (winner, *others)],
-    }
-    if length.steps >= LEAST_STEPS:
-        return {
-            **decided,
-            "steps": length.steps,
-            "seconds": _share(winner, others[: length.ready], length, left),
-        }
-    return {**decided, "networks": [], **_overtime(context, winner, late=winner.seconds(LEAST_STEPS) - left)}
-
-
-def _share(winner: Rival, others: Sequence[Rival], length: Length, left: float) -> float:
-    """Return the winner's part of the time for all trainings, less what is not for its steps."""
-    everyone = winner.seconds(length.steps) + sum(one.seconds(length.steps) for one in others)
-    return left * winner.seconds(length.steps) / everyone - winner.rest
-
-
-def _overtime(context: Context, winner: Rival, *, late: float) -> dict[str, Any]:
-    """Train for the fewest steps that make sense although they end late; where that is far too late, stop."""
-    asked = context.recipe.request.seconds or 0.0
-    steps = f"{LEAST_STEPS} steps of training, the fewest that are worth anything,"
-    if late <= OVERTIME_SHARE * asked:
-        context.tell(f"{steps} end about {late / 60:.1f} minutes after the time asked for: it is extended.")
-        return {"steps": LEAST_STEPS, "seconds": winner.seconds(LEAST_STEPS)}
-    needed = (2 * winner.seconds(LEAST_STEPS) + context.recipe.effort.closing_seconds) / TRAINING_SHARE
-    return {
-        "steps": 0,
-        "seconds": 0.0,
-        "stop": f"Not enough time: {steps} take {winner.seconds(LEAST_STEPS) / 60:.0f} minutes on this machine "
-        f"as it is now. Give --time {math.ceil(needed / 60)}m, or stop other programs; nothing was exported.",
-    }
-
-
-def train(context: Context) -> dict[str, Any]:
-    """Train the network that was found, with the teacher's help."""
-    job, decided = _winner(context), context.outcomes["lengths"]
-    recipe = _of_length(context, job, decided["steps"], seconds=decided.get("seconds"), least=LEAST_STEPS)
-    return {"network": context.outcomes["choose"].get("network", OWN), **_trained(context, job, recipe)}
-
-
-def baselines(context: Context) -> dict[str, Any]:
-    """Train ready networks in the same way and for as many steps: is the search worth it?
-
-    Where less time is left than was thought, all but the first are left out; that one is shortened only if it must be,
-    which the verdict tells.
-    """
-    rows: list[dict[str, Any]] = []
-    names, wanted = context.outcomes["lengths"]["networks"], context.outcomes["train"]["steps"]
-    for number, name in enumerate(names):
-        job = _ready(context, name)
-        steps = wanted if context.begun(job.folder) else min(wanted, _affordable(context, number))
-        if number and steps < wanted:
-            break
-        seconds = _training_seconds(context, number)
-        rows.append(
-            {"network": name, **_trained(context, job, _of_length(context, job, steps, seconds=seconds))}
-        )
-    return {"networks": rows, "left_out": names[len(rows) :]}
-
-
-def _affordable(context: Context, number: int) -> int:
-    """Return how many steps of a ready network end early enough."""
-    decided, seconds = context.outcomes["lengths"], _training_seconds(context, number)
-    if seconds is None:
-        return int(decided["steps"])
-    return max(FEWEST, int(seconds / decided["costs_seconds"][1 + number]["step"]))
-
-
-def _training_seconds(context: Context, number: int) -> float | None:
-    """Return how long the steps of a ready network may take."""
-    remaining, asked = context.remaining(), context.recipe.request.seconds
-    decided = context.outcomes["lengths"]
-    if remaining is None or asked is None:
-        return None
-    closing = closing_seconds(decided["making_seconds"], untimed=1 + number)
-    rest = float(decided["costs_seconds"][1 + number]["rest"])
-    return max(remaining + (LATEST - 1) * asked - closing - rest, LEAST_SECONDS)
-
-
-def larger(context: Context) -> tuple[str, Architecture] | None:
-    """Return a network of the same family with about four times the work, under a name.
-
-    The teacher that was searched beside it comes first, then published networks, then random ones of the space.
-    """
-    crop, student = context.recipe.crop, resolve(context.outcomes["choose"]["architecture"])
-    own = count(student, image=crop).macs
-    for group in _relatives(context, family_of(student)):
-        sizes = {name: count(arch, image=crop).macs / own for name, arch in group.items()}
-        fitting = {name: ratio for name, ratio in sizes.items() if LARGER <= ratio <= LARGEST}
-        if fitting:
-            name = min(fitting, key=lambda name: abs(fitting[name] / WANTED - 1))
-            return name, group[name]
-    return None
-
-
-def _relatives(context: Context, family: str) -> Iterator[dict[str, Architecture]]:
-    """Yield networks of a family by name: the searched teacher, the published ones, random ones of the space."""
-    searched = context.outcomes["search"].get("teacher")
-    if searched is not None:
-        yield {"searched teacher": resolve(searched)}
-    yield {name: arch for name in architectures() if family_of(arch := resolve(name)) == family}
-    space = search_recipe(context, pack=None).space.build(SPACES)
-    rng = Random(context.recipe.request.seed)
-    yield {f"drawn network {number}": sample(space, rng) for number in range(DRAWN)}
+MIN_TEACHER_WORK, MAX_TEACHER_WORK = 1.5, 12.0  # multiply-accumulates, in those of the student
+DRAWN_TEACHERS = 64  # random networks from which a teacher is taken if none is published
+MIN_TEACHER_STEPS = 150  # a teacher that was trained for fewer steps does not help
+MIN_TRAINING_SECONDS = 1.0  # of a training whose time is over before it begins
+WEIGHT_DECAY = 0.01  # of AdamW
+SHORT_STEPS, SHORT_EMA, EMA = (
+    400,
+    0.98,
+    0.999,
+)  # in shorter trainings a long average would hold the first steps
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """One training: which network, in which folder, taught by whom."""
+class NetworkTraining:
+    """One training: which network, the name of its folder, and the bundle of its teacher."""
 
     folder: str
     model: Architecture
     teacher: str | None = None
 
 
-def _winner(context: Context) -> Lesson:
-    arch = resolve(context.outcomes["choose"]["architecture"])
-    return Lesson(folder="train", model=arch, teacher=context.outcomes["teacher"]["model"])
+def train_teacher(stage: StageContext, chosen: ChosenNetwork, searched: SearchOutcome) -> TeacherOutcome:
+    """Stage `teacher`: train a larger network of the same family, to distil from."""
+    larger = larger_network(stage, chosen, searched)
+    if larger is None:
+        return _no_teacher("the family has no network of a fitting size")
+    name, arch = larger
+    training, steps = NetworkTraining(folder="teacher", model=arch), stage.recipe.effort.teacher_steps
+    seconds = stage.seconds("teacher")
+    if seconds is not None and not stage.begun("teacher"):
+        begin = time.monotonic()
+        step = step_seconds(training_recipe(stage, training, steps), stage.context)
+        steps = TrainingCost(step=step).steps(seconds - (time.monotonic() - begin))
+        if steps < MIN_TEACHER_STEPS:
+            return _no_teacher(
+                f"{name} could be trained for {steps} steps only; its time is used for the student"
+            )
+        seconds -= time.monotonic() - begin
+    trained = _trained(stage, name, training, training_recipe(stage, training, steps, seconds=seconds))
+    return TeacherOutcome(**asdict(trained))
 
 
-def _ready(context: Context, name: str) -> Lesson:
-    return Lesson(
-        folder=f"baseline-{name}", model=resolve(name), teacher=context.outcomes["teacher"]["model"]
+def _no_teacher(reason: str) -> TeacherOutcome:
+    return TeacherOutcome(network=None, model=None, reason=reason)
+
+
+def decide_lengths(
+    stage: StageContext, chosen: ChosenNetwork, ready: ReadyOutcome, teacher: TeacherOutcome
+) -> LengthsOutcome:
+    """Stage `lengths`: decide, once, the number of steps of the winner and which ready networks get as many.
+
+    Where a time was asked for, a probe of each training measures what its steps cost.
+    """
+    names = tuple(row.network for row in ready.networks)
+    if stage.left is None:
+        return LengthsOutcome(steps=stage.recipe.effort.train_steps, networks=names)
+    winner = _probed(stage, _winner(chosen, teacher), chosen)
+    others = [_probed(stage, _baseline(row.network, teacher), row) for row in ready.networks]
+    preparing = mean(row.making_seconds for row in (chosen, *ready.networks))  # any of them may be exported
+    left = (stage.remaining() or 0.0) - closing_seconds(preparing)
+    length = common_length(winner, others, seconds=left)
+    if length.steps < MIN_TRAIN_STEPS:  # one network that is trained enough is better than two that are not
+        length = common_length(winner, [], seconds=left)
+    decided = LengthsOutcome(
+        steps=length.steps,
+        networks=names[: length.ready],
+        seconds=_winner_seconds(winner, others[: length.ready], length, left),
+        making_seconds=preparing,
+        costs_seconds=(winner, *others),
+    )
+    if length.steps >= MIN_TRAIN_STEPS:
+        return decided
+    return _overtime(stage, replace(decided, networks=()), late=winner.seconds(MIN_TRAIN_STEPS) - left)
+
+
+def _winner_seconds(
+    winner: TrainingCost, others: Sequence[TrainingCost], length: CommonLength, left: float
+) -> float:
+    """Return the seconds for the steps of the winner: its share of the time for all trainings."""
+    together = winner.seconds(length.steps) + sum(cost.seconds(length.steps) for cost in others)
+    return left * winner.seconds(length.steps) / together - winner.rest
+
+
+def _overtime(stage: StageContext, decided: LengthsOutcome, *, late: float) -> LengthsOutcome:
+    """Train for the least number of steps although that ends `late` seconds late; if that is far too late, stop."""
+    asked = stage.recipe.request.seconds or 0.0
+    (winner, *_) = decided.costs_seconds or ()
+    needed = winner.seconds(MIN_TRAIN_STEPS)
+    steps = f"{MIN_TRAIN_STEPS} steps of training, the least that is useful,"
+    if late <= MAX_OVERTIME_SHARE * asked:
+        stage.tell(f"{steps} end about {late / 60:.1f} minutes after the time asked for: it is extended.")
+        return replace(decided, steps=MIN_TRAIN_STEPS, seconds=needed)
+    enough = (2 * needed + stage.recipe.effort.closing_seconds) / RESERVED_TRAINING_SHARE
+    return replace(
+        decided,
+        steps=0,
+        seconds=0.0,
+        stop=f"Not enough time: {steps} take {needed / 60:.0f} minutes on this machine as it is now. "
+        f"Give --time {math.ceil(enough / 60)}m, or stop other programs; nothing was exported.",
     )
 
 
-def _rival(context: Context, job: Lesson, measured: Mapping[str, Any]) -> Rival:
-    """Probe a training."""
-    recipe, around = context.recipe, context.around
-    step = step_seconds(_of_length(context, job, recipe.effort.train_steps), around)
-    pictures = len(open_pixels(locate(recipe.data), "val", around.cache))
-    batches = pictures * math.prod(recipe.image) / (recipe.batch * math.prod(recipe.crop))
-    return Rival(step=step, rest=lesson_seconds(measured["making_seconds"], step=step, batches=batches))
+def train_winner(
+    stage: StageContext, chosen: ChosenNetwork, teacher: TeacherOutcome, lengths: LengthsOutcome
+) -> TrainedNetwork:
+    """Stage `train`: train the chosen network, with distillation from the teacher."""
+    training = _winner(chosen, teacher)
+    recipe = training_recipe(
+        stage, training, lengths.steps, seconds=lengths.seconds, least_steps=MIN_TRAIN_STEPS
+    )
+    return _trained(stage, chosen.network, training, recipe)
 
 
-def _of_length(
-    context: Context, job: Lesson, steps: int, *, seconds: float | None = None, least: int = 1
+def train_baselines(
+    stage: StageContext, teacher: TeacherOutcome, lengths: LengthsOutcome, winner: TrainedNetwork
+) -> BaselinesOutcome:
+    """Stage `baselines`: train ready networks in the same way and for as many steps as the winner.
+
+    If less time is left than was expected, all but the first are left out; that one is shortened only if necessary,
+    which the verdict says.
+    """
+    rows: list[TrainedNetwork] = []
+    for number, name in enumerate(lengths.networks):
+        training = _baseline(name, teacher)
+        steps = winner.steps
+        if not stage.begun(training.folder):
+            steps = min(steps, _affordable_steps(stage, lengths, number))
+        if number and steps < winner.steps:
+            break
+        seconds = _baseline_seconds(stage, lengths, number)
+        rows.append(_trained(stage, name, training, training_recipe(stage, training, steps, seconds=seconds)))
+    return BaselinesOutcome(networks=tuple(rows), left_out=lengths.networks[len(rows) :])
+
+
+def _affordable_steps(stage: StageContext, lengths: LengthsOutcome, number: int) -> int:
+    """Return how many steps of a ready network end early enough."""
+    seconds = _baseline_seconds(stage, lengths, number)
+    if seconds is None or lengths.costs_seconds is None:
+        return lengths.steps
+    return max(MIN_STEPS, int(seconds / lengths.costs_seconds[1 + number].step))
+
+
+def _baseline_seconds(stage: StageContext, lengths: LengthsOutcome, number: int) -> float | None:
+    """Return how long the steps of a ready network may take, where a time was asked for."""
+    remaining, asked = stage.remaining(), stage.recipe.request.seconds
+    costs, preparing = lengths.costs_seconds, lengths.making_seconds
+    if remaining is None or asked is None or costs is None or preparing is None:
+        return None
+    closing = closing_seconds(preparing, untimed=1 + number)
+    left = remaining + MAX_LATE_SHARE * asked - closing - costs[1 + number].rest
+    return max(left, MIN_TRAINING_SECONDS)
+
+
+def larger_network(
+    stage: StageContext, chosen: ChosenNetwork, searched: SearchOutcome
+) -> tuple[str, Architecture] | None:
+    """Return the name and architecture of a network of the family with about four times the multiply-accumulates.
+
+    The teacher that was searched with the network comes first, then published networks, then random ones of the space.
+    """
+    crop, student = stage.recipe.crop, resolve(chosen.architecture)
+    student_macs = count(student, image=crop).macs
+    for group in _relatives(stage, family_of(student), searched):
+        ratios = {name: count(arch, image=crop).macs / student_macs for name, arch in group.items()}
+        fitting = {
+            name: ratio for name, ratio in ratios.items() if MIN_TEACHER_WORK <= ratio <= MAX_TEACHER_WORK
+        }
+        if fitting:
+            name = min(fitting, key=lambda name: abs(fitting[name] / TEACHER_WORK - 1))
+            return name, group[name]
+    return None
+
+
+def _relatives(
+    stage: StageContext, family: str, searched: SearchOutcome
+) -> Iterator[dict[str, Architecture]]:
+    """Yield networks of a family by name: the searched teacher, the published ones, random ones of the space."""
+    if searched.teacher is not None:
+        yield {"searched teacher": resolve(searched.teacher)}
+    yield {name: arch for name in architectures() if family_of(arch := resolve(name)) == family}
+    space, rng = stage.space, Random(stage.recipe.request.seed)
+    yield {f"drawn network {number}": sample(space, rng) for number in range(DRAWN_TEACHERS)}
+
+
+def _winner(chosen: ChosenNetwork, teacher: TeacherOutcome) -> NetworkTraining:
+    return NetworkTraining(folder="train", model=resolve(chosen.architecture), teacher=teacher.model)
+
+
+def _baseline(name: str, teacher: TeacherOutcome) -> NetworkTraining:
+    return NetworkTraining(folder=f"baseline-{name}", model=resolve(name), teacher=teacher.model)
+
+
+def _probed(stage: StageContext, training: NetworkTraining, timed: TimedNetwork) -> TrainingCost:
+    """Measure what a training costs by doing some of its steps."""
+    recipe = stage.recipe
+    step = step_seconds(training_recipe(stage, training, recipe.effort.train_steps), stage.context)
+    images = len(open_pixels(stage.dataset, "val", stage.context.cache_folder))
+    batches = images * math.prod(recipe.image) / (recipe.batch * math.prod(recipe.crop))
+    rest = extra_training_seconds(timed.making_seconds, step=step, batches=batches)
+    return TrainingCost(step=step, rest=rest)
+
+
+def training_recipe(
+    stage: StageContext,
+    training: NetworkTraining,
+    steps: int,
+    *,
+    seconds: float | None = None,
+    least_steps: int = 1,
 ) -> TrainRecipe:
-    """Describe a training of so many steps; fewer, but not below `least`, where they take longer than `seconds`."""
-    recipe = context.recipe
-    changes = [
-        f"fit.steps={steps}",
-        f"fit.batch={recipe.batch}",
-        "fit.optimiser=adamw",
-        f"fit.lr={recipe.lr}",
-        "fit.weight_decay=0.01",
-        f"fit.ema={0.98 if steps < SHORT else 0.999}",
-        f"fit.precision={recipe.precision}",
-        f"fit.seed={recipe.request.seed}",
-        "reparameterise=true",
-    ]
+    """Return a training of so many steps; fewer, but at least `least_steps`, if they take longer than `seconds`."""
+    recipe = stage.recipe
+    fit = FitSettings(
+        steps=steps,
+        batch=recipe.batch,
+        optimiser="adamw",
+        lr=recipe.lr,
+        weight_decay=WEIGHT_DECAY,
+        ema=SHORT_EMA if steps < SHORT_STEPS else EMA,
+        precision=recipe.precision,
+        seed=recipe.request.seed,
+        distill=None if training.teacher is None else DistillSettings(kind="kl"),
+    )
     if seconds is not None:
-        changes += [f"fit.seconds={max(seconds, LEAST_SECONDS):.1f}", f"fit.least_steps={least}"]
-    if job.teacher is not None:
-        changes += [f'teacher="{job.teacher}"', "fit.distill.kind=kl"]
-    return train_recipe(
-        job.model, recipe.data, crop=recipe.crop, changes=changes, surroundings=context.around
+        fit = replace(fit, seconds=round(max(seconds, MIN_TRAINING_SECONDS), 1), least_steps=least_steps)
+    return TrainRecipe(
+        architecture=training.model,
+        data=recipe.data,
+        augment=usual_augment(stage.dataset.task.kind, recipe.crop),
+        fit=fit,
+        val_split="val" if "val" in stage.dataset.splits else None,
+        reparameterise=True,
+        teacher=training.teacher,
     )
 
 
-def _trained(context: Context, job: Lesson, recipe: TrainRecipe) -> dict[str, Any]:
-    """Train in a folder of its own, and score."""
-    found = context.carry_out(recipe, job.folder)
-    model = str(found["model"])
-    scores = evaluate(model, context.recipe.data, split="val", surroundings=context.around)
-    return {
-        "run": str(context.run_folder(job.folder)),
+def _trained(
+    stage: StageContext, name: str, training: NetworkTraining, recipe: TrainRecipe
+) -> TrainedNetwork:
+    """Train in a separate folder, and score on the validation split."""
+    result: Mapping[str, Any] = stage.carry_out(recipe, training.folder)
+    model = str(result["model"])
+    scores = evaluate(model, stage.recipe.data, split="val", context=stage.context)
+    document = {
+        "network": name,
+        "run": str(stage.run_folder(training.folder)),
         "model": model,
-        "steps": found["steps"],
+        "steps": result["steps"],
         "miou": scores["miou"],
         "params": count(load_bundle(Path(model)).architecture).params,
     }
+    return from_json(TrainedNetwork, document, what=f"training {training.folder}", error=RunProblem)

@@ -23,6 +23,7 @@ from segtailor.verbs.output import Printer, emit, reading_result, with_display
 if TYPE_CHECKING:
     from segtailor.core.strategy import Executor, Strategy
     from segtailor.costs.latency import RecipeCost
+    from segtailor.data.dataset import Dataset
     from segtailor.recipes.search import RecipeEvaluator, SearchRecipe
 
 COUNT_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -179,16 +180,21 @@ def search_recipe(
 
 
 def system_recipe(
-    name: str, data: str, *, scale: Literal["small", "paper"], context: Context
+    name: str,
+    data: str,
+    *,
+    scale: Literal["small", "paper"],
+    context: Context,
+    dataset: Dataset | None = None,
 ) -> SearchRecipe:
-    """Return the recipe of a published system, fitted to a dataset."""
+    """Return the recipe of a published system, fitted to a dataset (`dataset`, if it is open already)."""
     from segtailor.data.cache import open_pixels
     from segtailor.data.locate import locate
     from segtailor.recipes.train import largest_crop
     from segtailor.strategies.halves import FIT, HalvedTrain
 
     system = SYSTEMS.get(name)
-    pixels = open_pixels(HalvedTrain(dataset=locate(data)), FIT, context.cache_folder)
+    pixels = open_pixels(HalvedTrain(dataset=dataset or locate(data)), FIT, context.cache_folder)
     height, width = pixels.sizes.max(axis=0).tolist()
     recipe: SearchRecipe = system.on(data, scale=scale, size=(height, width), crop=largest_crop(pixels))
     return recipe

@@ -1,29 +1,29 @@
-"""Time is divided in one place: shares add up, rivals get the same number of steps, the end is reckoned with."""
+"""Time is divided in one place: shares add up, rivals get the same number of steps, the end is planned for."""
 
 from dataclasses import replace
 
 import pytest
 
-from segtailor.tailoring.pacing import (
-    EDGE_SECONDS,
+from segtailor.tailoring.time_plan import (
+    COMMAND_SECONDS,
     ENOUGH_STEPS,
     FIXED_SECONDS,
-    PACES,
+    MIN_PACE,
     SHARES,
-    Rival,
+    TrainingCost,
     closing_seconds,
     common_length,
     expected_seconds,
-    lesson_seconds,
+    extra_training_seconds,
     pace,
     stage_seconds,
 )
 from tests.tailoring.test_choosing import REQUEST, chosen
 
 SMALL, LARGE, HUGE = (
-    Rival(step=0.05, rest=4.0),
-    Rival(step=0.2, rest=6.0),
-    Rival(step=1.0, rest=10.0),
+    TrainingCost(step=0.05, rest=4.0),
+    TrainingCost(step=0.2, rest=6.0),
+    TrainingCost(step=1.0, rest=10.0),
 )
 
 
@@ -36,7 +36,7 @@ def test_the_time_asked_for_is_what_is_expected_where_it_can_be_kept(seconds: fl
     plan = replace(chosen(replace(REQUEST, seconds=seconds)), planning_seconds=15.0)
     assert expected_seconds(plan) == seconds
     late = replace(plan, planning_seconds=seconds)
-    least = seconds + FIXED_SECONDS + PACES[0] * plan.effort.training_seconds + plan.effort.closing_seconds
+    least = seconds + FIXED_SECONDS + MIN_PACE * plan.effort.training_seconds + plan.effort.closing_seconds
     assert expected_seconds(late) >= least
 
 
@@ -50,13 +50,15 @@ def test_a_pace_spreads_what_is_left_over_all_that_is_ahead() -> None:
     effort = chosen(replace(REQUEST, seconds=600.0)).effort
     ahead = stage_seconds(effort, "teacher") + stage_seconds(effort, "train")
     assert pace(effort, "teacher", left=effort.closing_seconds + 1.5 * ahead) == pytest.approx(1.5)
-    assert pace(effort, "teacher", left=0.0) == PACES[0]
+    assert pace(effort, "teacher", left=0.0) == MIN_PACE
     assert pace(effort, "export", left=0.0) == 1.0
 
 
 @pytest.mark.parametrize("ready", [[], [SMALL], [LARGE], [LARGE, SMALL], [HUGE, HUGE], [SMALL] * 4])
 @pytest.mark.parametrize("seconds", [60.0, 200.0, 5000.0])
-def test_winner_and_ready_networks_together_fill_their_time(ready: list[Rival], seconds: float) -> None:
+def test_winner_and_ready_networks_together_fill_their_time(
+    ready: list[TrainingCost], seconds: float
+) -> None:
     length = common_length(SMALL, ready, seconds=seconds)
     everyone = [SMALL, *ready[: length.ready]]
     spent = sum(one.seconds(length.steps) for one in everyone)
@@ -85,10 +87,10 @@ def test_no_time_at_all_leaves_the_least_training() -> None:
 )
 def test_the_end_is_reckoned_with_as_it_was_measured(making: float, took: float) -> None:
     """Two quiet cores, export to layers: lpsnet-step0, fast-scnn, lpsnet-s, lr-aspp-mobilenetv3-large, pidnet-s."""
-    assert closing_seconds(making) - EDGE_SECONDS == pytest.approx(took, abs=4.0)
+    assert closing_seconds(making) - COMMAND_SECONDS == pytest.approx(took, abs=4.0)
     assert closing_seconds(making, untimed=2) > closing_seconds(making, untimed=1) > closing_seconds(making)
 
 
 def test_scoring_many_pictures_counts() -> None:
-    few, many = (lesson_seconds(2.0, step=0.3, batches=batches) for batches in (1.0, 1000.0))
+    few, many = (extra_training_seconds(2.0, step=0.3, batches=batches) for batches in (1.0, 1000.0))
     assert many - few == pytest.approx(999 * 0.2)

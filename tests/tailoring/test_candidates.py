@@ -13,7 +13,7 @@ from segtailor.core.plan import Plan, Shape
 from segtailor.core.space import fingerprint_of, plan_of
 from segtailor.costs.analytic import Macs
 from segtailor.spaces import published
-from segtailor.tailoring.ready import expected_qualities, ready_networks
+from segtailor.tailoring.selecting import expected_qualities, ready_networks
 
 SIZE = (256, 512)
 LIMIT = 2e9

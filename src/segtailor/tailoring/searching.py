@@ -1,0 +1,276 @@
+"""The stages `pack` and `search`: prices of operators on the target, and the search with a published system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from segtailor.core.codec import from_json
+from segtailor.core.cost import Power, Within
+from segtailor.core.errors import RunProblem, UserError
+from segtailor.core.plan import Shape
+from segtailor.core.registry import STRATEGIES
+from segtailor.core.space import fingerprint_of
+from segtailor.core.target import parse_target
+from segtailor.costs import LatencyTable, Macs
+from segtailor.costs.latency import PackLatency
+from segtailor.costs.measured import distinct_architectures, time_networks
+from segtailor.costs.pack import Pack, Use, read_pack
+from segtailor.costs.trust import MeasuredNetwork, recheck, with_scaled_prices
+from segtailor.recipes.calibrate import CalibrateRecipe
+from segtailor.recipes.search import RecipeEvaluator, SearchRecipe
+from segtailor.runs import Layout
+from segtailor.strategies import Controller, Evolution, Expansion, Processes, RandomSearch, Serial
+from segtailor.strategies.evaluators.staged import StagedEvaluator
+from segtailor.strategies.evaluators.train import TrainEvaluator
+from segtailor.strategies.gradient_settings import Gradient
+from segtailor.tailoring.choosing import DIRECTIONS, expands
+from segtailor.tailoring.machine import pretraining_share
+from segtailor.tailoring.stage import FastestOutcome, PackOutcome, SearchOutcome, StageContext
+from segtailor.tailoring.time_plan import CHOOSE_SHARE, MAX_PACK_SHARE, MIN_PACK_NETWORKS, READY_SHARE
+from segtailor.verbs.calibrate import pack_name
+from segtailor.verbs.search import for_workers, system_recipe, towards_budget
+
+CHECKED_NETWORKS = 3  # networks near the limit that are timed before a pack of an earlier tailoring is used
+DRAWN_NETWORKS = 40  # random networks from which these are taken
+FIT_NETWORKS = 10  # networks that the correction of a pack is fitted to
+FEW_FIT_NETWORKS = 4  # the same, if fewer than FIT_NETWORKS are timed in all
+NETWORK_SECONDS = 1.5  # timing a network, without preparing it
+STEPS_PER_SAMPLE = 10  # steps of a supernet for each network that is drawn from it in the end and judged
+MIN_SEARCH_SECONDS = 20.0
+MAX_CANDIDATE_SHARE = 3.0  # seconds of a candidate's training, in its equal share of the search
+STAGE1_STEPS_PER_STAGE2 = 4  # of the staged evaluator
+MIN_POPULATION, MAX_POPULATION = 4, 16  # of an evolution
+CANDIDATES_PER_MEMBER = 3  # of the population: two thirds of the candidates are bred
+MIN_CHILDREN = 2  # of a generation
+CANDIDATES_PER_CHILD = 8
+
+
+def prepare_pack(stage: StageContext, fastest: FastestOutcome) -> PackOutcome:
+    """Stage `pack`: use the device pack of an earlier tailoring on this machine, or make one if there is time."""
+    recipe, effort = stage.recipe, stage.recipe.effort
+    if not effort.pack_minutes:
+        return PackOutcome(pack=None, made=False)
+    few = effort.pack_networks < FIT_NETWORKS
+    calibration = CalibrateRecipe(
+        space=stage.space,
+        target=recipe.request.target,
+        image=recipe.image,
+        classes=stage.classes,
+        minutes=effort.pack_minutes,
+        fit_networks=min(FEW_FIT_NETWORKS if few else FIT_NETWORKS, effort.pack_networks),
+        trust_networks=effort.pack_networks,
+    )
+    cached = stage.context.cache_folder / "packs" / pack_name(calibration)
+    begun = stage.begun("pack")
+    known = None if begun else _cached_pack(stage, calibration, cached)
+    if known is not None:
+        return known
+    minutes = pack_minutes(stage, fastest)
+    if minutes is None and not begun:
+        reason = (
+            "timing the operators takes too long on this machine: multiply-accumulates are counted instead"
+        )
+        stage.tell(reason)
+        return PackOutcome(pack=None, made=False, reason=reason)
+    result = stage.carry_out(replace(calibration, minutes=minutes or effort.pack_minutes), "pack")
+    pack = read_pack(Layout(stage.run_folder("pack")).cost_table)
+    # Only a pack that was measured just now, undisturbed, enters the cache: one that was found in the run directory may
+    # be somebody else's, and other tailorings would use it.
+    if not begun and not result.get("warnings"):
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        pack.write(cached)
+    return _pack_outcome(pack, {"pack": result["pack"], "made": True})
+
+
+def pack_minutes(stage: StageContext, fastest: FastestOutcome) -> float | None:
+    """Return how long making the pack may take, None if that is too short for a good one."""
+    minutes, left = stage.recipe.effort.pack_minutes, stage.before_training()
+    if left is None:
+        return minutes
+    seconds = min(60 * minutes, MAX_PACK_SHARE * left)
+    preparing = mean(network.making_seconds for network in fastest.networks)
+    return None if seconds < MIN_PACK_NETWORKS * (preparing + NETWORK_SECONDS) else round(seconds / 60, 2)
+
+
+def _cached_pack(stage: StageContext, calibration: CalibrateRecipe, file: Path) -> PackOutcome | None:
+    """Return the pack of an earlier tailoring, scaled to the latency of networks now; None if one must be made."""
+    use = Use(
+        space=calibration.space_name,
+        image=calibration.image,
+        classes=calibration.classes,
+        target=calibration.target,
+    )
+    pack = _readable_pack(file, use)
+    if pack is None:
+        return None
+    space, table, shape = calibration.space, LatencyTable(pack=pack), Shape(3, *calibration.image)
+    architectures = distinct_architectures(space, seed=stage.recipe.request.seed + 1)
+    drawn = [
+        (arch, space.plan(arch, shape, calibration.classes)) for arch in islice(architectures, DRAWN_NETWORKS)
+    ]
+    limit = stage.recipe.search_limit_ms
+    near = sorted(drawn, key=lambda pair: abs(table.of(pair[1]) - limit))[:CHECKED_NETWORKS]
+    times = time_networks(
+        [plan for _, plan in near], parse_target(calibration.target), settings=stage.timing(final=False)
+    )
+    measured = [
+        MeasuredNetwork(fingerprint_of(arch), plan, low, median)
+        for (arch, plan), (low, median) in zip(near, times, strict=True)
+    ]
+    check = recheck(pack, measured)
+    if check.decision == "renew":
+        stage.tell("the cached device pack does not fit this machine now: a new one is made")
+        return None
+    facts = {"made": False, "ratio": round(check.ratio, 3)}
+    if check.decision == "fits":
+        return _pack_outcome(pack, {"pack": str(file), **facts})
+    stage.tell(
+        f"networks take {check.ratio:.2f} times what the cached device pack says: its prices are scaled"
+    )
+    scaled = Layout(stage.folder).stages / "pack.scaled.json"
+    with_scaled_prices(pack, check.ratio).write(scaled)
+    return _pack_outcome(pack, {"pack": str(scaled), **facts})
+
+
+def _readable_pack(file: Path, use: Use) -> Pack | None:
+    """Return a pack that was made for this use; None if there is none."""
+    if not file.is_file():
+        return None
+    try:
+        return read_pack(file, use=use)
+    except UserError:
+        return None
+
+
+def _pack_outcome(pack: Pack, facts: Mapping[str, Any]) -> PackOutcome:
+    return from_json(PackOutcome, {**facts, **pack.summary()}, what="figures of the device pack")
+
+
+def search(stage: StageContext, pack: PackOutcome) -> SearchOutcome:
+    """Stage `search`: search networks that keep the budget."""
+    recipe = search_recipe(stage, pack=pack.pack)
+    result: Mapping[str, Any] = stage.carry_out(recipe, "search")
+    members = {row["trial"]: row for row in [result, *result["front"], *result.get("family", [])]}
+    document = {
+        "run": str(stage.run_folder("search")),
+        "found": [
+            {key: row.get(key) for key in ("trial", "fingerprint", "quality", "cost")}
+            for row in members.values()
+            if row.get("quality") is not None
+        ],
+        "trials": len(result["trials"]),
+        "strategy": STRATEGIES.name_of(type(recipe.strategy)),
+        "unit": result["unit"],
+        "teacher": result.get("roles", {}).get("teacher", {}).get("architecture"),
+    }
+    return from_json(SearchOutcome, document, what="result of the search", error=RunProblem)
+
+
+def search_recipe(stage: StageContext, *, pack: str | None) -> SearchRecipe:
+    """Return the search: a published system with length, prices and budget for this data and target.
+
+    Without a device pack networks cost multiply-accumulates.
+    """
+    recipe = stage.recipe
+    base = system_recipe(
+        recipe.system, recipe.data, scale="small", context=stage.context, dataset=stage.dataset
+    )
+    limit = recipe.search_limit_macs if pack is None else recipe.search_limit_ms
+    priced = replace(
+        base,
+        image=recipe.image,
+        seed=recipe.request.seed,
+        strategy=towards_budget(base.strategy),
+        cost=Macs() if pack is None else PackLatency(pack=pack, target=recipe.request.target),
+        limit=float(round(limit)) if pack is None else limit,
+    )
+    if isinstance(priced.objective, Power | Within):
+        priced = replace(priced, objective=replace(priced.objective, limit=limit))
+    if isinstance(priced.strategy, Gradient):
+        return for_workers(replace(priced, strategy=_gradient(stage, priced.strategy)), 1)
+    return _trials(stage, priced)
+
+
+def _gradient(stage: StageContext, strategy: Gradient) -> Gradient:
+    """Set the length of a search by gradients; the training before it is shortened or extended in proportion."""
+    steps = stage.paced(stage.recipe.effort.supernet_steps)
+    before = strategy.pretraining
+    if before is not None:
+        before_steps = max(1, round(pretraining_share(strategy) * steps))
+        before = replace(before, fit=replace(before.fit, steps=before_steps))
+    fit = replace(strategy.fit, steps=steps, precision=stage.recipe.precision)
+    seconds = _search_seconds(stage)
+    return replace(
+        strategy,
+        fit=fit if seconds is None else replace(fit, seconds=seconds),
+        choice=replace(strategy.choice, samples=min(strategy.choice.samples, steps // STEPS_PER_SAMPLE)),
+        pretraining=before,
+    )
+
+
+def _trials(stage: StageContext, priced: SearchRecipe) -> SearchRecipe:
+    """Set the number of candidates, their training and their deadlines."""
+    recipe, candidates = stage.recipe, stage.recipe.effort.candidates
+    strategy = priced.strategy
+    if isinstance(strategy, Expansion):
+        few = not expands(recipe.effort)
+        strategy = Evolution(trials=candidates) if few else replace(strategy, steps=candidates // DIRECTIONS)
+    elif isinstance(strategy, Evolution | Controller | RandomSearch):
+        strategy = replace(strategy, trials=candidates)
+    if isinstance(strategy, Evolution):
+        strategy = replace(
+            strategy,
+            population=min(MAX_POPULATION, max(MIN_POPULATION, candidates // CANDIDATES_PER_MEMBER)),
+            children=max(MIN_CHILDREN, candidates // CANDIDATES_PER_CHILD),
+        )
+    several = recipe.workers > 1 and isinstance(priced.executor, Serial)
+    seconds = _search_seconds(stage)
+    trials = replace(
+        priced,
+        strategy=strategy,
+        evaluator=_judging(stage, priced.evaluator, seconds),
+        executor=Processes(workers=recipe.workers) if several else priced.executor,
+        seconds=seconds,
+    )
+    return for_workers(trials, recipe.workers)
+
+
+def _judging(stage: StageContext, evaluator: RecipeEvaluator, seconds: float | None) -> RecipeEvaluator:
+    """Set how long and on what each candidate is trained; `seconds` are those of the whole search."""
+    recipe, steps = stage.recipe, stage.paced(stage.recipe.effort.candidate_steps)
+    each = None
+    if seconds is not None:
+        each = round(MAX_CANDIDATE_SHARE * seconds * recipe.workers / recipe.effort.candidates, 1)
+    if isinstance(evaluator, TrainEvaluator):
+        fit = replace(
+            evaluator.fit, steps=steps, batch=recipe.batch, lr=recipe.lr, precision=recipe.precision
+        )
+        return replace(
+            evaluator,
+            fit=fit if each is None else replace(fit, seconds=each),
+            augment=replace(evaluator.augment, crop=recipe.crop),
+        )
+    if isinstance(evaluator, StagedEvaluator) and evaluator.stage2 is not None:
+        stage2 = replace(
+            evaluator.stage2,
+            steps=max(1, steps // STAGE1_STEPS_PER_STAGE2),
+            batch=recipe.batch,
+            precision=recipe.precision,
+        )
+        return replace(
+            evaluator,
+            stage1=replace(evaluator.stage1, steps=steps),
+            stage2=stage2 if each is None else replace(stage2, seconds=each),
+        )
+    return evaluator
+
+
+def _search_seconds(stage: StageContext) -> float | None:
+    """Return how long the search may take, where a time was asked for."""
+    left = stage.before_training(reserved=CHOOSE_SHARE + READY_SHARE)
+    return None if left is None else round(max(left, MIN_SEARCH_SECONDS), 1)

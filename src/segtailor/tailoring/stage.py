@@ -1,0 +1,433 @@
+"""What a stage of a tailoring is given, and what it returns.
+
+Every stage returns one frozen value, which `stages/NAME.json` keeps. A field whose default is None is left out of the
+file where it is None.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from segtailor.core.atomic import write_json
+from segtailor.core.codec import Json, from_json, read_json, to_json
+from segtailor.core.errors import RunProblem
+from segtailor.core.space import Architecture, SearchSpace
+from segtailor.core.target import Includes
+from segtailor.data.dataset import Dataset, Finding
+from segtailor.data.doctor import SplitFacts
+from segtailor.deploy.quantise import Reading
+from segtailor.recipes.recipe import Recipe, carry_out
+from segtailor.runs import Context, Layout
+from segtailor.tailoring.machine import timing_settings
+from segtailor.tailoring.recipe import TailorRecipe
+from segtailor.tailoring.time_plan import TrainingCost, seconds_before_training, stage_seconds
+from segtailor.targets.timing import Measurement, TimingSettings
+from segtailor.verbs.bench import bench
+from segtailor.verbs.resume import resume
+from segtailor.verbs.search import system_recipe
+
+SEARCHED = "searched"  # the name of the network that was found, among ready ones
+PLAIN_NAME = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+)  # a file name without any part that leads elsewhere
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOutcome:
+    """Stage `data`: what the data check found in the data as given, and the data that is `used`."""
+
+    ok: bool
+    findings: tuple[Finding, ...]
+    splits: Mapping[str, SplitFacts]
+    used: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedNetwork:
+    """A network as timed on the target; `making_seconds` is how long it took to prepare it for that."""
+
+    network: str
+    median_ms: float
+    p95_ms: float
+    making_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastestOutcome(TimedNetwork):
+    """Stage `fastest`: the smallest ready `networks`, the fastest of them, and why to stop if even that is too slow."""
+
+    networks: tuple[TimedNetwork, ...]
+    possible: bool
+    stop: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackOutcome:
+    """Stage `pack`: the file of the device pack with its figures, or the `reason` why there is none.
+
+    `ratio` is the latency of networks measured now over what a pack of an earlier tailoring says.
+    """
+
+    pack: str | None
+    made: bool
+    reason: str | None = None
+    ratio: float | None = None
+    entries: int | None = None
+    estimated: int | None = None
+    pearson: float | None = None
+    spearman: float | None = None
+    mape: float | None = None
+    networks: int | None = None
+    disturbed: int | None = None
+    warnings: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundNetwork:
+    """A network of the search: its trial, its quality after a short training, and its cost in the search."""
+
+    trial: int
+    fingerprint: str
+    quality: float
+    cost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOutcome:
+    """Stage `search`: the run directory, the networks on the front, and the file of a searched teacher if any."""
+
+    run: str
+    found: tuple[FoundNetwork, ...]
+    trials: int
+    strategy: str
+    unit: str
+    teacher: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedCandidate(TimedNetwork):
+    """A searched network that was timed; a smaller one that the search did not judge has no trial and no quality."""
+
+    architecture: str
+    trial: int | None
+    fingerprint: str
+    quality: float | None
+    cost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenNetwork(TimedNetwork):
+    """Stage `choose`: the network that will be trained (`architecture` is a file or the name of a ready network).
+
+    `measured` are all candidates that were timed; `kept` says whether the chosen network keeps the budget.
+    """
+
+    architecture: str
+    measured: tuple[TimedCandidate, ...]
+    kept: bool
+    trial: int | None = None
+    fingerprint: str | None = None
+    quality: float | None = None
+    cost: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyOutcome:
+    """Stage `ready`: the ready networks that keep the budget and are worth training, best expected first."""
+
+    networks: tuple[TimedNetwork, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherOutcome:
+    """Stage `teacher`: the trained teacher, or the `reason` why there is none."""
+
+    network: str | None
+    model: str | None
+    reason: str | None = None
+    run: str | None = None
+    steps: int | None = None
+    miou: float | None = None
+    params: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthsOutcome:
+    """Stage `lengths`: the number of steps of the winner and of the ready `networks` beside it.
+
+    Where a time was asked for: `seconds` for the steps of the winner, what a network takes to be prepared on average,
+    the cost of the training of the winner and of each ready network, and why to stop if the time is far too short.
+    """
+
+    steps: int
+    networks: tuple[str, ...]
+    seconds: float | None = None
+    making_seconds: float | None = None
+    costs_seconds: tuple[TrainingCost, ...] | None = None
+    stop: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedNetwork:
+    """A trained network: its run directory, its bundle, and its mIoU on the validation split. Stage `train`."""
+
+    network: str
+    run: str
+    model: str
+    steps: int
+    miou: float
+    params: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselinesOutcome:
+    """Stage `baselines`: the trained ready networks, and the names of those that there was no time for."""
+
+    networks: tuple[TrainedNetwork, ...]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedNetwork(TrainedNetwork):
+    """A trained network with its latency."""
+
+    median_ms: float
+    p95_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """Stage `recommend`: the best of the trained `networks`, and the best ready one within the budget.
+
+    `worth` says whether the searched network is the best. `trivial_miou` is that of one class everywhere; `stop` says
+    why the best is not good enough to be delivered.
+    """
+
+    networks: tuple[ComparedNetwork, ...]
+    network: str
+    model: str
+    miou: float
+    worth: bool
+    best_ready: str | None
+    trivial_miou: float | None = None
+    stop: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOutcome:
+    """Stage `export`: the written files and how equal they are to the network; see `recipes.export.Exported`."""
+
+    files: tuple[str, ...]
+    verify: str
+    file: str
+    equal: bool
+    max_logit_difference: float | None
+    max_relative_logit_difference: float | None
+    label_agreement: float
+    headline: str
+    miou_drift: float | None
+    limits: Mapping[str, Any]
+    conditions: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Outcome:
+    """Stage `int8`: whether the quantised network is kept; see `deploy.quantise.Int8Decision` for what was measured.
+
+    Only `reason` is known where int8 was not tried (`decided` is False).
+    """
+
+    decided: bool
+    kept: bool
+    reason: str
+    target: str | None = None
+    before: Reading | None = None
+    after: Reading | None = None
+    ratio: float | None = None
+    miou_change: float | None = None
+    limit: float | None = None
+    label_agreement: float | None = None
+    images: int | None = None
+    samples: int | None = None
+    method: str | None = None
+    data: str | None = None
+    image: tuple[int, int] | None = None
+    includes: Includes | None = None
+    source: str | None = None
+    file: str | None = None
+    warnings: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContractOutcome(Measurement):
+    """Stage `contract`: the best measurement of the exported file, all tries, and whether it keeps the budget."""
+
+    tries_p95_ms: tuple[float, ...]
+    file: str
+    met: bool
+    sentence: str
+    budget_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayersOutcome:
+    """Stage `layers`: milliseconds of each layer alone, and of the network without resize and arg max."""
+
+    layers: Mapping[str, float]
+    whole_ms: float
+
+
+def write_outcome(file: Path, outcome: Any, *, stage: str) -> None:
+    """Write what a stage returned."""
+    write_json(file, outcome_document(outcome), what=f"outcome of stage '{stage}'")
+
+
+def read_outcome(kind: type[T], file: Path, *, stage: str) -> T:
+    """Read what a stage returned in an earlier session."""
+    what = f"stage '{stage}'"
+    return from_json(kind, read_json(file, what=what, error=RunProblem), what=what, error=RunProblem)
+
+
+def outcome_document(outcome: Any) -> dict[str, Json]:
+    """Return the JSON form of what a stage returned."""
+    optional = {item.name for item in fields(outcome) if item.default is None}
+    document: dict[str, Json] = to_json(outcome)
+    return {key: value for key, value in document.items() if value is not None or key not in optional}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageContext:
+    """What every stage is given besides the outcomes that it needs.
+
+    `context.folder` is that of the tailoring, `dataset` is `recipe.data`, opened once. `left` is how much of the time
+    asked for was left when the stage began, `pace` the factor on its planned steps.
+    """
+
+    recipe: TailorRecipe
+    context: Context
+    dataset: Dataset
+    pace: float = 1.0
+    left: float | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def folder(self) -> Path:
+        """The run directory of the tailoring."""
+        return self.context.folder
+
+    @property
+    def classes(self) -> int:
+        """The number of classes of the dataset."""
+        return self.dataset.task.outputs
+
+    @property
+    def space(self) -> SearchSpace:
+        """The space that is searched."""
+        recipe = self.recipe
+        system = system_recipe(
+            recipe.system, recipe.data, scale="small", context=self.context, dataset=self.dataset
+        )
+        return system.space
+
+    def run_folder(self, name: str) -> Path:
+        """Return the run directory of a stage, or of one of its parts."""
+        if not PLAIN_NAME.fullmatch(name):  # names of networks come from files of the run
+            raise RunProblem(
+                f"a stage of {self.folder} asks for a folder called {name[:100]!r}, which is no plain name. Its files "
+                "are damaged or were tampered with; start again in another folder."
+            )
+        return Layout(self.folder).stages / name
+
+    def inside(self, path: str) -> Path:
+        """Return a folder that files of the run name, to write to; one outside of the run directory is refused."""
+        folder = Path(path)
+        if not folder.resolve().is_relative_to(self.folder.resolve()):
+            raise RunProblem(
+                f"{self.folder} says that its network is in {folder}, outside of itself, where nothing is written. Was "
+                "the folder moved, or made by somebody else? Start again in another folder."
+            )
+        return folder
+
+    def paced(self, steps: int) -> int:
+        """Return the planned number of steps times the pace."""
+        return max(2, round(self.pace * steps))
+
+    def seconds(self, stage: str) -> float | None:
+        """Return how long a stage that trains may take, where a time was asked for."""
+        if self.recipe.request.seconds is None:
+            return None
+        return self.pace * stage_seconds(self.recipe.effort, stage)
+
+    def remaining(self) -> float | None:
+        """Return how many seconds of the time asked for are left now."""
+        return None if self.left is None else self.left - (time.monotonic() - self.began)
+
+    def before_training(self, *, reserved: float = 0.0) -> float | None:
+        """Return the seconds that may be used before training begins, where a time was asked for.
+
+        `reserved` is a share of the time asked for that stages between this one and training need.
+        """
+        remaining, asked = self.remaining(), self.recipe.request.seconds
+        if remaining is None or asked is None:
+            return None
+        return seconds_before_training(remaining, self.recipe.effort, asked=asked) - reserved * asked
+
+    def overdue(self) -> bool:
+        """Tell whether the time asked for is over."""
+        remaining = self.remaining()
+        return remaining is not None and remaining < 0
+
+    def begun(self, name: str) -> bool:
+        """Tell whether a run of a stage was started before."""
+        return Layout(self.run_folder(name)).recipe.exists()
+
+    def tell(self, text: str) -> None:
+        """Show a message to the user."""
+        self.context.tell(text)
+
+    def time(
+        self,
+        models: Sequence[str | Path | Architecture],
+        *,
+        includes: Includes | None = None,
+        final: bool = False,
+    ) -> list[Measurement]:
+        """Time networks on the target at the exported size, in turns; `final` ones for longer."""
+        return bench(
+            models,
+            [self.recipe.request.target],
+            image=self.recipe.image,
+            includes=includes or self.recipe.includes,
+            classes=self.classes,
+            settings=self.timing(final=final),
+        )
+
+    def timed(self, network: str, model: str) -> TimedNetwork:
+        """Time one network (a name or a file) that is called `network`, and how long it takes to prepare it."""
+        begin = time.monotonic()
+        (row,) = self.time([model])
+        preparing = time.monotonic() - begin - row.warm_up_seconds - row.seconds
+        return TimedNetwork(
+            network=network,
+            median_ms=row.median_ms,
+            p95_ms=row.p95_ms,
+            making_seconds=round(max(preparing, 0.0), 2),
+        )
+
+    def timing(self, *, final: bool) -> TimingSettings:
+        """Return how networks are timed."""
+        return timing_settings((2 if final else 1) * self.recipe.timing_seconds)
+
+    def carry_out(self, recipe: Recipe, name: str) -> dict[str, Json]:
+        """Do a run of a stage; one that was started before continues with the recipe that it was started with."""
+        placed = replace(self.context, folder=self.run_folder(name))
+        if self.begun(name):
+            return resume(placed.folder, trust_code=placed.trusted, context=placed)
+        return carry_out(recipe, placed)

@@ -1,0 +1,153 @@
+"""How the time is divided: deadlines before training, shares of the stages that train, time reserved for the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from segtailor.tailoring.recipe import Effort, TailorRecipe
+
+SHARES = {  # of the time for training, by stage; `train` is for the winner and the ready networks beside it
+    "search": 0.32,
+    "teacher": 0.12,
+    "train": 0.56,
+}
+RESERVED_TRAINING_SHARE = 0.5  # of the time asked for: reserved for teacher, winner and ready networks
+CHOOSE_SHARE, READY_SHARE = 0.06, 0.05  # of the time asked for: timing candidates, and ready networks
+MAX_PACK_SHARE = 0.4  # of the time that is left before training
+MIN_PACE, MAX_PACE = 0.25, 10.0  # steps of a stage, in those that were planned
+FIXED_SECONDS = 25.0  # data check, timing of the fastest networks, of candidates and of ready networks
+USUAL_CLOSING_SECONDS = 45.0  # of a usual network, see `closing_seconds`
+PACK_SHARE = 0.15  # of the time asked for
+MIN_PACK_MINUTES, MAX_PACK_MINUTES = 2.0, 10.0
+MIN_SECONDS_WITH_PACK = (
+    900.0  # with less time the search counts multiply-accumulates and needs no device pack
+)
+SMALL_PACK_NETWORKS, PACK_NETWORKS = 6, 30  # networks that are timed to check a pack
+MIN_PACK_NETWORKS = 12  # that a pack must have time to prepare and time
+MIN_STEPS = 2  # of any training
+MIN_TRAIN_STEPS = 200  # of the network that is delivered, even if it then ends late
+MAX_OVERTIME_SHARE = 0.5  # of the time asked for: what would end later is not started
+ENOUGH_STEPS = (
+    400  # larger networks are not searched for, and no further ready network is trained, below this
+)
+MAX_LATE_SHARE = 0.08  # of the time asked for: a ready network that would end later is left out or shortened
+CLOSING_FIXED_SECONDS = 11.5  # of the stages after training
+CLOSING_PREPARATIONS = 5.0  # times that these stages prepare a network for a runtime
+FINAL_TIMING_SECONDS = 2.4  # last timing of a trained network, without preparing it
+TRAINING_START_SECONDS = 1.5  # starting a training and saving its result
+SCORING_STEPS = (
+    2 / 3
+)  # seconds to score a batch, in training steps: each image is scored twice, without gradients
+COMMAND_SECONDS = 5.0  # starting the command, drawing the report
+
+
+class TrainingTime(NamedTuple):
+    """Minutes and networks of the device pack, and the seconds that are left for training."""
+
+    pack_minutes: float
+    pack_networks: int
+    rest: float
+
+
+def training_time(seconds: float, *, with_pack: bool) -> TrainingTime:
+    """Return what is left for training when everything else is done."""
+    left = seconds - FIXED_SECONDS - USUAL_CLOSING_SECONDS
+    if not with_pack:
+        return TrainingTime(0.0, 0, max(left, 0.3 * seconds))
+    pack = min(max(PACK_SHARE * seconds / 60, MIN_PACK_MINUTES), MAX_PACK_MINUTES)
+    networks = SMALL_PACK_NETWORKS if seconds < MIN_SECONDS_WITH_PACK else PACK_NETWORKS
+    left -= 60 * pack
+    return TrainingTime(pack, networks, max(left, 0.3 * seconds))
+
+
+def stage_seconds(effort: Effort, stage: str) -> float:
+    """Return the time planned for a stage that trains."""
+    return SHARES[stage] * effort.training_seconds
+
+
+def expected_seconds(recipe: TailorRecipe) -> float:
+    """Return how long a plan takes: the time asked for, unless even the minimum takes longer."""
+    effort, asked = recipe.effort, recipe.request.seconds
+    rest = recipe.planning_seconds + FIXED_SECONDS + 60 * effort.pack_minutes + effort.closing_seconds
+    if asked is None:
+        return rest + effort.training_seconds
+    return max(asked, rest + MIN_PACE * effort.training_seconds)
+
+
+def pace(effort: Effort, stage: str, *, left: float | None) -> float:
+    """Return the factor on the planned steps of a stage, if `left` seconds are left for it and all later stages."""
+    if left is None or stage not in SHARES:
+        return 1.0
+    stages = list(SHARES)
+    planned = sum(stage_seconds(effort, later) for later in stages[stages.index(stage) :])
+    return min(max((left - effort.closing_seconds) / planned, MIN_PACE), MAX_PACE)
+
+
+def seconds_before_training(left: float, effort: Effort, *, asked: float) -> float:
+    """Return how many of the seconds that are left may be used before training begins."""
+    return left - effort.closing_seconds - RESERVED_TRAINING_SHARE * asked
+
+
+def closing_seconds(preparing: float, *, untimed: int = 0) -> float:
+    """Return the seconds of everything after the trainings: export, verification, int8, layers, report, and the last
+    timing of `untimed` networks.
+
+    `preparing` are the seconds that a network needed to be prepared for its first timing, which is most of the work.
+    The constants were measured with networks of seven to eighty different layers.
+    """
+    return (
+        COMMAND_SECONDS
+        + CLOSING_FIXED_SECONDS
+        + CLOSING_PREPARATIONS * preparing
+        + untimed * (preparing + FINAL_TIMING_SECONDS)
+    )
+
+
+def extra_training_seconds(preparing: float, *, step: float, batches: float) -> float:
+    """Return the seconds of a training besides its steps: start, end, scoring `batches`, and its last timing."""
+    return TRAINING_START_SECONDS + SCORING_STEPS * step * batches + preparing + FINAL_TIMING_SECONDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCost:
+    """Seconds of a training: `step` for each step, `rest` for everything else that belongs to it."""
+
+    step: float
+    rest: float = 0.0
+
+    def seconds(self, steps: int) -> float:
+        """Return how long a training of so many steps takes."""
+        return steps * self.step + self.rest
+
+    def steps(self, seconds: float) -> int:
+        """Return how many steps fit into a time."""
+        return max(MIN_STEPS, int((seconds - self.rest) / self.step))
+
+
+class CommonLength(NamedTuple):
+    """One number of steps for the winner and for so many ready networks."""
+
+    steps: int
+    ready: int
+
+
+def common_length(winner: TrainingCost, ready: Sequence[TrainingCost], *, seconds: float) -> CommonLength:
+    """Divide seconds so that the winner and the ready networks get the same number of steps.
+
+    One ready network if there is any; more of them, in the order given, while all get at least ENOUGH_STEPS.
+    """
+    length = _length(winner, ready[:1], seconds)
+    for count in range(2, len(ready) + 1):
+        longer = _length(winner, ready[:count], seconds)
+        if longer.steps < ENOUGH_STEPS:
+            break
+        length = longer
+    return length
+
+
+def _length(winner: TrainingCost, ready: Sequence[TrainingCost], seconds: float) -> CommonLength:
+    costs = (winner, *ready)
+    together = TrainingCost(step=sum(cost.step for cost in costs), rest=sum(cost.rest for cost in costs))
+    return CommonLength(together.steps(seconds), len(ready))

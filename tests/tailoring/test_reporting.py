@@ -1,0 +1,96 @@
+"""The sentence at the top is about what is delivered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from segtailor.deploy.quantise import Reading
+from segtailor.tailoring.reporting import delivered_miou, verdict
+from segtailor.tailoring.stage import ComparedNetwork, ContractOutcome, Int8Outcome, Recommendation
+from segtailor.targets.machine import Conditions, Machine
+
+FP32 = Int8Outcome(decided=False, kept=False, reason="not tried")
+QUIET = Conditions(busy=0.0)
+MACHINE = Machine(cpu="a processor", cores=2, memory_gib=8, system="", gpus=(), driver=None, versions={})
+CONTRACT = ContractOutcome(
+    network="model", target="cpu/onnxruntime/fp32", runtime="1", precision="fp32", inputs=(), machine=MACHINE,
+    includes="network+resize+argmax", median_ms=2.0, p95_ms=3.0, min_ms=1.0, spread=0.1, runs=50, repeats=1,
+    seconds=1.0, warm_up_runs=1, warm_up_seconds=0.1, steady=True, threads=1, before=QUIET, after=QUIET,
+    tries_p95_ms=(3.0,), file="model.onnx", met=True, sentence="", budget_ms=5.0,
+)  # fmt: skip
+
+
+def int8(miou: float, *, kept: bool) -> Int8Outcome:
+    reading = Reading(target="cpu/onnxruntime/int8", median_ms=1.0, p95_ms=1.5, spread=0.1, miou=miou)
+    return Int8Outcome(decided=True, kept=kept, reason="tried", before=reading, after=reading)
+
+
+def compared(network: str, miou: float, *, steps: int, p95_ms: float) -> ComparedNetwork:
+    return ComparedNetwork(
+        network=network, run="r", model="m", steps=steps, miou=miou, params=1, median_ms=1.0, p95_ms=p95_ms
+    )
+
+
+def recommended(
+    network: str = "searched", *, best_ready: str | None = "lpsnet-s", steps: int = 100
+) -> Recommendation:
+    rows = (
+        compared("searched", 0.4, steps=100, p95_ms=5.5),
+        compared("lpsnet-s", 0.3, steps=steps, p95_ms=3.0),
+    )
+    miou = next(row.miou for row in rows if row.network == network)
+    return Recommendation(
+        networks=rows,
+        network=network,
+        model="m",
+        miou=miou,
+        worth=network == "searched",
+        best_ready=best_ready,
+    )
+
+
+@pytest.mark.parametrize(("kept", "miou"), [(False, 0.4), (True, 0.38)])
+def test_the_quality_is_that_of_the_file_which_is_delivered(kept: bool, miou: float) -> None:
+    best, quantised = recommended(), int8(0.38, kept=kept)
+    assert delivered_miou(best, quantised) == miou
+    sentence = verdict(best, quantised, CONTRACT)
+    assert f"{100 * miou:.1f} % mIoU" in sentence
+    assert "the best ready network (lpsnet-s) reached 30.0 %" in sentence
+
+
+def test_a_ready_network_that_wins_is_named_beside_the_searched_one() -> None:
+    sentence = verdict(recommended("lpsnet-s"), FP32, CONTRACT)
+    assert sentence.startswith("Use the ready network lpsnet-s: 30.0 % mIoU")
+    assert sentence.endswith("the searched network reached 40.0 % but takes 5.50 ms.")
+
+
+def test_without_a_ready_network_in_the_budget_that_is_said() -> None:
+    sentence = verdict(recommended(best_ready=None), FP32, CONTRACT)
+    assert sentence.endswith("no ready network that was tried kept the budget.")
+
+
+@pytest.mark.parametrize("steps", [10, 99, 300])
+def test_networks_that_were_not_trained_alike_are_not_compared_in_silence(steps: int) -> None:
+    sentence = verdict(recommended(steps=steps), FP32, CONTRACT)
+    assert (
+        f"reached 30.0 % after {steps} steps of training against 100, which is no fair comparison."
+        in sentence
+    )
+
+
+def test_without_time_for_a_ready_network_that_is_said() -> None:
+    best = recommended(best_ready=None)
+    sentence = verdict(replace(best, networks=best.networks[:1]), FP32, CONTRACT)
+    assert sentence.endswith("there was no time to train a ready network beside it.")
+
+
+def test_a_ready_network_in_place_of_all_that_was_found_is_named() -> None:
+    best = recommended("lpsnet-s")
+    sentence = verdict(replace(best, networks=best.networks[1:]), FP32, CONTRACT)
+    assert sentence.endswith("no network of the search kept the budget.")
+
+
+def test_a_missed_budget_is_said_in_capitals() -> None:
+    assert "which MISSES the budget of 5 ms" in verdict(recommended(), FP32, replace(CONTRACT, met=False))

@@ -1,0 +1,185 @@
+"""Every published system can be searched with, its length and budget set; device packs of earlier tailorings."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segtailor.core.cost import Power, Within
+from segtailor.core.errors import UserError
+from segtailor.costs.analytic import Macs
+from segtailor.costs.latency import PackLatency
+from segtailor.costs.pack import read_pack
+from segtailor.costs.trust import with_scaled_prices
+from segtailor.recipes.recipe import parse_recipe, recipe_document
+from segtailor.recipes.search import SearchRecipe
+from segtailor.strategies import Controller, Evolution, Expansion, Processes, Serial
+from segtailor.strategies.evaluators.staged import StagedEvaluator
+from segtailor.strategies.evaluators.train import TrainEvaluator
+from segtailor.strategies.gradient_settings import Gradient
+from segtailor.tailoring.choosing import SYSTEMS
+from segtailor.tailoring.searching import pack_minutes, prepare_pack, search_recipe
+from segtailor.tailoring.stage import FastestOutcome, StageContext, TimedNetwork
+from tests.tailoring.test_job import recipe, stage_context
+
+DATA = "synthetic:size=64x96,train=8,val=2,seed=0"
+LIMIT = 123_456_789.0
+LIMIT_MS = 12.5
+
+
+def stage(
+    folder: Path,
+    system: str,
+    *,
+    pace: float = 1.0,
+    workers: int = 2,
+    seconds: float | None = None,
+    **effort: Any,
+) -> StageContext:
+    plan = recipe(seconds)
+    plan = replace(
+        plan,
+        data=DATA,
+        system=system,
+        image=(64, 96),
+        crop=(32, 64),
+        batch=4,
+        workers=workers,
+        search_limit_macs=LIMIT,
+        search_limit_ms=LIMIT_MS,
+        effort=replace(plan.effort, supernet_steps=20, candidate_steps=12, **effort),
+    )
+    return stage_context(folder, recipe=plan, pace=pace, left=seconds)
+
+
+def asked(folder: Path, system: str, **options: Any) -> SearchRecipe:
+    return search_recipe(stage(folder, system, **options), pack=None)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_searches_at_the_size_and_within_the_budget_asked_for(
+    tmp_path: Path, system: str
+) -> None:
+    found = asked(tmp_path, system)
+    assert (found.name, found.image) == (system, (64, 96))
+    assert (found.cost, found.limit) == (Macs(), LIMIT)
+    assert found.space.decisions
+    if isinstance(found.objective, Power | Within):
+        assert found.objective.limit == LIMIT
+    assert parse_recipe(recipe_document(found), what="recipe") == found
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_with_a_device_pack_the_budget_is_a_latency(tmp_path: Path, system: str) -> None:
+    file = str(tmp_path / "a 'pack' with \"quotes\" and a \\.json")
+    found = search_recipe(stage(tmp_path, system), pack=file)
+    assert found.cost == PackLatency(pack=file, target="cpu/onnxruntime/fp32")
+    assert found.limit == LIMIT_MS
+    assert parse_recipe(recipe_document(found), what="recipe") == found
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("pace", [0.5, 2.0])
+def test_the_length_of_every_search_follows_the_pace(tmp_path: Path, system: str, pace: float) -> None:
+    planned, paced = (lengths(asked(tmp_path, system, pace=one)) for one in (1.0, pace))
+    assert set(planned) == set(paced)
+    for part, steps in planned.items():
+        assert paced[part] == pytest.approx(pace * steps, abs=1), part
+
+
+def lengths(found: SearchRecipe) -> dict[str, int]:
+    """Steps of everything that a search trains."""
+    strategy, evaluator = found.strategy, found.evaluator
+    if isinstance(strategy, Gradient):
+        before = strategy.pretraining
+        return {"search": strategy.fit.total(1), **({"before": before.fit.total(1)} if before else {})}
+    if isinstance(evaluator, StagedEvaluator):
+        assert evaluator.stage2 is not None
+        return {"first": evaluator.stage1.total(1), "second": evaluator.stage2.total(1)}
+    assert isinstance(evaluator, TrainEvaluator)
+    return {"training": evaluator.fit.total(1)}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_search_has_a_deadline_where_a_time_was_asked_for(tmp_path: Path, system: str) -> None:
+    free, late = asked(tmp_path, system), asked(tmp_path, system, seconds=200.0)
+    if isinstance(free.strategy, Gradient) and isinstance(late.strategy, Gradient):
+        assert (free.strategy.fit.seconds, late.strategy.fit.seconds) == (None, 33.0)
+    else:
+        assert (free.seconds, late.seconds) == (None, 33.0)
+        assert late.evaluator != free.evaluator  # a candidate has a deadline, too
+
+
+@pytest.mark.parametrize(("pace", "drawn"), [(0.5, 1), (1.0, 2), (100.0, 20)])
+def test_short_searches_judge_few_networks_in_the_end(tmp_path: Path, pace: float, drawn: int) -> None:
+    found = asked(tmp_path, "squeezenas", pace=pace)
+    assert isinstance(found.strategy, Gradient)
+    assert found.strategy.choice.samples == drawn
+
+
+def test_few_candidates_evolve_and_many_expand(tmp_path: Path) -> None:
+    few, many = (asked(tmp_path, "lpsnet", candidates=count).strategy for count in (12, 60))
+    assert few == Evolution(trials=12, population=4, children=2)
+    assert isinstance(many, Expansion)
+    assert many.steps == 6
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_controller_draws_as_many_networks_as_there_are_candidates(tmp_path: Path, workers: int) -> None:
+    found = asked(tmp_path, "auxcells", candidates=7, workers=workers)
+    assert isinstance(found.strategy, Controller)
+    assert found.strategy.trials == 7
+    assert found.strategy.batch >= workers
+    assert isinstance(found.executor, Serial) if workers == 1 else found.executor == Processes(workers=3)
+
+
+def test_a_system_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="lpsnet"):
+        asked(tmp_path, "lpsnets")
+
+
+def fastest(making_seconds: float = 1.0) -> FastestOutcome:
+    row = TimedNetwork(network="lpsnet-step0", median_ms=1.0, p95_ms=1.0, making_seconds=making_seconds)
+    return FastestOutcome(**vars(row), networks=(row,), possible=True, stop=None)
+
+
+@pytest.mark.parametrize(
+    ("left", "making", "minutes"),
+    [(900.0, 1.0, 2.25), (540.0, 1.0, None), (900.0, 20.0, None), (None, 20.0, 2.25)],
+)
+def test_a_pack_is_made_only_where_there_is_time_for_its_networks(
+    tmp_path: Path, left: float | None, making: float, minutes: float | None
+) -> None:
+    plan = recipe()
+    plan = replace(plan, request=replace(plan.request, seconds=left and 900.0))
+    plan = replace(plan, effort=replace(plan.effort, pack_minutes=2.25, closing_seconds=45.0))
+    found = pack_minutes(stage_context(tmp_path, recipe=plan, left=left), fastest(making))
+    assert found == (None if minutes is None else pytest.approx(minutes, rel=0.05))
+
+
+@pytest.mark.slow
+def test_a_pack_of_a_busy_time_is_scaled_before_it_is_used_again(tmp_path: Path) -> None:
+    plan = recipe()
+    request = replace(plan.request, target="cpu/eager/fp32?threads=1", budget_ms=10.0)
+    effort = replace(plan.effort, pack_minutes=0.1, pack_networks=4)
+    plan = replace(plan, request=request, image=(32, 64), timing_seconds=0.01, system="lpsnet", effort=effort)
+    first, second = (stage_context(tmp_path / name, recipe=plan) for name in ("run", "other"))
+    for one in (first, second):
+        (one.folder / "stages").mkdir(parents=True)
+    made = prepare_pack(first, fastest())
+    assert made.made
+    assert made.pack is not None
+    cached = second.context.cache_folder / "packs" / "scalable_path-32x64-cpu-eager-fp32-threads-1.json"
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    usual = read_pack(Path(made.pack))
+    # as if everything had taken four times as long
+    slow = replace(with_scaled_prices(usual, 4.0), trust=usual.trust)
+    slow.write(cached)
+    found = prepare_pack(second, fastest())
+    if found.made or found.pack is None or found.ratio is None:
+        pytest.skip("this machine became busy just now: the pack was made anew")
+    assert 0.1 < found.ratio < 0.7
+    scaled = read_pack(Path(found.pack))
+    assert scaled.correction.slope == pytest.approx(found.ratio * slow.correction.slope, rel=0.01)
+    assert Path(found.pack).is_relative_to(tmp_path / "other")

@@ -87,8 +87,8 @@ class ExportOptions(TypedDict, total=False):
 def export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Exported:
     """Export a bundle (or a loaded one) as a file, e.g. `export("bundle", to="onnx", image=(512, 1024))`.
 
-    The file is run by its runtime beside the network; if they differ beyond the limits, `ExportMismatch` is raised and nothing
-    is kept. See `ExportOptions` for what can be asked.
+    The file is run by its runtime beside the network; if they differ beyond the limits, `ExportMismatch` is raised and
+    nothing is kept. See `ExportOptions` for what can be asked.
     """
     return plan_export(model, **options).carry_out()
 

@@ -11,8 +11,8 @@ from io import TextIOWrapper
 
 from cyclopts import App, CycloptsError
 
-import segtailor
 from segtailor.core.errors import Interrupted, UserError
+from segtailor.core.shipped import VERSION
 from segtailor.core.text import visible
 from segtailor.verbs.output import note
 
@@ -58,7 +58,7 @@ def build() -> App:
     app = App(
         name="segtailor",
         help="Semantic segmentation networks made to measure: your data, your device, your budget.",
-        version=segtailor.__version__,
+        version=VERSION,
         help_on_error=False,
         suppress_keyboard_interrupt=False,
     )

@@ -406,7 +406,7 @@ def serve() -> None:
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import segtailor.recipes.train
+    import segtailor.recipes.train  # torch and the readers: imported before the limits
     import segtailor.verbs.main  # noqa: F401
 
     for kind, value in (

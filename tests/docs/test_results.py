@@ -172,8 +172,9 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("teacher", []),
         ("run", [f"teacher={tmp_path / 'teacher' / 'weights'}", "fit.distill.kind=kl"]),
     ):
-        recipe = train_recipe("lpsnet-step0", f"camvid:{data}", crop=(6, 8), context=context)
-        train(with_settings(recipe, [*settings, *more]), tmp_path / name, check=False, context=context)
+        usual = train_recipe("lpsnet-step0", f"camvid:{data}", crop=(6, 8), context=context)
+        recipe = with_settings(usual, [*settings, *more])
+        train(recipe, tmp_path / name, check=False, context=context)
     return tmp_path / "run"
 
 

@@ -29,7 +29,7 @@ def resume_(
     context: Annotated[Context, Parameter(name="*")] = Context(),
     json: Json = False,
 ) -> int:
-    """Go on with a run that was interrupted; a finished one just shows its result.
+    """Continue an interrupted run; a finished one just shows its result.
 
     The exit code of a tailoring is 1 if no network keeps the budget.
 

@@ -21,7 +21,6 @@ from cyclopts import App
 from cyclopts.argument import Argument
 
 import segtailor
-import segtailor.spaces  # registers the families
 from segtailor.core.space import architecture_schema, families
 from segtailor.verbs.main import build
 

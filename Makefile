@@ -50,8 +50,8 @@ wheel: $(STAMP)
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/data_throughput.py
-	$(BIN)/python benchmarks/interpreter_overhead.py
+	$(BIN)/python -m benchmarks.data_throughput
+	$(BIN)/python -m benchmarks.interpreter_overhead
 
 fuzz: $(STAMP)
 	$(BIN)/python tools/fuzz.py

@@ -64,7 +64,7 @@ def auxiliary(recipe: SearchRecipe, scale: Scale) -> SearchRecipe:
     entrants = tuple(
         Entrant(
             name=f"arch{number} {kind}",
-            architecture=replace(published(name), auxiliary=kind, **frame),  # type: ignore[type-var]
+            architecture=replace(published(name), auxiliary=kind, **frame),
         )
         for number, name in enumerate(DECODERS)
         for kind in AUXILIARIES

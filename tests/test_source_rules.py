@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "segtailor"
 RULES = {  # what is searched for, and the folders where it is allowed
-    "reads of the environment": (r"\bos\.environ|\bos\.getenv", ("cli", "training")),
+    "reads of the environment": (r"\bos\.environ|\bos\.getenv", ("verbs", "training")),
     "names of devices": (r"\.cuda\(|torch\.cuda|[\"']cuda[\"':]", ("targets", "training")),
     "changes of sys.path": (r"\bsys\.path\b", ()),
     "marks of unfinished work": (r"\bTODO\b|\bFIXME\b", ()),

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from segtailor import tables
 from segtailor.core.errors import UserError
 from segtailor.core.plan import IMAGE, Plan, PlanBuilder, Shape, count
 from segtailor.core.registry import SPACES
@@ -53,7 +54,7 @@ def test_values_of_zero_bytes_are_refused() -> None:
         ActivationMemory(bytes_per_value=0)
 
 
-@pytest.mark.parametrize("name", SPACES.names())
+@pytest.mark.parametrize("name", tables.SPACES)
 def test_counts_are_additive_and_ignore_what_is_not_deployed(name: str) -> None:
     space = SPACES.get(name)()
     plan = space.plan(sample(space, Random(0)), SIZE, 4)
@@ -63,7 +64,7 @@ def test_counts_are_additive_and_ignore_what_is_not_deployed(name: str) -> None:
         assert cost.of(plan) == sum(cost.price(call) for call in plan.calls)
 
 
-@pytest.mark.parametrize("name", SPACES.names())
+@pytest.mark.parametrize("name", tables.SPACES)
 def test_the_peak_lies_between_the_largest_node_and_everything(name: str) -> None:
     space = SPACES.get(name)()
     plan = space.plan(sample(space, Random(1)), SIZE, 4).deployed()

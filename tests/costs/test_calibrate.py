@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import segtailor.spaces  # noqa: F401 - registers the families
+from segtailor import tables
 from segtailor.core.errors import RunProblem, Unsupported, UserError
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.registry import SPACES
@@ -205,7 +206,7 @@ def test_many_sessions_at_once_keep_their_profiles_apart() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SPACES.names())
+@pytest.mark.parametrize("name", tables.SPACES)
 def test_one_of_each_group_of_every_space_can_be_timed(name: str) -> None:
     if name == "scalable_path":
         space = SPACES.get(name)(width_steps=(1, 2), ratios=("0", "1/2", "1"))

@@ -70,7 +70,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_computed(tmp_path: 
     calls: list[int] = []
     huge = replace(store(tmp_path), arrays={"maps": ArraySpec(shape=(2**30, 2**20))})
     with pytest.raises(
-        DataProblem, match=r"needs 4194304\.00 GiB.*GiB are free\. Free some space.*staged\.images"
+        DataProblem, match=r"needs 4194304\.00 GiB.*GiB are free\. Free some space.*evaluator\.images"
     ):
         huge.open(filling(calls))
     with pytest.raises(DataProblem, match="needs"):

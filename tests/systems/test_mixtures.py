@@ -92,6 +92,7 @@ def test_auxiliary_cells_are_searched_for_a_device(tmp_path: Path, monkeypatch: 
     assert auxcells.SMALL.cost.unit == "params"
 
 
+@pytest.mark.slow
 def test_fasterseg_counts_operations_instead_of_milliseconds(tmp_path: Path) -> None:
     recipe = replace(tiny(fasterseg.SMALL), cost=Macs())
     assert recipe.job(context_in(tmp_path)).problem.cost.unit == "MACs"

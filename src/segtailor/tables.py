@@ -44,6 +44,7 @@ OPERATORS = {
 SPACES = {
     "decoder_cell": "segtailor.spaces.decoder_cell.space:DecoderCell",
     "dilated_residual": "segtailor.spaces.dilated_residual.space:DilatedResidual",
+    "elastic": "segtailor.spaces.elastic.space:Elastic",
     "hyper_cell": "segtailor.spaces.hyper_cell.space:HyperCell",
     "inverted_residual": "segtailor.spaces.inverted_residual.space:InvertedResidual",
     "multi_resolution": "segtailor.spaces.multi_resolution.space:MultiResolution",
@@ -118,6 +119,7 @@ RECIPES = {
 SYSTEMS = {
     "auxcells": "segtailor.systems.auxcells:SYSTEM",
     "dilated": "segtailor.systems.dilated:SYSTEM",
+    "elastic": "segtailor.systems.elastic:SYSTEM",
     "squeezenas": "segtailor.systems.squeezenas:SYSTEM",
     "autortnet": "segtailor.systems.autortnet:SYSTEM",
     "fasterseg": "segtailor.systems.fasterseg:SYSTEM",

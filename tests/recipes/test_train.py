@@ -130,7 +130,10 @@ def test_training_can_start_from_a_bundle_of_another_task(context: Context, tmp_
     folder = tmp_path / "start"
     network = segtailor.create("lpsnet-step0", classes=3, seed=9)
     save_bundle(folder, Model(network=network, task=type(locate(DATA).task)(classes=("a", "b", "c"))))
-    built = recipe(context, f"start={folder}")._network(locate(DATA).task)
+    built, start, _ = recipe(context, f"start={folder}")._network(
+        locate(DATA).task, trusted=True, again=False
+    )
+    assert start.name == str(folder)
     block = "nodes.path0_stage0_block0.conv.weight"
     torch.testing.assert_close(built.state_dict()[block], network.state_dict()[block])
 

@@ -125,7 +125,7 @@ def test_a_received_training_fetches_no_weights_unless_trusted(tmp_path: Path) -
         architecture=arch,
         data=DATA,
         augment=Augment(crop=(32, 64)),
-        encoder_weights="timm",
+        start="timm:resnet18",
     )
     with pytest.raises(Untrusted, match=r"timm.*--trust-code"):
         resume(received(tmp_path / "run", recipe_document(recipe)), context=context_in(tmp_path))

@@ -296,9 +296,14 @@ def test_choices_of_the_command_line_reach_the_stages_and_the_reward(tmp_path: P
     assert isinstance(found.evaluator, StagedEvaluator)
     assert isinstance(found.strategy, Controller)
     assert (found.evaluator.images, found.strategy.feedback) == (6, True)
+    with pytest.raises(
+        Unsupported, match="--start none"
+    ):  # the paper's encoder is trained, and ours is not here
+        search_recipe("auxcells", DATA, SearchChoices(scale="paper"), context=context_in(tmp_path))
     few = search_recipe(
-        "auxcells", DATA, SearchChoices(scale="paper", workers=3), context=context_in(tmp_path)
+        "auxcells", DATA, SearchChoices(scale="paper", workers=3, start="none"), context=context_in(tmp_path)
     )
+    assert few.evaluator.encoder_weights == "random"  # type: ignore[union-attr]
     assert isinstance(few.evaluator, StagedEvaluator)
     assert isinstance(few.strategy, Controller)
     assert few.evaluator.early_stop is not None

@@ -30,9 +30,10 @@ SMALLEST: dict[str, tuple[str, ...]] = {  # of every recipe: the least that stil
     "fasterseg": ("--set", *GRADIENT, "strategy.pretraining.fit.steps=1"),
     "auxcells": ("--trials", "2", "--set", *STAGED),
     "dilated": ("--trials", "2", "--set", *TRAINED, "strategy.population=2"),
+    "elastic": ("--trials", "2", "--set", *TRAINED, "strategy.population=2"),
     "lpsnet": ("--steps", "1", "--set", *TRAINED, "evaluator.reparameterise=false"),
 }
-QUICK = ("auxcells", "autortnet", "dilated", "lpsnet", "squeezenas")
+QUICK = ("auxcells", "autortnet", "dilated", "elastic", "lpsnet", "squeezenas")
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ in workers, which know nothing but that data.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -24,13 +24,14 @@ from segtailor.core.task import Task
 from segtailor.data.arrays import check_space
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
-from segtailor.nets.network import build, initialise
+from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.teacher import Teacher, open_teacher, weights_fingerprint
 from segtailor.runs import Context
 from segtailor.runs.run import environment
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder, taps
 from segtailor.spaces.decoder_cell.encoders import encoder as known_encoder
+from segtailor.spaces.starts import NONE, open_source, start_network
 from segtailor.strategies.evaluators.features import CropSettings, FixedEncoder, calibrate_norms, crops
 from segtailor.strategies.evaluators.first_stage import Maps
 from segtailor.strategies.evaluators.shared import SharedEvaluator, SharedJudge
@@ -56,7 +57,11 @@ def evaluation(recipe: SearchRecipe, context: Context, *, task: Task, halves: Ha
     if isinstance(evaluator, StagedEvaluator):
         return _staging(recipe, evaluator, context, halves=halves)
     training = replace(evaluator, fit=replace(evaluator.fit, seed=recipe.seed))
-    return _evaluator(recipe, context, halves, judge_by_training, {"training": to_json(training)})
+    settings: dict[str, Json] = {"training": to_json(training)}
+    if recipe.start != NONE and not isinstance(recipe.strategy, Gradient):
+        source = open_source(recipe.start, trusted=context.trusted)  # whatever is wrong with it is said now
+        settings |= {"start": recipe.start, "start_weights": weights_fingerprint(source.donor.network)}
+    return _evaluator(recipe, context, halves, judge_by_training, settings)
 
 
 def _evaluator(
@@ -75,13 +80,21 @@ def _evaluator(
     )
 
 
-# A short training of every architecture, from scratch
+# A short training of every architecture
 
 
 def judge_by_training(trial: Trial, device: str) -> TrialResult:
     """Judge a trial in a worker: rebuild data and evaluator from the trial's plain settings."""
     training = from_json(TrainEvaluator, trial.evaluator["training"], what="training of the evaluator")
-    return training.judge(trial, data=worker_pixels(trial), device=torch.device(device))
+    data, name = worker_pixels(trial), str(trial.evaluator.get("start", NONE))
+
+    def start(network: Network) -> Collection[str]:
+        _, carried = start_network(
+            network, name, data.task, preprocessing=training.preprocessing, trusted=trial.trusted
+        )
+        return carried.parameters if carried is not None else ()
+
+    return training.judge(trial, data=data, device=torch.device(device), start=start)
 
 
 def worker_pixels(trial: Trial) -> HalvedPixels:

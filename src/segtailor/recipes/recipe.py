@@ -16,6 +16,7 @@ from segtailor.training import distributed
 from segtailor.training.device import pick_device
 
 R = TypeVar("R", bound="Recipe")
+OLD_ENCODER_WEIGHTS = {"package": "imagenet", "random": "none"}  # names of earlier versions -> starts
 
 
 class Recipe(Protocol):
@@ -50,9 +51,23 @@ def parse_recipe(document: Any, *, what: str) -> Recipe:
             f"{what} was written by an earlier version, whose unfinished searches and calibrations cannot be "
             "continued. Start it again in another folder."
         )
-    body = {key: value for key, value in document.items() if key != KIND}
+    body = with_start({key: value for key, value in document.items() if key != KIND})
     recipe: Recipe = from_json(RECIPES.get(document[KIND]), body, what=what, error=RunProblem)
     return recipe
+
+
+def with_start(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a training of an earlier version, whose encoder's weights had a field of their own, with one start."""
+    if isinstance(document.get("stages"), list):
+        stages = [with_start(stage) if isinstance(stage, dict) else stage for stage in document["stages"]]
+        return {**document, "stages": stages}
+    if "encoder_weights" not in document:
+        return document
+    encoder = document["encoder_weights"]
+    rest = {key: value for key, value in document.items() if key != "encoder_weights"}
+    if encoder is None or rest.get("start") is not None:
+        return rest
+    return {**rest, "start": OLD_ENCODER_WEIGHTS.get(encoder, encoder)}
 
 
 def has_old_form(document: Mapping[str, Any]) -> bool:

@@ -34,6 +34,7 @@ from segtailor.data.locate import locate
 from segtailor.recipes.evaluators import evaluation, supernet_facts
 from segtailor.report.charts import Mark, draw_chart, draw_front
 from segtailor.runs import Context, Layout
+from segtailor.spaces.starts import NONE, start_facts
 from segtailor.strategies import Expansion, Ray, Serial
 from segtailor.strategies.evaluators.shared import SharedEvaluator
 from segtailor.strategies.evaluators.staged import StagedEvaluator
@@ -55,6 +56,8 @@ class SearchRecipe:
     `image` is the size (height, width) that networks are priced at, `limit` the hard budget in the unit of the cost.
     Without an objective quality alone counts. `evaluator` judges the candidates of a search by trials; `judging` is the
     share of the training split that candidates are judged on. After `seconds` a search by trials ends with what it has.
+    `start` is where the weights of candidates come from before their training (`spaces.starts`; not `auto`, which the
+    command line turns into a name); the evaluator `staged` names the weights of its encoder itself.
     """
 
     name: str
@@ -71,6 +74,7 @@ class SearchRecipe:
     retries: int = 2
     seed: int = 0
     seconds: float | None = None
+    start: str = NONE
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -190,6 +194,7 @@ class Searching:
         if "chart" in result:
             write_text(layout.report / "chart.svg", draw_chart(result["chart"]), what="chart of the study")
         return result | {
+            "start": start_facts(self.recipe.start, trusted=self.context.trusted),
             "architecture": str(layout.architecture(result["fingerprint"])),
             "report": str(layout.report / "pareto.svg"),
             "measure": measure,

@@ -14,7 +14,6 @@ from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import DataProblem, RunProblem, UserError, unknown
 from segtailor.core.job import Step
 from segtailor.core.plan import MAIN
-from segtailor.core.shipped import bundle_folder
 from segtailor.core.space import Architecture, AsDocument, fingerprint_of
 from segtailor.core.task import Kind, Preprocessing, Task
 from segtailor.data.augment import Augment
@@ -22,16 +21,16 @@ from segtailor.data.batches import batches_of
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
 from segtailor.data.splits import parts_of
-from segtailor.nets.bundle import Model, load_bundle, save_bundle
+from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.reparam import plain_form, with_branches
 from segtailor.nets.teacher import Ensemble, load_members
 from segtailor.runs import Context, Layout
-from segtailor.spaces.decoder_cell.encoder_weights import fill_encoder
 from segtailor.spaces.networks import resolve
+from segtailor.spaces.starts import AUTO, NONE, RANDOM, StartRecord, choose_start, start_network
 from segtailor.training.device import pick_device
 from segtailor.training.fit import Fit
-from segtailor.training.settings import FitSettings
+from segtailor.training.settings import FitSettings, Schedule
 
 DATA_FILE = "data.json"  # inside a checkpoint: what it was trained on
 STAGE_FILE = "stage.json"  # inside a checkpoint: how far it came
@@ -44,22 +43,39 @@ GEOMETRY: Mapping[Kind, Mapping[str, Any]] = {
     "pose": {"scale": (0.75, 1.25), "rotate": 30.0},
 }
 
+# How a network is trained that starts from weights: docs/results.md has the figures by which this was chosen.
+FINE_TUNING = FitSettings(
+    optimiser="adamw",
+    lr=3e-3,
+    weight_decay=0.01,
+    batch=8,
+    ema=0.98,
+    schedule=Schedule(kind="poly", warmup=20),
+)
+
 
 def train_recipe(
     model: str | Path | Architecture,
     data: str,
     *,
     crop: tuple[int, int] | None = None,
+    start: str = AUTO,
     context: Context | None = None,
 ) -> TrainRecipe:
-    """Return the usual training of a network (name, architecture or file); the default crop fits the images."""
-    dataset = locate(data)
+    """Return the usual training of a network (name, architecture or file); the default crop fits the images.
+
+    `start` is where weights come from (`spaces.starts`); with any, the settings are those of fine-tuning.
+    """
+    dataset, arch = locate(data), resolve(model)
     size = crop or largest_crop(open_pixels(dataset, "train", (context or Context()).cache_folder))
+    chosen, _ = choose_start(start, arch, dataset.task)
     return TrainRecipe(
-        architecture=resolve(model),
+        architecture=arch,
         data=data,
         augment=usual_augment(dataset.task.kind, size),
+        fit=FitSettings() if chosen == NONE else FINE_TUNING,
         val_split="val" if "val" in dataset.splits else None,
+        start=chosen,
     )
 
 
@@ -83,8 +99,8 @@ class TrainRecipe:
 
     `reparameterise` trains blocks that have a branched form in that form and folds them at the end; the bundle is of
     the same kind either way. `teacher` is the folder of a bundle to distil from (or the name of shipped weights), or a
-    folder of several bundles, whose mean is used. `start` is a bundle to copy weights from. `encoder_weights` names
-    pre-trained weights of the encoder (`spaces.decoder_cell.encoder_weights.fill_encoder`).
+    folder of several bundles, whose mean is used. `start` is where weights come from before training: `none` (random),
+    `auto`, a name or a path (`spaces.starts`).
     """
 
     architecture: Annotated[Architecture, AsDocument()]
@@ -96,8 +112,7 @@ class TrainRecipe:
     auxiliary: bool = True
     reparameterise: bool = False
     teacher: str | None = None
-    start: str | None = None
-    encoder_weights: str | None = None
+    start: str | None = NONE
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
 
     def job(self, context: Context, *, weights: Mapping[str, Tensor] | None = None) -> Training:
@@ -107,7 +122,9 @@ class TrainRecipe:
         pixels = open_pixels(dataset, self.train_split, context.cache_folder)
         validation = open_pixels(dataset, self.val_split, context.cache_folder) if self.val_split else None
         device = pick_device(context.device)
-        network = self._network(dataset.task, trusted=context.trusted)
+        network, start, carried = self._network(
+            dataset.task, trusted=context.trusted, again=weights is not None
+        )
         if weights is not None:
             _copy_state(weights, network)
         batches = batches_of(pixels, self.augment, self.preprocessing, device=device)
@@ -120,22 +137,35 @@ class TrainRecipe:
             validation=validation,
             preprocessing=self.preprocessing,
             teacher=self._teacher(dataset.task),
+            carried=carried,
         )
         return Training(
-            fit=fit, network=network, recipe=self, context=context, data=_facts(pixels, validation)
+            fit=fit,
+            network=network,
+            recipe=self,
+            context=context,
+            data=_facts(pixels, validation),
+            start=start,
         )
 
-    def _network(self, task: Task, *, trusted: bool = True) -> Network:
+    def _network(
+        self, task: Task, *, trusted: bool, again: bool
+    ) -> tuple[Network, StartRecord, frozenset[str]]:
+        """Build the network with its first weights; `again` if those of an earlier stage will replace them."""
         network = build(self.architecture, task.outputs, outputs="all" if self.auxiliary else (MAIN,))
         for name in self.fit.loss.auxiliary:
             if name not in network.plan.outputs:
                 raise unknown("output of this network", name, network.plan.outputs)
         initialise(network, self.fit.seed)
-        if self.encoder_weights is not None:
-            fill_encoder(network, self.encoder_weights, trusted=trusted)
-        if self.start is not None:
-            _copy_state(load_bundle(bundle_folder(self.start)).network.state_dict(), network)
-        return with_branches(network, seed=self.fit.seed) if self.reparameterise else network
+        record, carried = RANDOM, frozenset[str]()
+        if not again:
+            name, _ = choose_start(self.start or NONE, self.architecture, task)
+            record, taken = start_network(
+                network, name, task, preprocessing=self.preprocessing, trusted=trusted
+            )
+            carried = taken.parameters if taken is not None else carried
+        branched = with_branches(network, seed=self.fit.seed) if self.reparameterise else network
+        return branched, record, carried
 
     def _check_splits(self, known: Sequence[str]) -> None:
         """Refuse to score on images that also train, unless just that was asked for."""
@@ -196,6 +226,7 @@ class Training:
     recipe: TrainRecipe
     context: Context
     data: Mapping[str, Json]
+    start: StartRecord = RANDOM
 
     def steps(self) -> Iterator[Step]:
         """Train."""
@@ -219,7 +250,7 @@ class Training:
     def result(self) -> Mapping[str, Json]:
         """Write the bundle (leader only) and return the figures."""
         folder = Layout(self.context.folder).weights
-        result = {**self.fit.result(), "model": str(folder)}
+        result = {**self.fit.result(), "start": self.start.document(), "model": str(folder)}
         if self.context.leader:
             save_bundle(folder, self._model(result))
         return result
@@ -238,8 +269,9 @@ class Training:
                 "fingerprint": fingerprint_of(self.network.architecture),
                 **self.data,
                 "seed": self.recipe.fit.seed,
+                "start": self.start.document(),
             },
-            numbers={key: value for key, value in figures.items() if key != "model"},
+            numbers={key: value for key, value in figures.items() if key not in ("model", "start")},
         )
 
 
@@ -310,6 +342,6 @@ def _copy_state(given: Mapping[str, Tensor], target: Network) -> None:
     fitting = {name: value for name, value in given.items() if name in own and own[name].shape == value.shape}
     if not fitting:
         raise UserError(
-            "the bundle to start from shares no weight with this network; start from a relative of it."
+            "the weights of the stage before share nothing with this network; give all stages one architecture."
         )
     target.load_state_dict({**own, **fitting})

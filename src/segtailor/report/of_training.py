@@ -21,6 +21,7 @@ from segtailor.report.document import (
 from segtailor.report.fields import at, number, size, table, text, whole
 from segtailor.report.folder import RunFolder, commands, conditions, present
 from segtailor.report.numbers import amount, duration
+from segtailor.report.parts import start_fact
 from segtailor.spaces import architectures, baselines, published
 
 NOT_IN_CHART = ("fwiou", "mean_accuracy")  # figures that would crowd it
@@ -83,6 +84,8 @@ def _verdict(run: RunFolder, name: str, data: str, plan: Plan | None) -> Verdict
     ]
     if plan is not None:
         facts.append(Fact(name="parameters", value=amount(count(plan).params)))
+    if "start" in run.result:
+        facts.append(start_fact(run.result["start"]))
     facts.append(Fact(name="time", value=duration(run.seconds)))
     return Verdict(sentence=sentence, facts=tuple(facts))
 

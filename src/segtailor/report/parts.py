@@ -15,7 +15,16 @@ from segtailor.core.codec import Json, from_json, read_json, to_json
 from segtailor.core.errors import RunProblem
 from segtailor.core.plan import OpCall, Plan
 from segtailor.core.registry import OPERATORS
-from segtailor.report.document import DataFinding, DataFindings, LayerTime, LayerTimes, Parts, Report, Split
+from segtailor.report.document import (
+    DataFinding,
+    DataFindings,
+    Fact,
+    LayerTime,
+    LayerTimes,
+    Parts,
+    Report,
+    Split,
+)
 from segtailor.report.fields import number, rows, table, text, whole
 from segtailor.runs import Layout
 
@@ -116,3 +125,10 @@ def findings_of(name: str, diagnosis: Mapping[str, Any]) -> DataFindings:
 def _shares(by_class: dict[str, Any]) -> tuple[tuple[str, float], ...]:
     shares = [(name, number(by_class, name)) for name in by_class]
     return tuple((name, share) for name, share in shares if share is not None)
+
+
+def start_fact(start: object) -> Fact:
+    """Return where the weights of a network came from, with their licence (`start` of a result or bundle)."""
+    if not isinstance(start, dict) or not start.get("carried"):
+        return Fact(name="started from", value="random weights")
+    return Fact(name="started from", value=f"{start.get('name')} ({start.get('licence')})")

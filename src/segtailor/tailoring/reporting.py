@@ -14,7 +14,7 @@ from segtailor.data.cache import open_pixels
 from segtailor.nets.bundle import load_bundle
 from segtailor.report import document as page
 from segtailor.report.inspecting import inspect
-from segtailor.report.parts import findings_of, layer_times, save_parts
+from segtailor.report.parts import findings_of, layer_times, save_parts, start_fact
 from segtailor.spaces import baselines
 from segtailor.spaces.networks import count, expand
 from segtailor.tailoring.recipe import TailorRecipe
@@ -115,8 +115,14 @@ def _figures(stage: StageContext, delivery: Delivery) -> dict[str, Json]:
         "target": contract.target,
         "includes": contract.includes,
         "search_worth_it": best.worth,
+        "start": _start(best),
         "verdict": verdict(best, delivery.int8, contract),
     }
+
+
+def _start(best: Recommendation) -> Json:
+    """Return what the delivered network started from, as its bundle says."""
+    return load_bundle(Path(best.model)).provenance.get("start")
 
 
 def _no_figures(stage: StageContext, ending: NoDelivery) -> dict[str, Json]:
@@ -182,6 +188,7 @@ def _parts(
         page.Fact(name="95 % within", value=f"{contract.p95_ms:.2f} ms"),
         page.Fact(name="median", value=f"{contract.median_ms:.2f} ms"),
         page.Fact(name="budget", value=f"{contract.budget_ms:.4g} ms"),
+        start_fact(_start(delivery.best)),
     )
     return page.Parts(
         verdict=page.Verdict(sentence=sentence, met=contract.met, facts=facts),
@@ -287,6 +294,7 @@ def _commands(recipe: TailorRecipe) -> tuple[page.Command, ...]:
     again = command(
         *("segtailor", "tailor", "--data", request.data, "--target", request.target),
         *("--budget", f"{request.budget_ms:g}ms", "--recipe", request.recipe, "--seed", request.seed),
+        *("--start", request.start),
         *(("--time", f"{request.seconds / 60:g}m") if request.seconds else ()),
     )
     return (page.Command(text=again, note="all of it again"),)

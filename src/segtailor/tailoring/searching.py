@@ -33,7 +33,7 @@ from segtailor.tailoring.machine import pretraining_share
 from segtailor.tailoring.stage import FastestOutcome, PackOutcome, SearchOutcome, StageContext
 from segtailor.tailoring.time_plan import CHOOSE_SHARE, MAX_PACK_SHARE, MIN_PACK_NETWORKS, READY_SHARE
 from segtailor.verbs.calibrate import pack_name
-from segtailor.verbs.search import for_workers, system_recipe, towards_budget
+from segtailor.verbs.search import for_workers, system_recipe, towards_budget, with_chosen_start
 
 CHECKED_NETWORKS = 3  # networks near the limit that are timed before a pack of an earlier tailoring is used
 DRAWN_NETWORKS = 40  # random networks from which these are taken
@@ -191,6 +191,7 @@ def search_recipe(stage: StageContext, *, pack: str | None) -> SearchRecipe:
     )
     if isinstance(priced.objective, Power | Within):
         priced = replace(priced, objective=replace(priced.objective, limit=limit))
+    priced = with_chosen_start(priced, recipe.request.start)
     if isinstance(priced.strategy, Gradient):
         return for_workers(replace(priced, strategy=_gradient(stage, priced.strategy)), 1)
     return _trials(stage, priced)

@@ -25,7 +25,9 @@ EXAMPLE_BUDGET, EXAMPLE_SECONDS = "5ms", 270.0  # defaults for it
 TARGET = "cpu/onnxruntime/fp32"
 UNIT_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
-SystemName = Literal["auto", "fasterseg", "squeezenas", "autortnet", "auxcells", "lpsnet", "dilated"]
+SystemName = Literal[
+    "auto", "fasterseg", "squeezenas", "autortnet", "auxcells", "lpsnet", "dilated", "elastic"
+]
 
 
 def tailor_(
@@ -37,6 +39,7 @@ def tailor_(
     time: Words | None = None,
     image: Size | None = None,
     seed: Seed = 0,
+    start: str = "auto",
     out: Path = Path("runs/tailored"),
     context: Annotated[Context, Parameter(name="*")] = Context(),
     dry_run: DryRun = False,
@@ -63,11 +66,16 @@ def tailor_(
         Size HEIGHTxWIDTH of the pictures in use; that of the data by default.
     seed:
         Of search and trainings.
+    start:
+        Where the weights of all networks come from: auto (the best at hand), none (random), a name of
+        `segtailor list starts`, or the path of a bundle, a run directory or a published checkpoint.
     out:
         Run directory. The same command in the same folder goes on where it stopped.
     """
     placed = _placed(with_display(context, json=json), out)
-    request = parse_request(data, target, budget, recipe=recipe, time=time, image=image, seed=seed)
+    request = parse_request(
+        data, target, budget, recipe=recipe, time=time, image=image, seed=seed, start=start
+    )
     planned = plan(request, placed)
     facts = describe_plan(planned)
     for choice in planned.choices:
@@ -92,6 +100,7 @@ def tailor(
     time: str | float | None = None,
     image: tuple[int, int] | None = None,
     seed: int = 0,
+    start: str = "auto",
     context: Context | None = None,
 ) -> dict[str, JsonValue]:
     """Make a network for a dataset, a target and a budget (milliseconds or e.g. "60fps"), in the run directory `out`.
@@ -100,7 +109,9 @@ def tailor(
     call in the same folder continues what is there.
     """
     placed = _placed(context or Context(), Path(out))
-    request = parse_request(data, target, budget, recipe=recipe, time=time, image=image, seed=seed)
+    request = parse_request(
+        data, target, budget, recipe=recipe, time=time, image=image, seed=seed, start=start
+    )
     return plan(request, placed).carry_out(placed)
 
 
@@ -113,6 +124,7 @@ def parse_request(
     time: str | float | None = None,
     image: tuple[int, int] | None = None,
     seed: int = 0,
+    start: str = "auto",
 ) -> TailorRequest:
     """Return what a user asks for; the embedded data has a default budget and time."""
     from segtailor.targets.runtime import runtime_for
@@ -135,6 +147,7 @@ def parse_request(
         seconds=seconds,
         image=image,
         seed=seed,
+        start=start,
     )
 
 

@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any
 
 from segtailor.core.codec import from_json
-from segtailor.core.errors import RunProblem
+from segtailor.core.errors import RunProblem, UserError
 from segtailor.core.space import Architecture, family_of
 from segtailor.core.variation import sample
 from segtailor.data.cache import open_pixels
@@ -20,6 +20,7 @@ from segtailor.nets.bundle import load_bundle
 from segtailor.recipes.train import TrainRecipe, usual_augment
 from segtailor.spaces.networks import count, resolve
 from segtailor.spaces.published import architectures
+from segtailor.spaces.starts import AUTO, MIN_SHARE, NONE, choose_start, start_share
 from segtailor.tailoring.choosing import TEACHER_WORK
 from segtailor.tailoring.machine import step_seconds
 from segtailor.tailoring.stage import (
@@ -282,7 +283,21 @@ def training_recipe(
         val_split="val" if "val" in stage.dataset.splits else None,
         reparameterise=True,
         teacher=training.teacher,
+        start=network_start(stage, training.model),
     )
+
+
+def network_start(stage: StageContext, arch: Architecture) -> str:
+    """Return where the weights of a network come from: what was asked for, if it fits; the same for all networks."""
+    asked = stage.recipe.request.start
+    chosen, _ = choose_start(asked, arch, stage.dataset.task)
+    if asked in (AUTO, NONE):
+        return chosen
+    try:
+        share = start_share(chosen, arch, stage.dataset.task)
+    except UserError as problem:
+        raise RunProblem(f"--start {asked}: {problem}") from None
+    return chosen if share >= MIN_SHARE else NONE
 
 
 def _trained(

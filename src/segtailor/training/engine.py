@@ -5,6 +5,7 @@ A step never waits for the device, so that the host can prepare the next one; on
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -63,7 +64,7 @@ class Engine:
 
     def __init__(
         self, network: nn.Module, criterion: Criterion, settings: FitSettings, *,
-        device: torch.device, teacher: nn.Module | None = None,
+        device: torch.device, teacher: nn.Module | None = None, carried: Collection[str] = frozenset(),
     ) -> None:  # fmt: skip
         self.network = network
         self.criterion = criterion
@@ -71,7 +72,7 @@ class Engine:
         self.device = device
         self.teacher = teacher
         self.part = max(1, settings.batch // world().size // settings.accumulate)  # images at a time
-        self.optimiser = make_optimiser(network, settings)
+        self.optimiser = make_optimiser(network, settings, carried)
         self.second = make_encoder_optimiser(network, settings)
         self.average: Average | None = None
         if settings.ema:

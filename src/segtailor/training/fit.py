@@ -6,7 +6,7 @@ The walk of one step: `Fit.steps` takes a batch, `Engine.step` runs the network,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -76,6 +76,7 @@ class Fit:
     validation: LabelledImages | None = None
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     teacher: nn.Module | None = None
+    carried: Collection[str] = frozenset()  # names of parameters that came from a start
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -103,7 +104,14 @@ class Fit:
             align_corners=aligns_corners(self.network),
             seen=lambda: self.source.labels,
         )
-        self.engine = Engine(self.network, criterion, settings, device=self.device, teacher=self.teacher)
+        self.engine = Engine(
+            self.network,
+            criterion,
+            settings,
+            device=self.device,
+            teacher=self.teacher,
+            carried=self.carried,
+        )
         self.total = settings.total(self.source.steps_per_epoch)
         self.allowance = Allowance(settings.seconds)
         self._shortage_told = False

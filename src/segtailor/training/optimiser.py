@@ -5,7 +5,7 @@ Nothing here waits for the device, except `NonFiniteGuard.tally`. States are pla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -19,10 +19,21 @@ FIRST_LOSS_SCALE = 2.0**14  # of fp16
 STEPS_TO_DOUBLE_SCALE = 2000  # finite steps in a row after which the loss scale doubles
 
 
-def make_optimiser(network: nn.Module, settings: FitSettings) -> Optimizer:
-    """Build a fused optimiser: one kernel for all parameters, which can skip an update without asking the host."""
+def make_optimiser(
+    network: nn.Module, settings: FitSettings, carried: Collection[str] = frozenset()
+) -> Optimizer:
+    """Build a fused optimiser: one kernel for all parameters, which can skip an update without asking the host.
+
+    `carried` names the parameters that came from a start, whose rate is `settings.carried_lr` times the rate.
+    """
     trained, _ = split_parameters(network, settings)
-    return _make(trained, settings, betas=settings.betas, eps=settings.eps, decay_norms=settings.decay_norms)
+    slower: set[int] = set()
+    if settings.carried_lr != 1.0:
+        slower = {id(parameter) for name, parameter in network.named_parameters() if name in carried}
+    return _make(
+        trained, settings, betas=settings.betas, eps=settings.eps, decay_norms=settings.decay_norms,
+        slower=slower, slower_factor=settings.carried_lr,
+    )  # fmt: skip
 
 
 def make_encoder_optimiser(network: nn.Module, settings: FitSettings) -> Optimizer | None:
@@ -49,14 +60,23 @@ def split_parameters(
 
 
 def _make(
-    trained: list[nn.Parameter], settings: FitSettings | EncoderSettings, *, decay_norms: bool, **adam: Any
+    trained: list[nn.Parameter],
+    settings: FitSettings | EncoderSettings,
+    *,
+    decay_norms: bool,
+    slower: Collection[int] = frozenset(),
+    slower_factor: float = 1.0,
+    **adam: Any,
 ) -> Optimizer:
-    decayed = [parameter for parameter in trained if parameter.ndim > 1 or decay_norms]
-    undecayed = [parameter for parameter in trained if parameter.ndim <= 1 and not decay_norms]
-    groups = [
-        {"params": decayed, "weight_decay": settings.weight_decay},
-        {"params": undecayed, "weight_decay": 0.0},
-    ]
+    """Build an optimiser with a group per rate and weight decay; `slower` are the ids of parameters with a factor."""
+    groups: list[dict[str, Any]] = []
+    for is_slower in (False, True):
+        part = [parameter for parameter in trained if (id(parameter) in slower) == is_slower]
+        factor = {"factor": slower_factor} if is_slower else {}
+        decayed = [parameter for parameter in part if parameter.ndim > 1 or decay_norms]
+        undecayed = [parameter for parameter in part if parameter.ndim <= 1 and not decay_norms]
+        groups.append({"params": decayed, "weight_decay": settings.weight_decay, **factor})
+        groups.append({"params": undecayed, "weight_decay": 0.0, **factor})
     groups = [group for group in groups if group["params"]]
     if settings.optimiser == "sgd":
         sgd = SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=True)
@@ -69,7 +89,7 @@ def _make(
 
 
 def set_rate(optimiser: Optimizer, rate: float) -> None:
-    """Set the learning rate of every group; that of an encoder is multiplied by its factor."""
+    """Set the learning rate of every group; that of an encoder or of carried weights is multiplied by its factor."""
     for group in optimiser.param_groups:
         group["lr"] = rate * group.get("factor", 1.0)
 

@@ -87,7 +87,8 @@ class FitSettings:
     `steps` overrides `epochs`. `decay_norms` also applies weight decay to norms and biases. `accumulate` splits a
     process's share of the batch into that many parts. `validate_every` counts epochs; with 0 only the end is validated.
     `patience` is the number of non-finite steps in a row that stops the run. `encoder` gives a pre-trained part a
-    separate optimiser, whose gradients are also clipped separately; `freeze_norms` does not update the statistics of
+    separate optimiser, whose gradients are also clipped separately; `carried_lr` is a factor on the rate of weights
+    that a start carried over; `freeze_norms` does not update the statistics of
     norms. `ema` averages weights with that decay, `ema_norms` also the statistics of norms (`Average`). `record`
     launches forward and backward pass as one unit where the device can (CUDA graphs). `stochastic_depth` is the share
     of images for which the last residual block is left out (earlier blocks linearly less), `dropout` the share of
@@ -107,6 +108,7 @@ class FitSettings:
     weight_decay: float = 5e-4
     decay_norms: bool = True
     encoder: EncoderSettings | None = None
+    carried_lr: float = 1.0
     freeze_norms: bool = False
     stochastic_depth: float = 0.0
     dropout: float = 0.0
@@ -137,6 +139,7 @@ class FitSettings:
         if self.steps is not None:
             check_whole("steps", self.steps, least=1)
         check_number("lr", self.lr, above=0.0)
+        check_number("carried_lr", self.carried_lr, above=0.0)
         check_seed(self.seed)
         if self.ema is not None and not 0 <= self.ema < 1:
             raise UserError(f"ema: {self.ema} is no decay; give e.g. 0.999, or leave it out.")

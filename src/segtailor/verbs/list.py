@@ -20,6 +20,7 @@ def list_(
         "architectures",
         "baselines",
         "weights",
+        "starts",
         "spaces",
         "recipes",
         "strategies",
@@ -39,12 +40,35 @@ def list_(
     what:
         Which kind.
     """
+    if what == "starts":
+        _list_starts(json=json)
+        return
     names = describe_all(what)
     emit(
         [name for name, _ in names],
         lambda printer: printer.table(None, ["name", "what it is"], names),
         json=json,
     )
+
+
+def _list_starts(*, json: bool) -> None:
+    """List the weights that trainings can start from: more is known of them than a name and a line."""
+    from segtailor.core.codec import to_json
+    from segtailor.spaces.starts import starts
+
+    rows = starts()
+    columns = ["name", "families", "learnt from", "licence", "usable here"]
+    cells = [
+        (
+            row.name,
+            ", ".join(row.families),
+            row.learnt_from,
+            row.licence,
+            "yes" if row.usable else f"no: {row.remark}",
+        )
+        for row in rows
+    ]
+    emit([to_json(row) for row in rows], lambda printer: printer.table(None, columns, cells), json=json)
 
 
 def describe_all(what: str) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from segtailor.core.target import parse_budget_ms
 from segtailor.core.text import command, path_argument
 from segtailor.runs import Context, Layout
 from segtailor.verbs.options import DryRun, Json, Set, Size
-from segtailor.verbs.output import Printer, emit, reading_result, with_display
+from segtailor.verbs.output import Printer, emit, note, reading_result, with_display
 
 if TYPE_CHECKING:
     from segtailor.core.strategy import Executor, Strategy
@@ -72,6 +72,9 @@ class SearchChoices:
     """host:port of a Ray cluster; without it Ray is started here."""
     seed: int | None = None
     """Random seed of the search and its trainings."""
+    start: str = "auto"
+    """Where the weights of candidates come from: auto (the best at hand), none (random), a name of `segtailor list
+    starts`, or the path of a bundle, a run directory or a published checkpoint."""
 
     def __post_init__(self) -> None:
         for name, value in (("--trials", self.trials), ("--steps", self.steps), ("--workers", self.workers)):
@@ -176,7 +179,55 @@ def search_recipe(
         executor=_executor(chosen, base.executor),
         seed=base.seed if chosen.seed is None else chosen.seed,
     )
+    recipe = with_chosen_start(recipe, chosen.start, scale=chosen.scale)
     return with_settings(for_workers(recipe, chosen.workers or 1), map(_with_new_name, changes))
+
+
+def with_chosen_start(
+    recipe: SearchRecipe, start: str, *, scale: Literal["small", "paper"] = "small"
+) -> SearchRecipe:
+    """Return a search whose candidates begin from a start; `auto` is the best at hand.
+
+    Decoders on a fixed encoder take it as the weights of that encoder. Supernets begin from random weights.
+    """
+    from segtailor.data.locate import locate
+    from segtailor.spaces.starts import AUTO, IMAGENET, NONE, TIMM, choose_space_start
+    from segtailor.strategies.evaluators.shared import SharedEvaluator
+    from segtailor.strategies.evaluators.staged import StagedEvaluator
+    from segtailor.strategies.gradient_settings import Gradient
+
+    if isinstance(recipe.strategy, Gradient) or isinstance(recipe.evaluator, SharedEvaluator):
+        if start not in (AUTO, NONE):
+            raise Unsupported(
+                f"--start {start}: a supernet holds every candidate and begins from random weights. Search the same "
+                "space with --strategy evolution, or leave --start out and start the training of what is found."
+            )
+        return recipe
+    if isinstance(recipe.evaluator, StagedEvaluator):
+        names = {NONE: "random", IMAGENET: "package"}
+        weights = "timm" if start.startswith(TIMM) else names.get(start, start)
+        _refuse_random_encoder(recipe, weights, scale=scale)
+        return replace(recipe, evaluator=replace(recipe.evaluator, encoder_weights=weights))
+    name, line = choose_space_start(start, recipe.space, locate(recipe.data).task)
+    note(line)
+    return replace(recipe, start=name)
+
+
+def _refuse_random_encoder(recipe: SearchRecipe, weights: str, *, scale: Literal["small", "paper"]) -> None:
+    """Refuse a paper's search over decoders whose encoder nobody trained, unless just that was asked for."""
+    from importlib.util import find_spec
+
+    from segtailor.spaces.decoder_cell import DecoderCell
+    from segtailor.spaces.decoder_cell.encoder_weights import MODULE, PACKAGED
+
+    if scale != "paper" or weights != "auto" or not isinstance(recipe.space, DecoderCell):
+        return
+    if recipe.space.encoder == PACKAGED and find_spec(MODULE) is not None:
+        return
+    raise Unsupported(
+        f"the published search trains decoders on a pre-trained encoder, and no weights of '{recipe.space.encoder}' "
+        "are at hand. Give --start a checkpoint of it, or say --start none for a random one."
+    )
 
 
 def system_recipe(

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from segtailor.core.codec import Json as JsonValue
-from segtailor.core.errors import UserError
+from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.registry import TRAININGS
 from segtailor.core.task import KIND_FACTS
 from segtailor.core.text import command, path_argument
 from segtailor.runs import Context, Layout
 from segtailor.verbs.options import Count, DryRun, Json, Positive, Seed, Set, Size
-from segtailor.verbs.output import emit, reading_result, with_display
+from segtailor.verbs.output import emit, note, reading_result, with_display
 
 if TYPE_CHECKING:
     from segtailor.core.space import Architecture
@@ -46,6 +46,9 @@ class TrainFlags:
     """Size HEIGHTxWIDTH of training crops; follows from the images when left out."""
     teacher: Path | None = None
     """Bundle or shipped weights to distil from, or a folder of several bundles, whose mean is used."""
+    start: str = "auto"
+    """Where weights come from: auto (the best at hand), none (random), a name of `segtailor list starts`, or the path
+    of a bundle, a run directory or a published checkpoint."""
     recipe: str | None = None
     """A published training: auxcells (stages, two optimisers, auxiliary coefficients); it fixes the other settings."""
     scale: Literal["small", "paper"] = "small"
@@ -91,6 +94,7 @@ def train_(
 
     context = with_display(context, json=json)
     recipe = _flagged_recipe(model, data, flags, context)
+    _tell_start(recipe, flags.start)
     if dry_run:
         facts = {"run": str(out), "recipe": recipe_document(recipe)}
         emit(facts, lambda printer: printer.document(facts), json=json)
@@ -134,6 +138,7 @@ def published_training(
     *,
     scale: Literal["small", "paper"] = "small",
     crop: tuple[int, int] | None = None,
+    start: str = "auto",
     context: Context | None = None,
 ) -> StagedTrainRecipe:
     """Return the training recipe of a published system; `data` may name one dataset per stage where it has several."""
@@ -141,13 +146,21 @@ def published_training(
     from segtailor.data.locate import locate
     from segtailor.recipes.train import largest_crop
     from segtailor.spaces.networks import resolve
+    from segtailor.spaces.starts import NONE, choose_start
 
     training = TRAININGS.get(name)
     names = [data] if isinstance(data, str) else list(data)
     dataset = locate(names[-1])
     size = crop or largest_crop(open_pixels(dataset, "train", (context or Context()).cache_folder))
     val = "val" if "val" in dataset.splits else None
-    recipe: StagedTrainRecipe = training(resolve(model), names, scale=scale, crop=size, val_split=val)
+    arch = resolve(model)
+    chosen, _ = choose_start(start, arch, dataset.task)
+    if chosen == NONE and start != NONE and scale == "paper":
+        raise Unsupported(
+            f"the training '{name}' begins from a pre-trained encoder, and none is at hand for this network. Give "
+            "--start a checkpoint of the encoder, or say --start none to train from random weights."
+        )
+    recipe: StagedTrainRecipe = training(arch, names, scale=scale, crop=size, val_split=val, start=chosen)
     return recipe
 
 
@@ -165,14 +178,32 @@ def _flagged_recipe(
                 f"--recipe {flags.recipe} fixes the settings; leave the others out, or write a recipe in Python."
             )
         return published_training(
-            flags.recipe, model, data, scale=flags.scale, crop=flags.crop, context=context
+            flags.recipe, model, data, scale=flags.scale, crop=flags.crop, start=flags.start, context=context
         )
-    recipe = train_recipe(model, data, crop=flags.crop, context=context)
+    recipe = train_recipe(model, data, crop=flags.crop, start=flags.start, context=context)
     recipe = replace(recipe, fit=replace(recipe.fit, **flags.fit))
     if flags.teacher is not None:
         distilled = replace(recipe.fit, distill=DistillSettings(kind="kl"))
         recipe = replace(recipe, teacher=str(flags.teacher), fit=distilled)
     return with_settings(recipe, flags.set_)
+
+
+def _tell_start(recipe: TrainRecipe | StagedTrainRecipe, asked: str) -> None:
+    """Say in one line where the weights come from."""
+    from segtailor.data.locate import locate
+    from segtailor.recipes.train import TrainRecipe
+    from segtailor.spaces.starts import AUTO, NONE, choose_start, licence_warning, start_facts
+
+    first = recipe if isinstance(recipe, TrainRecipe) else recipe.stages[0]
+    task = locate(first.data).task
+    name, line = choose_start(asked, first.architecture, task)
+    if first.start != name:  # set by --set
+        name, line = choose_start(first.start or NONE, first.architecture, task)
+    note(line)
+    if name not in (AUTO, NONE):
+        warning = licence_warning(start_facts(name))
+        if warning:
+            note(warning)
 
 
 def _summary(result: Mapping[str, Any], data: str) -> list[str]:

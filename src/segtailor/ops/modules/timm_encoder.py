@@ -13,6 +13,8 @@ from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Shape
 from segtailor.ops.timm_encoder import TIMM_STRIDES
 
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # where timm states no others
+
 
 class TimmCounts(NamedTuple):
     """Shapes of the four maps, multiply-accumulates and parameters of the model."""
@@ -77,6 +79,39 @@ def features_only(name: str, *, pretrained: bool = False) -> nn.Module:
             f"encoder 'timm:{name}': its pre-trained weights cannot be loaded ({problem}); give a state dictionary."
         ) from problem
     return model
+
+
+class TimmClassifier(NamedTuple):
+    """A classifier with pre-trained weights: their licence as timm states it, and the normalisation they expect."""
+
+    module: nn.Module
+    licence: str
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+def pretrained_classifier(name: str) -> TimmClassifier:
+    """Build a classifier of timm with its pre-trained weights, which timm fetches."""
+    timm = _timm()
+    try:
+        model: nn.Module = timm.create_model(name, pretrained=True)
+    except (RuntimeError, OSError) as problem:
+        raise Unsupported(
+            f"the pre-trained weights of timm's '{name}' cannot be loaded ({_first_line(problem)}): check the network "
+            "connection, or give a file."
+        ) from problem
+    config = getattr(model, "pretrained_cfg", None) or {}
+    return TimmClassifier(
+        module=model,
+        licence=str(config.get("license") or ""),
+        mean=tuple(config.get("mean", IMAGENET_MEAN)),
+        std=tuple(config.get("std", IMAGENET_STD)),
+    )
+
+
+def _first_line(problem: BaseException) -> str:
+    lines = str(problem).strip().splitlines()
+    return lines[0][:160] if lines else type(problem).__name__
 
 
 @cache

@@ -17,7 +17,7 @@ from segtailor.core.errors import MAX_NAME_CHARACTERS, InvalidArchitecture
 from segtailor.core.plan import IMAGE, PlanBuilder
 from segtailor.core.task import Preprocessing
 from segtailor.ops import Conv, InvertedBottleneck, MaxPool
-from segtailor.ops.blocks import Bottleneck
+from segtailor.ops.blocks import Bottleneck, Residual
 from segtailor.ops.timm_encoder import TIMM_STRIDES, TimmFeatures, TimmTap
 
 if TYPE_CHECKING:
@@ -202,51 +202,64 @@ def _with_expansion(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     return {**state, **added}
 
 
-# ResNet-50 (He et al. 2016), the stride of a stage on its first 3x3 convolution. Taps are the four stages.
+# ResNets (He et al. 2016), the stride of a stage on its first 3x3 convolution. Taps are the four stages.
 
-RESNET_DEPTHS = (3, 4, 6, 3)
-RESNET_WIDTHS = (256, 512, 1024, 2048)
 RESNET_STRIDES = (1, 2, 2, 2)
 RESNET_TAP_STRIDES = (4, 8, 16, 32)
-RESNET_PARTS = (
-    ("body.0", "conv1"),
-    ("body.1", "bn1"),
-    ("body.3", "conv2"),
-    ("body.4", "bn2"),
-    ("body.6", "conv3"),
-    ("body.7", "bn3"),
-    ("shortcut.0", "downsample.0"),
-    ("shortcut.1", "downsample.1"),
-)
+BASIC_PARTS = (("body.0", "conv1"), ("body.1", "bn1"), ("body.3", "conv2"), ("body.4", "bn2"))
+BOTTLENECK_PARTS = (*BASIC_PARTS, ("body.6", "conv3"), ("body.7", "bn3"))
+SHORTCUT_PARTS = (("shortcut.0", "downsample.0"), ("shortcut.1", "downsample.1"))
 
 
-def _write_resnet(build: PlanBuilder) -> tuple[Tap, ...]:
-    stem = build.add("encoder_stem", Conv(kernel=7), IMAGE, channels=64, stride=2)
-    source = build.add("encoder_pool", MaxPool(norm=False), stem, stride=2)
-    taps = []
-    for stage, block in _resnet_blocks():
-        stride = RESNET_STRIDES[stage] if block == 0 else 1
-        node = f"encoder_layer{stage + 1}_{block}"
-        source = build.add(node, Bottleneck(), source, channels=RESNET_WIDTHS[stage], stride=stride)
-        if block == RESNET_DEPTHS[stage] - 1:
-            taps.append(Tap(source, RESNET_TAP_STRIDES[stage]))
-    return tuple(taps)
+@dataclass(frozen=True, kw_only=True)
+class ResNetForm:
+    """What sets one ResNet apart: its block, with the names of its layers, and depth and width of the four stages."""
+
+    block: Bottleneck | Residual
+    parts: tuple[tuple[str, str], ...]
+    depths: tuple[int, int, int, int]
+    widths: tuple[int, int, int, int]
+
+    def write(self, build: PlanBuilder) -> tuple[Tap, ...]:
+        """Write the layers."""
+        stem = build.add("encoder_stem", Conv(kernel=7), IMAGE, channels=64, stride=2)
+        source = build.add("encoder_pool", MaxPool(norm=False), stem, stride=2)
+        taps = []
+        for stage, block in self._blocks():
+            stride = RESNET_STRIDES[stage] if block == 0 else 1
+            node = f"encoder_layer{stage + 1}_{block}"
+            source = build.add(node, self.block, source, channels=self.widths[stage], stride=stride)
+            if block == self.depths[stage] - 1:
+                taps.append(Tap(source, RESNET_TAP_STRIDES[stage]))
+        return tuple(taps)
+
+    def layouts(self) -> dict[str, KeyNames]:
+        """Return the key layout of torchvision, which is that of timm as well."""
+        parts = (*self.parts, *SHORTCUT_PARTS)
+        blocks = [
+            LayerNames(f"encoder_layer{stage + 1}_{block}", f"layer{stage + 1}.{block}", parts)
+            for stage, block in self._blocks()
+        ]
+        stem = LayerNames("encoder_stem", "", (("conv1", "conv1"), ("norm1", "bn1")))
+        return {"": KeyNames(layers=(stem, *blocks), extra=("fc.",))}
+
+    def _blocks(self) -> Iterator[tuple[int, int]]:
+        for stage, depth in enumerate(self.depths):
+            for block in range(depth):
+                yield stage, block
 
 
-def _resnet_layouts() -> dict[str, KeyNames]:
-    """Return the key layout of torchvision."""
-    blocks = [
-        LayerNames(f"encoder_layer{stage + 1}_{block}", f"layer{stage + 1}.{block}", RESNET_PARTS)
-        for stage, block in _resnet_blocks()
-    ]
-    stem = LayerNames("encoder_stem", "", (("conv1", "conv1"), ("norm1", "bn1")))
-    return {"": KeyNames(layers=(stem, *blocks), extra=("fc.",))}
-
-
-def _resnet_blocks() -> Iterator[tuple[int, int]]:
-    for stage, depth in enumerate(RESNET_DEPTHS):
-        for block in range(depth):
-            yield stage, block
+RESNETS = {
+    "resnet18": ResNetForm(
+        block=Residual(), parts=BASIC_PARTS, depths=(2, 2, 2, 2), widths=(64, 128, 256, 512)
+    ),
+    "resnet34": ResNetForm(
+        block=Residual(), parts=BASIC_PARTS, depths=(3, 4, 6, 3), widths=(64, 128, 256, 512)
+    ),
+    "resnet50": ResNetForm(
+        block=Bottleneck(), parts=BOTTLENECK_PARTS, depths=(3, 4, 6, 3), widths=(256, 512, 1024, 2048)
+    ),
+}
 
 
 # EfficientNet-Lite0: TensorFlow's padding and norm constants, ReLU6, no squeeze-excitation. ImageNet weights come as
@@ -263,6 +276,8 @@ LITE0_STAGES = (
 )
 LITE0_TAPS = {2: 4, 4: 8, 10: 16, 15: 32}  # block -> stride
 LITE0_EPS = 1e-3
+LITE0_TIMM_NAMES = ("conv_pw", "bn1", "conv_dw", "bn2", "conv_pwl", "bn3")
+LITE0_TIMM_FIRST_NAMES = ("conv_dw", "bn1", "conv_pw", "bn2")  # of the block without expansion
 LITE0_NAMES = ("_expand_conv", "_bn0", "_depthwise_conv", "_bn1", "_project_conv", "_bn2")
 
 
@@ -286,14 +301,30 @@ def _write_lite0(build: PlanBuilder) -> tuple[Tap, ...]:
 
 
 def _lite0_layouts() -> dict[str, KeyNames]:
-    """Return the key layout of the package."""
+    """Return the key layouts: the package, and timm."""
     parts = tuple(zip(BLOCK_LAYERS, LITE0_NAMES, strict=True))
     stem = LayerNames("encoder_stem", "", (("conv1", "_conv_stem"), ("norm1", "_bn0")))
     blocks = [
         LayerNames(f"encoder_block{number}", f"_blocks.{number}", parts)
         for number, _ in enumerate(_lite0_blocks())
     ]
-    return {"": KeyNames(layers=(stem, *blocks), extra=("_conv_head.", "_bn1.", "_fc."))}
+    return {
+        "_": KeyNames(layers=(stem, *blocks), extra=("_conv_head.", "_bn1.", "_fc.")),
+        "blocks.": _timm_lite0_layout(),
+    }
+
+
+def _timm_lite0_layout() -> KeyNames:
+    """Return the key layout of timm's classifier, whose blocks are numbered within their stages."""
+    layers = [LayerNames("encoder_stem", "", (("conv1", "conv_stem"), ("norm1", "bn1")))]
+    number = 0
+    for stage, facts in enumerate(LITE0_STAGES):
+        names = LITE0_TIMM_NAMES if facts.expansion > 1 else LITE0_TIMM_FIRST_NAMES
+        for block in range(facts.repeats):
+            parts = tuple(zip(BLOCK_LAYERS[-len(names) :], names, strict=True))
+            layers.append(LayerNames(f"encoder_block{number}", f"blocks.{stage}.{block}", parts))
+            number += 1
+    return KeyNames(layers=tuple(layers), extra=("conv_head.", "bn2.", "classifier."))
 
 
 def _lite0_blocks() -> Iterator[tuple[EncoderStage, int]]:
@@ -305,7 +336,7 @@ def _lite0_blocks() -> Iterator[tuple[EncoderStage, int]]:
 
 ENCODERS: dict[str, Encoder] = {
     "mobilenet_v2": Encoder(write=_write_mobilenet, layouts=_mobilenet_layouts),
-    "resnet50": Encoder(write=_write_resnet, layouts=_resnet_layouts),
+    **{name: Encoder(write=form.write, layouts=form.layouts) for name, form in RESNETS.items()},
     "efficientnet_lite0": Encoder(
         write=_write_lite0,
         layouts=_lite0_layouts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -20,6 +20,7 @@ from segtailor.strategies.halves import HalvedPixels
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings
 
+Start: TypeAlias = Callable[[Network], Collection[str]]
 Build: TypeAlias = Callable[[Architecture, int, int], Network]  # architecture, classes, seed
 
 SHORT_FIT = FitSettings(
@@ -42,20 +43,33 @@ class TrainEvaluator:
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
 
     def judge(
-        self, trial: Trial, *, data: HalvedPixels, device: torch.device, build: Build | None = None
+        self,
+        trial: Trial,
+        *,
+        data: HalvedPixels,
+        device: torch.device,
+        build: Build | None = None,
+        start: Start | None = None,
     ) -> TrialResult:
-        """Train the trial's architecture and return its quality on the half that trained no weight."""
+        """Train the trial's architecture and return its quality on the half that trained no weight.
+
+        `start` gives the network its first weights, and returns the names of those it gave.
+        """
         arch = parse_architecture(dict(trial.architecture))
         settings = self._settings(trial, images=len(data.fit))
-        make = build or self._network
+        network = (build or self._network)(arch, data.task.outputs, trial.seed)
+        carried = start(network) if start is not None else frozenset[str]()
+        if self.reparameterise and build is None:
+            network = with_branches(network, seed=trial.seed)
         fit = Fit(
-            network=make(arch, data.task.outputs, trial.seed),
+            network=network,
             batches=batches_of(data.fit, self.augment, self.preprocessing, device=device),
             settings=settings,
             task=data.task,
             device=device,
             validation=data.judge,
             preprocessing=self.preprocessing,
+            carried=carried,
         )
         for _ in fit.steps():
             pass
@@ -73,4 +87,4 @@ class TrainEvaluator:
     def _network(self, arch: Architecture, classes: int, seed: int) -> Network:
         network = build(arch, classes, outputs="all" if self.auxiliary else (MAIN,))
         initialise(network, seed)
-        return with_branches(network, seed=seed) if self.reparameterise else network
+        return network

@@ -1,0 +1,199 @@
+"""Weights of one network in another: equal where they must be, chosen channels where the target is narrower."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from segtailor.core.plan import IMAGE, MAIN, PlanBuilder, Shape
+from segtailor.core.task import Preprocessing
+from segtailor.nets.network import Network, build, initialise
+from segtailor.nets.starts.remap import Donor, carry_weights
+from segtailor.ops import Conv, InvertedBottleneck, Residual
+from segtailor.spaces.networks import resolve
+from segtailor.spaces.published import architectures, baselines
+
+PLAIN = Preprocessing()
+FAMILIES = (
+    "squeezenas-mac-small",
+    "lpsnet-s",
+    "auxcells-arch0",
+    "fasterseg-student",
+    "autortnet-a",
+    *baselines(),
+)
+
+
+def filled(network: Network, seed: int) -> Network:
+    """Give a network weights and statistics of norms that are all different."""
+    generator = torch.Generator().manual_seed(seed)
+    initialise(network, seed)
+    for name, value in network.state_dict().items():
+        if (
+            name.endswith(("norm.weight", "running_var"))
+            or ".norm" in name
+            or "bn" in name
+            or value.ndim == 1
+        ) and value.is_floating_point():
+            value.copy_(torch.rand(value.shape, generator=generator) + 0.5)
+    return network.eval()
+
+
+def chain(*, blocks: int, width: int, expansion: int = 2, kernel: int = 3, stem: int = 8) -> Network:
+    """A stem, a strided inverted residual, `blocks` residual ones, and a classifier."""
+    build = PlanBuilder(Shape(3, 64, 64))
+    source = build.add("stem", Conv(), IMAGE, channels=stem, stride=2)
+    op = InvertedBottleneck(expansion=expansion, kernel=kernel)
+    source = build.add("down", op, source, channels=width, stride=2)
+    for number in range(blocks):
+        source = build.add(f"block{number}", op, source, channels=width)
+    head = Conv(kernel=1, norm=False, bias=True, activation="none")
+    build.add("head", head, source, channels=5)
+    return Network(build.plan(outputs={MAIN: "head"}, align_corners=False))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_network_carries_itself_bit_by_bit(name: str) -> None:
+    donor, target = (build(resolve(name), 11, outputs="all") for _ in range(2))
+    filled(donor, 0)
+    initialise(target, 1)
+    carried = carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=PLAIN)
+    for key, value in target.state_dict().items():
+        if "num_batches" not in key:
+            assert torch.equal(value, donor.state_dict()[key]), key
+    assert carried.share == 1
+    assert {line.split(": ")[1] for line in carried.lines} == {"carried whole"}
+
+
+def test_every_published_network_has_layers_for_all_its_weights_or_copies_them() -> None:
+    small = [name for name in architectures() if name.startswith("squeezenas")]
+    assert small
+    for name in small:
+        donor, target = (build(resolve(name), 3, outputs=(MAIN,)) for _ in range(2))
+        filled(donor, 0)
+        assert (
+            carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=PLAIN).share == 1
+        )
+
+
+def test_a_deeper_twin_computes_what_the_donor_computes() -> None:
+    donor, target = filled(chain(blocks=2, width=16), 0), chain(blocks=5, width=16)
+    initialise(target, 1)
+    carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=PLAIN)
+    image = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        features = {}
+        for label, network, node in (("donor", donor, "block1"), ("target", target.eval(), "block4")):
+            network.nodes[node].register_forward_hook(
+                lambda _, __, out, label=label: features.update({label: out})
+            )
+            network(image)
+    assert torch.allclose(features["donor"], features["target"], atol=1e-6)
+
+
+def test_a_wider_twin_with_larger_kernels_computes_what_the_donor_computes() -> None:
+    donor = filled(chain(blocks=2, width=16), 0)
+    target = chain(blocks=2, width=24, expansion=3, kernel=5, stem=12)
+    initialise(target, 1)
+    carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=PLAIN)
+    image = torch.randn(2, 3, 64, 64)
+    features = []
+    for network in (donor, target.eval()):
+        network.nodes["block1"].register_forward_hook(lambda _, __, out: features.append(out))
+        with torch.no_grad():
+            network(image)
+    assert torch.allclose(features[0], features[1][:, :16], atol=1e-5)
+
+
+def test_a_narrower_network_takes_the_slice_of_the_most_important_channels() -> None:
+    donor, target = filled(chain(blocks=1, width=16), 0), chain(blocks=1, width=6)
+    initialise(target, 1)
+    state = donor.state_dict()
+    # Channels 3, 4, 7, 9, 12 and 15 of the second space are written with larger scales than all others.
+    kept = torch.tensor([3, 4, 7, 9, 12, 15])
+    for node in ("down", "block0"):
+        state[f"nodes.{node}.body.project_norm.weight"].fill_(0.01)
+        state[f"nodes.{node}.body.project_norm.weight"][kept] = 50.0
+    carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=PLAIN)
+    taken = target.state_dict()
+    for part in ("weight", "bias", "running_mean", "running_var"):
+        key = f"nodes.block0.body.project_norm.{part}"
+        assert torch.equal(taken[key], state[key][kept])
+    hidden = taken["nodes.block0.body.depth.weight"].shape[0]
+    given = state["nodes.block0.body.depth.weight"]
+    rows = [
+        next(r for r in range(len(given)) if torch.equal(given[r], row))
+        for row in taken["nodes.block0.body.depth.weight"]
+    ]
+    assert len(set(rows)) == hidden
+    assert rows == sorted(rows)
+    expand = state["nodes.block0.body.expand.weight"][rows][:, kept]
+    assert torch.equal(taken["nodes.block0.body.expand.weight"], expand)
+    assert torch.equal(
+        taken["nodes.block0.body.project.weight"], state["nodes.block0.body.project.weight"][kept][:, rows]
+    )
+
+
+def test_another_normalisation_gives_the_same_inside_the_border() -> None:
+    theirs = Preprocessing(mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
+    donor, target = filled(chain(blocks=1, width=8), 0), chain(blocks=1, width=8)
+    initialise(target, 1)
+    carry_weights(Donor(network=donor, preprocessing=theirs), target, preprocessing=PLAIN)
+    picture = torch.rand(1, 3, 64, 64)
+
+    def normalised(preprocessing: Preprocessing) -> torch.Tensor:
+        mean, std = (torch.tensor(row)[:, None, None] for row in (preprocessing.mean, preprocessing.std))
+        return (picture - mean) / std
+
+    outputs = []
+    for network, preprocessing in ((donor, theirs), (target.eval(), PLAIN)):
+        network.nodes["stem"].register_forward_hook(lambda _, __, out: outputs.append(out))
+        with torch.no_grad():
+            network(normalised(preprocessing))
+    assert torch.allclose(outputs[0][:, :, 1:-1, 1:-1], outputs[1][:, :, 1:-1, 1:-1], atol=1e-4)
+
+
+def test_logits_of_classes_with_equal_names_are_carried_and_others_are_fresh() -> None:
+    donor, target = filled(chain(blocks=1, width=8), 0), chain(blocks=1, width=8)
+    initialise(target, 1)
+    fresh = target.state_dict()["nodes.head.conv1.weight"].clone()
+    names = ("road", "sky", "car", "tree", "pole")
+    ours = ("Sky", "dog", "road", "cat", "lamp")
+    carry_weights(
+        Donor(network=donor, preprocessing=PLAIN, classes=names), target, preprocessing=PLAIN, classes=ours
+    )
+    weight, given = (
+        target.state_dict()["nodes.head.conv1.weight"],
+        donor.state_dict()["nodes.head.conv1.weight"],
+    )
+    assert torch.equal(weight[0], given[1])
+    assert torch.equal(weight[2], given[0])
+    assert torch.equal(weight[[1, 3, 4]], fresh[[1, 3, 4]])
+
+
+def test_residual_blocks_without_a_donor_begin_as_identity() -> None:
+    def residual(blocks: int) -> Network:
+        build = PlanBuilder(Shape(3, 64, 64))
+        source = build.add("stem", Conv(), IMAGE, channels=8, stride=2)
+        for number in range(blocks):
+            source = build.add(f"block{number}", Residual(), source, channels=8)
+        build.add("head", Conv(kernel=1, norm=False, bias=True, activation="none"), source, channels=2)
+        return Network(build.plan(outputs={MAIN: "head"}, align_corners=False))
+
+    donor, target = filled(residual(1), 0), residual(3)
+    initialise(target, 1)
+    names = ("road", "sky")
+    carry_weights(
+        Donor(network=donor, preprocessing=PLAIN, classes=names), target, preprocessing=PLAIN, classes=names
+    )
+    image = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.allclose(donor(image), target.eval()(image), atol=1e-6)
+
+
+def test_networks_without_anything_in_common_share_almost_nothing() -> None:
+    donor = filled(chain(blocks=1, width=8), 0)
+    target = build(resolve("lpsnet-s"), 5, outputs=(MAIN,))
+    initialise(target, 1)
+    carried = carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=PLAIN)
+    assert carried.share < 0.01

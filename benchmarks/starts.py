@@ -12,9 +12,11 @@ import json
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 
+from segtailor.core.ranges import parse_size
 from segtailor.data.locate import locate
 from segtailor.recipes.train import FINE_TUNING, TrainRecipe, train_recipe
 from segtailor.runs import Context
@@ -34,6 +36,7 @@ class Row:
     seed: int
     lr: float
     carried_lr: float
+    crop: str
     carried: float | None = None
     miou: float | None = None
     seconds: float | None = None
@@ -62,7 +65,7 @@ def subset(path: str, drive: str, images: int, folder: Path) -> str:
 
 def recipe_of(row: Row, data: str, context: Context) -> TrainRecipe:
     """Return the training of a row."""
-    recipe = train_recipe(row.network, data, start=row.start, context=context)
+    recipe = train_recipe(row.network, data, start=row.start, crop=parse_size(row.crop), context=context)
     fit = replace(FINE_TUNING, steps=row.steps, seed=row.seed, lr=row.lr, carried_lr=row.carried_lr)
     return replace(recipe, fit=fit)
 
@@ -112,6 +115,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--lr", type=float, default=FINE_TUNING.lr)
     parser.add_argument("--carried-lr", type=float, default=FINE_TUNING.carried_lr)
+    parser.add_argument("--crop", default="192x256", help="HEIGHTxWIDTH of training crops")
     parser.add_argument("--out", type=Path, default=Path("runs/starts.jsonl"))
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
@@ -119,23 +123,21 @@ def main() -> None:
         [Row(**json.loads(line)) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     )
     known = {row.key for row in done}
-    for images in given.images:
+    for seed, images in product(given.seeds, given.images):
         with tempfile.TemporaryDirectory() as folder:
             data, context = subset(given.path, given.drive, images, Path(folder)), Context()
-            for network in given.networks:
-                for seed in given.seeds:
-                    for start in given.starts:
-                        row = Row(
-                            network=network, start=start, drive=given.drive, images=images, steps=given.steps,
-                            seed=seed, lr=given.lr, carried_lr=given.carried_lr,
-                        )  # fmt: skip
-                        if row.key in known:
-                            continue
-                        row = trained(row, data, context)
-                        done.append(row)
-                        with given.out.open("a") as file:
-                            file.write(json.dumps(vars(row)) + "\n")
-                        print(vars(row), flush=True)
+            for network, start in product(given.networks, given.starts):
+                row = Row(
+                    network=network, start=start, drive=given.drive, images=images, steps=given.steps,
+                    seed=seed, lr=given.lr, carried_lr=given.carried_lr, crop=given.crop,
+                )  # fmt: skip
+                if row.key in known:
+                    continue
+                row = trained(row, data, context)
+                done.append(row)
+                with given.out.open("a") as file:
+                    file.write(json.dumps(vars(row)) + "\n")
+                print(vars(row), flush=True)
     print(table(done))
 
 

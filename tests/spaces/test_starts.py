@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 import segtailor
 from segtailor.core.errors import UserError
-from segtailor.core.plan import MAIN
+from segtailor.core.plan import MAIN, Shape
 from segtailor.core.shipped import shipped
 from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.network import Network, build, initialise
+from segtailor.nets.starts.remap import carry_weights
 from segtailor.runs import Context
 from segtailor.spaces import starts as starts_module
+from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.spaces.networks import resolve
 from segtailor.spaces.scalable_path import ScalablePath
 from segtailor.spaces.starts import (
@@ -31,9 +33,11 @@ from segtailor.spaces.starts import (
     open_source,
     start_facts,
     start_network,
+    start_supernet,
     starts,
 )
 from segtailor.verbs.list import list_
+from segtailor.verbs.search import SearchChoices, search_recipe
 
 TASK = Task(classes=("road", "car", "sky"))
 PLAIN = Preprocessing()
@@ -261,3 +265,33 @@ def test_a_training_records_its_start(tmp_path: Path) -> None:
     assert start["name"] == IMAGENET
     assert 0 < float(str(start["carried"])) < 1
     assert segtailor.load(tmp_path / "run" / "weights").provenance["start"] == start
+
+
+def test_every_candidate_of_a_supernet_begins_as_the_network_made_of_it_alone() -> None:
+    space, source = InvertedResidual(frame="small"), open_source(IMAGENET)
+    supernet = space.supernet(Shape(3, 64, 128), TASK.outputs)
+    initialise(supernet, 3)
+    share = start_supernet(supernet, space=space, source=source, task=TASK, preprocessing=PLAIN)
+    assert 0.2 < share < 1
+    for option in (0, 5):
+        arch = space.architecture({row.name: option for row in space.decisions})
+        alone, taken = build(arch, TASK.outputs, outputs=(MAIN,)), build(arch, TASK.outputs, outputs=(MAIN,))
+        initialise(alone, 4)
+        carried = carry_weights(source.donor, alone, preprocessing=PLAIN, classes=TASK.classes)
+        supernet.transfer(arch, taken)
+        same = [name for name in carried.parameters if name.endswith("depth.weight")]
+        assert same
+        for name in same:
+            assert torch.equal(taken.state_dict()[name], alone.state_dict()[name]), name
+
+
+def test_a_search_by_gradients_starts_where_blocks_agree_and_says_so_where_not(tmp_path: Path) -> None:
+    context, data = (
+        Context(cache=tmp_path / "cache", device="cpu"),
+        "synthetic:size=32x64,train=8,val=4,seed=0",
+    )
+    assert search_recipe("squeezenas", data, SearchChoices(), context=context).start == IMAGENET
+    assert search_recipe("squeezenas", data, SearchChoices(start="none"), context=context).start == NONE
+    assert search_recipe("autortnet", data, SearchChoices(), context=context).start == NONE
+    with pytest.raises(UserError, match="cannot begin from weights"):
+        search_recipe("fasterseg", data, SearchChoices(start=IMAGENET), context=context)

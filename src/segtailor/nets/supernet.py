@@ -209,6 +209,18 @@ def transfer_nodes(
         target.load_state_dict(source.state_dict())
 
 
+def receive_nodes(
+    network: Network, modules: Mapping[str, nn.Module], *, picks: Picks, driven_by: Mapping[str, str]
+) -> None:
+    """Copy the state of every node of a network into the module of the same name, or its picked candidate."""
+    for name, source in network.nodes.items():
+        target: nn.Module | None = modules.get(name)
+        if isinstance(target, Mixed):
+            target = _picked(target, driven_by[name], picks)
+        if target is not None and source.state_dict():
+            target.load_state_dict(source.state_dict())
+
+
 def _picked(mixed: Mixed, decision: str, picks: Picks) -> nn.Module | None:
     try:
         return mixed.candidate(picks[decision])

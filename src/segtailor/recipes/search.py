@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -26,7 +27,7 @@ from segtailor.core.registry import (
 )
 from segtailor.core.space import Architecture, SearchSpace, architecture_document
 from segtailor.core.strategy import Candidate, Executor, Problem, Strategy
-from segtailor.core.task import KIND_FACTS
+from segtailor.core.task import KIND_FACTS, Task
 from segtailor.core.trust import refuse_reach
 from segtailor.costs import LatencyTable, Macs, Use
 from segtailor.costs.latency import PackLatency, RecipeCost, TargetLatency, open_cost
@@ -34,12 +35,13 @@ from segtailor.data.locate import locate
 from segtailor.recipes.evaluators import evaluation, supernet_facts
 from segtailor.report.charts import Mark, draw_chart, draw_front
 from segtailor.runs import Context, Layout
-from segtailor.spaces.starts import NONE, start_facts
+from segtailor.spaces.starts import NONE, open_source, start_facts, start_supernet
 from segtailor.strategies import Expansion, Ray, Serial
 from segtailor.strategies.evaluators.shared import SharedEvaluator
 from segtailor.strategies.evaluators.staged import StagedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient import GradientSearch
+from segtailor.strategies.gradient_settings import Gradient
 from segtailor.strategies.halves import HalvedTrain
 from segtailor.strategies.saved_supernet import RemainingSpace
 from segtailor.strategies.trials import TrialSearch
@@ -118,7 +120,20 @@ class SearchRecipe:
             retries=self.retries,
             cache=context.cache_folder / "trials",
             seconds=self.seconds,
+            start=self._supernet_start(dataset.task, trusted=context.trusted),
             trusted=context.trusted,
+        )
+
+    def _supernet_start(self, task: Task, *, trusted: bool) -> Callable[[Any], object] | None:
+        """Return what gives the supernet of a search by gradients its first weights."""
+        if self.start == NONE or not isinstance(self.strategy, Gradient):
+            return None
+        return partial(
+            start_supernet,
+            space=self.space,
+            source=open_source(self.start, trusted=trusted),
+            task=task,
+            preprocessing=self.strategy.preprocessing,
         )
 
     def _space(self) -> SearchSpace:

@@ -28,6 +28,7 @@ from segtailor.nets.weights import WeightsProblem
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.spaces.decoder_cell.encoder_weights import LITE0, MODULE, load_encoder, packaged_state
 from segtailor.spaces.decoder_cell.encoders import ENCODERS, encoder
+from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.spaces.networks import create, load_published, published_classes, resolve, shipped_record
 from segtailor.spaces.published import architectures
 
@@ -108,6 +109,30 @@ def start_network(
         name=start, licence=source.licence, learnt_from=source.learnt_from, carried=carried.share
     )
     return record, carried
+
+
+def start_supernet(
+    supernet: Any, *, space: SearchSpace, source: Source, task: Task, preprocessing: Preprocessing
+) -> float:
+    """Give every candidate of a supernet the weights that a network made of it alone would take from a source.
+
+    Return the share of parameters that were carried, as a mean over these networks.
+    """
+    shares = []
+    for option in range(max(len(decision.options) for decision in space.decisions)):
+        picks = {row.name: min(option, len(row.options) - 1) for row in space.decisions}
+        arch = space.architecture(picks)
+        network = build(arch, task.outputs, outputs=(MAIN,))
+        supernet.transfer(arch, network)  # what the source does not have stays as it is
+        carried = carry_weights(source.donor, network, preprocessing=preprocessing, classes=task.classes)
+        supernet.receive(arch, network)
+        shares.append(carried.share)
+    return sum(shares) / len(shares)
+
+
+def supernet_takes_starts(space: SearchSpace) -> bool:
+    """Tell whether the supernet of a space can begin from weights: its candidates are blocks that sources have."""
+    return isinstance(space, InvertedResidual)
 
 
 def start_facts(start: str, *, trusted: bool = True) -> dict[str, Json]:

@@ -78,6 +78,8 @@ class GradientSearch:
             problem.image, problem.task.outputs, settings=settings.supernet
         )
         initialise(supernet, problem.seed)
+        if problem.start is not None:
+            problem.start(supernet)
         devices.place(
             supernet, self._device, channels_last=settings.fit.channels_last_on(self._device)
         ).train()

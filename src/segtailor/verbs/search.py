@@ -188,19 +188,24 @@ def with_chosen_start(
 ) -> SearchRecipe:
     """Return a search whose candidates begin from a start; `auto` is the best at hand.
 
-    Decoders on a fixed encoder take it as the weights of that encoder. Supernets begin from random weights.
+    Decoders on a fixed encoder take it as the weights of that encoder. Of the supernets, those of
+    inverted residuals take it; the others begin from random weights.
     """
     from segtailor.data.locate import locate
-    from segtailor.spaces.starts import AUTO, IMAGENET, NONE, TIMM, choose_space_start
+    from segtailor.spaces.starts import AUTO, IMAGENET, NONE, TIMM, choose_space_start, supernet_takes_starts
     from segtailor.strategies.evaluators.shared import SharedEvaluator
     from segtailor.strategies.evaluators.staged import StagedEvaluator
     from segtailor.strategies.gradient_settings import Gradient
 
-    if isinstance(recipe.strategy, Gradient) or isinstance(recipe.evaluator, SharedEvaluator):
+    gradient = isinstance(recipe.strategy, Gradient)
+    if isinstance(recipe.evaluator, SharedEvaluator) or (
+        gradient and not supernet_takes_starts(recipe.space)
+    ):
         if start not in (AUTO, NONE):
             raise Unsupported(
-                f"--start {start}: a supernet holds every candidate and begins from random weights. Search the same "
-                "space with --strategy evolution, or leave --start out and start the training of what is found."
+                f"--start {start}: the supernet of this search cannot begin from weights (only those of inverted "
+                "residuals can). Search the same space with --strategy evolution, or leave --start out and start the "
+                "training of what is found."
             )
         return recipe
     if isinstance(recipe.evaluator, StagedEvaluator):

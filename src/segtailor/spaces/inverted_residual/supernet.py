@@ -20,6 +20,7 @@ from segtailor.nets.supernet import (
     SupernetSettings,
     checked,
     freeze_affine,
+    receive_nodes,
     remaining_options,
     transfer_nodes,
 )
@@ -73,6 +74,11 @@ class InvertedResidualSupernet(nn.Module):
         """Copy the weights that an architecture uses into its network."""
         modules = dict(self.body.nodes.items())
         transfer_nodes(network, modules, picks=self.space.picks(arch), driven_by=self.body.driven_by)
+
+    def receive(self, arch: InvertedResidualArchitecture, network: Network) -> None:
+        """Take the weights of a network: the inverse of `transfer`."""
+        modules = dict(self.body.nodes.items())
+        receive_nodes(network, modules, picks=self.space.picks(arch), driven_by=self.body.driven_by)
 
     def remove(self, decision: str, option: int) -> None:
         """Drop a candidate of a block for the rest of the search."""

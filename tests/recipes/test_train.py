@@ -6,14 +6,17 @@ import pytest
 import torch
 
 import segtailor
+from segtailor.core.codec import read_json
 from segtailor.core.errors import DataProblem, RunProblem, UserError
-from segtailor.core.task import Task
+from segtailor.core.task import Preprocessing, Task
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, save_bundle
-from segtailor.nets.teacher import Ensemble
+from segtailor.nets.onnx.graph import onnx_bytes
+from segtailor.nets.teacher import Ensemble, renormalised
+from segtailor.recipes import train as train_module
 from segtailor.recipes.recipe import carry_out, parse_recipe, recipe_document, set_fields, with_settings
-from segtailor.recipes.train import TrainRecipe, largest_crop, train_recipe
+from segtailor.recipes.train import TrainRecipe, largest_crop, probe_recipe, train_recipe
 from segtailor.runs import Context
 from segtailor.tasks.enlarging import enlarge
 from segtailor.verbs.eval import _trained_on, evaluate
@@ -237,3 +240,69 @@ def test_a_coefficient_for_an_output_that_is_not_there_is_refused(context: Conte
     made = recipe(context, 'fit.loss.auxiliary={"aux9": 0.3}', model="auxcells-arch0")
     with pytest.raises(UserError, match="no output of this network is called 'aux9'"):
         train(made, tmp_path / "run", check=False, context=context)
+
+
+def followed(context: Context, tmp_path: Path, name: str) -> torch.nn.Module:
+    made = recipe(context, f"teacher={name}", "fit.distill.kind=kl").job(
+        replace(context, folder=tmp_path / "run")
+    )
+    for _ in made.steps():
+        pass
+    assert made.fit.teacher is not None
+    return made.fit.teacher
+
+
+def test_an_onnx_file_and_a_function_teach(context: Context, tmp_path: Path) -> None:
+    classes = locate(DATA).task.outputs
+    network = segtailor.create("lpsnet-step0", classes=classes, seed=9)
+    image = torch.randn(1, 3, 32, 64)
+    (tmp_path / "teacher.onnx").write_bytes(onnx_bytes(network, [image], names=["image"], output="logits"))
+    with torch.no_grad():
+        expected = network(image)
+    file = followed(context, tmp_path, str(tmp_path / "teacher.onnx"))
+    torch.testing.assert_close(file(image), expected, atol=1e-4, rtol=1e-4)
+    function = followed(context, tmp_path, "tests.recipes.test_train:outside_teacher")
+    torch.testing.assert_close(function(image), expected)
+
+
+def outside_teacher() -> torch.nn.Module:
+    return segtailor.create("lpsnet-step0", classes=locate(DATA).task.outputs, seed=9)
+
+
+def test_a_teacher_sees_images_normalised_as_it_expects(context: Context, tmp_path: Path) -> None:
+    task = locate(DATA).task
+    network = segtailor.create("lpsnet-step0", classes=task.outputs, seed=9)
+    half = Preprocessing(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    save_bundle(tmp_path / "other", Model(network=network, task=task, preprocessing=half))
+    teacher = followed(context, tmp_path, str(tmp_path / "other"))
+    image = torch.randn(1, 3, 32, 64)
+    with torch.no_grad():
+        expected = network(renormalised(image, Preprocessing(), half))
+    torch.testing.assert_close(teacher(image), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_an_encoder_that_teaches_learns_the_classes_first(context: Context, tmp_path: Path) -> None:
+    given = recipe(context, "teacher=imagenet", "fit.distill.kind=kl")
+    probe = probe_recipe(given)
+    assert (probe.fit.carried_lr, probe.fit.freeze_norms, probe.start) == (0.0, True, "imagenet")
+    job = replace(probe, fit=replace(probe.fit, steps=2, batch=2)).job(replace(context, folder=tmp_path))
+    before = {name: value.clone() for name, value in job.network.state_dict().items()}
+    for _ in job.steps():
+        pass
+    encoder = [name for name in before if name.startswith("nodes.encoder")]
+    after = job.network.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in encoder)
+    assert not torch.equal(before["nodes.head.conv1.weight"], after["nodes.head.conv1.weight"])
+    with pytest.raises(UserError, match="first has to learn"):
+        given.job(replace(context, folder=tmp_path / "run"))
+
+
+def test_training_makes_the_teacher_beside_its_run(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_module, "PROBE_STEPS", 1)
+    given = recipe(context, "teacher=imagenet", "fit.distill.kind=kl")
+    segtailor.train(given, tmp_path / "run", check=False, context=context)
+    assert segtailor.load(tmp_path / "run-teacher" / "weights").task == locate(DATA).task
+    stored = read_json(tmp_path / "run" / "recipe.json", what="recipe")
+    assert stored["teacher"] == str(tmp_path / "run-teacher" / "weights")

@@ -168,7 +168,7 @@ def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_p
     assert outcome(whole, "search")["trials"] == outcome(parts, "search")["trials"]
     assert outcome(whole, "layers")["layers"].keys() == outcome(parts, "layers")["layers"].keys()
     files = sorted(path.relative_to(whole) for path in whole.rglob("model.safetensors"))
-    assert len(files) == 3  # teacher, winner, baseline
+    assert len(files) == 4  # teacher, student beside it, winner, baseline
     for file in files:
         assert (whole / file).read_bytes() == (parts / file).read_bytes(), file
 

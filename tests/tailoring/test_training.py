@@ -11,11 +11,12 @@ import pytest
 from segtailor.core.space import Architecture, architecture_document, family_of
 from segtailor.core.variation import sample
 from segtailor.recipes.recipe import parse_recipe, recipe_document
-from segtailor.recipes.train import train_recipe
+from segtailor.recipes.train import TrainRecipe, train_recipe
 from segtailor.runs import Context, Quiet
 from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.spaces.networks import count
 from segtailor.spaces.published import published
+from segtailor.tailoring import training as training_stage
 from segtailor.tailoring.machine import step_seconds
 from segtailor.tailoring.recipe import TrainingSpeed
 from segtailor.tailoring.stage import (
@@ -126,6 +127,27 @@ def test_a_teacher_with_no_time_to_learn_leaves_it_to_its_student(tmp_path: Path
     assert found.model is None
     assert "could be trained for 2 steps only" in str(found.reason)
     assert not hurried.begun("teacher")
+
+
+@pytest.mark.parametrize(("lead", "used"), [(0.05, True), (0.01, False), (-0.2, False)])
+def test_only_a_teacher_that_is_clearly_better_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lead: float, used: bool
+) -> None:
+    usual = case(tmp_path, published("lpsnet-s"), system="lpsnet")
+    steps: dict[str, int] = {}
+
+    def scored(_: object, name: str, training: NetworkTraining, recipe: TrainRecipe) -> TrainedNetwork:
+        steps[training.folder] = recipe.fit.steps or 0
+        miou = 0.4 + lead if training.folder == "teacher" else 0.4
+        return TrainedNetwork(
+            network=name, run="r", model="m", steps=recipe.fit.steps or 0, miou=miou, params=1
+        )
+
+    monkeypatch.setattr(training_stage, "_trained", scored)
+    found = train_teacher(usual.stage, usual.chosen, usual.searched)
+    assert steps["teacher"] == steps["teacher-check"] > 0
+    assert (found.model is not None) == used
+    assert used or "by more than the noise" in str(found.reason)
 
 
 @pytest.mark.parametrize("folder", ["plain", 'with "quotes"', "back\\slash", "it's", 'ends with \\"'])

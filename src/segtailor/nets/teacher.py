@@ -110,6 +110,35 @@ def weights_fingerprint(module: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
+class Renormalised(nn.Module):
+    """A teacher for images that were normalised by `given`: it sees them normalised by `wanted`."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(
+        self, logits: Callable[[Tensor], Tensor], given: Preprocessing, wanted: Preprocessing
+    ) -> None:
+        super().__init__()
+        self.logits = logits  # a module becomes a part of this one, and moves with it
+        std, mean = (
+            torch.tensor([getattr(row, name) for row in (given, wanted)]) for name in ("std", "mean")
+        )
+        # Buffers, as a step that is recorded cannot copy from the host.
+        self.register_buffer("scale", (std[0] / std[1])[:, None, None], persistent=False)
+        self.register_buffer("shift", ((mean[0] - mean[1]) / std[1])[:, None, None], persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the teacher's logits."""
+        return self.logits(images * self.scale + self.shift)
+
+
+def is_foreign(name: str) -> bool:
+    """Tell whether a teacher is an ONNX file or a function, not bundles."""
+    path = bundle_folder(name)
+    return path.suffix == ".onnx" or (":" in name and not path.exists())
+
+
 class Ensemble(nn.Module):
     """Several networks as one teacher: the mean of their outputs, at the largest output size among them."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from torch import Tensor, nn
 
 from segtailor.core.atomic import write_json
@@ -24,10 +25,20 @@ from segtailor.data.splits import parts_of
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.reparam import plain_form, with_branches
-from segtailor.nets.teacher import Ensemble, load_members
+from segtailor.nets.teacher import Ensemble, Renormalised, is_foreign, load_members, open_teacher
 from segtailor.runs import Context, Layout
 from segtailor.spaces.networks import resolve
-from segtailor.spaces.starts import AUTO, NONE, RANDOM, StartRecord, choose_start, start_network
+from segtailor.spaces.starts import (
+    AUTO,
+    IMAGENET,
+    NONE,
+    RANDOM,
+    TIMM,
+    StartRecord,
+    choose_start,
+    probe_architecture,
+    start_network,
+)
 from segtailor.training.device import pick_device
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings, Schedule
@@ -36,6 +47,7 @@ DATA_FILE = "data.json"  # inside a checkpoint: what it was trained on
 STAGE_FILE = "stage.json"  # inside a checkpoint: how far it came
 CROP_MULTIPLE = 32  # pixels; of crops, where the images allow it: the deepest stride of the families
 MAX_CROP = (768, 1536)  # height and width in pixels
+PROBE_STEPS = 300  # in which an encoder that becomes a teacher learns the classes
 COLOUR_JITTER: Mapping[str, Any] = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.03}
 GEOMETRY: Mapping[Kind, Mapping[str, Any]] = {
     "segmentation": {},
@@ -98,9 +110,9 @@ class TrainRecipe:
     """Train an architecture on a dataset (as typed on the command line).
 
     `reparameterise` trains blocks that have a branched form in that form and folds them at the end; the bundle is of
-    the same kind either way. `teacher` is the folder of a bundle to distil from (or the name of shipped weights), or a
-    folder of several bundles, whose mean is used. `start` is where weights come from before training: `none` (random),
-    `auto`, a name or a path (`spaces.starts`).
+    the same kind either way. `teacher` is what to distil from: the folder of a bundle, the name of shipped weights, a
+    folder of several bundles, whose mean is used, an ONNX file, or `package.module:function`. `start` is where weights
+    come from before training: `none` (random), `auto`, a name or a path (`spaces.starts`).
     """
 
     architecture: Annotated[Architecture, AsDocument()]
@@ -128,15 +140,17 @@ class TrainRecipe:
         if weights is not None:
             _copy_state(weights, network)
         batches = batches_of(pixels, self.augment, self.preprocessing, device=device)
+        teacher = self._teacher(dataset.task, device=device, trusted=context.trusted)
+        on_host = self.teacher is not None and is_foreign(self.teacher)  # may not be recorded with the step
         fit = Fit(
             network=network,
             batches=batches,
-            settings=self.fit,
+            settings=replace(self.fit, record=self.fit.record and not on_host),
             task=dataset.task,
             device=device,
             validation=validation,
             preprocessing=self.preprocessing,
-            teacher=self._teacher(dataset.task),
+            teacher=teacher,
             carried=carried,
         )
         return Training(
@@ -179,22 +193,58 @@ class TrainRecipe:
                 "val_split=null to train without scoring."
             )
 
-    def _teacher(self, task: Task) -> nn.Module | None:
+    def _teacher(self, task: Task, *, device: torch.device, trusted: bool) -> nn.Module | None:
+        """Open the teacher; it sees images normalised as it expects."""
         if self.teacher is None:
             return None
-        members = load_members(Path(self.teacher))
-        for folder, model in members.items():
+        if is_probe(self.teacher):
+            raise UserError(
+                f"the teacher '{self.teacher}' first has to learn the classes, as it does in `segtailor train`; give a "
+                "recipe the bundle of that training (`probe_recipe`)."
+            )
+        if is_foreign(self.teacher):
+            teacher = open_teacher(self.teacher, task.outputs, device=device, trusted=trusted)
+            return Renormalised(teacher.logits, self.preprocessing, teacher.preprocessing)
+        networks: list[nn.Module] = []
+        for folder, model in load_members(Path(self.teacher)).items():
             if model.task.outputs != task.outputs:
                 raise UserError(
                     f"the teacher {folder} knows {model.task.outputs} classes, the data has {task.outputs}; "
                     "distil from a network trained on the same classes."
                 )
-            if model.preprocessing != self.preprocessing:
-                raise UserError(
-                    f"the teacher {folder} was trained with another normalisation; train one with the same."
-                )
-        networks = [model.network for model in members.values()]
+            same = model.preprocessing == self.preprocessing
+            network = model.network
+            networks.append(
+                network if same else Renormalised(network, self.preprocessing, model.preprocessing)
+            )
         return networks[0] if len(networks) == 1 else Ensemble(networks)
+
+
+def is_probe(teacher: str) -> bool:
+    """Tell whether a teacher is a pre-trained encoder, which has to learn the classes first."""
+    return teacher == IMAGENET or teacher.startswith(TIMM)
+
+
+def probe_recipe(recipe: TrainRecipe) -> TrainRecipe:
+    """Return the training that makes a teacher of a pre-trained encoder: its maps stay as they are.
+
+    A shallow decoder learns the classes from them: 1x1 layers, sums, and a classifier.
+    """
+    if recipe.teacher is None or not is_probe(recipe.teacher):
+        raise UserError(f"teacher {recipe.teacher} is no pre-trained encoder; give imagenet or timm:MODEL.")
+    return TrainRecipe(
+        architecture=probe_architecture(recipe.teacher),
+        data=recipe.data,
+        augment=recipe.augment,
+        fit=replace(
+            FINE_TUNING, steps=PROBE_STEPS, seed=recipe.fit.seed, precision=recipe.fit.precision,
+            carried_lr=0.0, freeze_norms=True,
+        ),
+        train_split=recipe.train_split,
+        val_split=recipe.val_split,
+        start=recipe.teacher,
+        preprocessing=recipe.preprocessing,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

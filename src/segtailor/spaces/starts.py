@@ -26,7 +26,14 @@ from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.starts.remap import Carried, Donor, carry_weights
 from segtailor.nets.weights import WeightsProblem
 from segtailor.spaces.decoder_cell import DecoderCell
-from segtailor.spaces.decoder_cell.encoder_weights import LITE0, MODULE, load_encoder, packaged_state
+from segtailor.spaces.decoder_cell.architecture import Branch, Cell, DecoderCellArchitecture
+from segtailor.spaces.decoder_cell.encoder_weights import (
+    LITE0,
+    MODULE,
+    fill_encoder,
+    load_encoder,
+    packaged_state,
+)
 from segtailor.spaces.decoder_cell.encoders import ENCODERS, encoder
 from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.spaces.networks import create, load_published, published_classes, resolve, shipped_record
@@ -97,6 +104,8 @@ def start_network(
     """Load the weights of a start (not `auto`) into a network; one that shares nothing with it raises."""
     if start == NONE:
         return RANDOM, None
+    if _own_timm_encoder(start, network.architecture):
+        return _started_timm_encoder(network, start, trusted=trusted)
     source = open_source(start, family_of(network.architecture), trusted=trusted)
     carried = carry_weights(source.donor, network, preprocessing=preprocessing, classes=task.classes)
     if carried.share < MIN_SHARE:
@@ -109,6 +118,38 @@ def start_network(
         name=start, licence=source.licence, learnt_from=source.learnt_from, carried=carried.share
     )
     return record, carried
+
+
+def probe_architecture(start: str) -> DecoderCellArchitecture:
+    """Return a shallow decoder on a pre-trained encoder (`imagenet`, `timm:MODEL`): 1x1 layers and a classifier."""
+    model = start.removeprefix(TIMM)
+    name = "efficientnet_lite0" if start == IMAGENET else TIMM_ENCODERS.get(model, start)
+    nothing = Branch(inputs=(0, 0), operations=("zero", "zero"))
+    return DecoderCellArchitecture(
+        connections=((3, 2), (4, 1), (5, 0)),
+        cell=Cell(first="skip", branches=(nothing, nothing, nothing)),
+        encoder=name,
+        repeats=1,
+        auxiliary="none",
+    )
+
+
+def _own_timm_encoder(start: str, arch: Architecture) -> bool:
+    return isinstance(arch, DecoderCellArchitecture) and arch.encoder == start
+
+
+def _started_timm_encoder(network: Network, start: str, *, trusted: bool) -> tuple[StartRecord, Carried]:
+    """Let timm fetch the weights of an encoder that is its own module."""
+    fill_encoder(network, "timm", trusted=trusted)
+    nodes = encoder_nodes(network)
+    sizes = {name: value.numel() for name, value in network.named_parameters()}
+    carried = frozenset(name for name in sizes if name.split(".")[1] in nodes)
+    share = sum(sizes[name] for name in carried) / sum(sizes.values())
+    lines = tuple(f"{node}: carried whole" for node in sorted(nodes))
+    record = StartRecord(
+        name=start, licence=UNKNOWN_LICENCE, learnt_from=f"what timm states of {start}", carried=share
+    )
+    return record, Carried(share=share, parameters=carried, lines=lines)
 
 
 def start_supernet(

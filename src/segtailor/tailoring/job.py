@@ -134,7 +134,14 @@ def _stages(run: StageRunner) -> Generator[Step, None, Delivery | NoDelivery]:
     contract = yield from run.stage("contract", ContractOutcome, measure_contract, best, int8)
     layers = yield from run.stage("layers", LayersOutcome, time_layers, best)
     return Delivery(
-        data=data, pack=pack, chosen=chosen, best=best, int8=int8, contract=contract, layers=layers
+        data=data,
+        pack=pack,
+        chosen=chosen,
+        teacher=teacher,
+        best=best,
+        int8=int8,
+        contract=contract,
+        layers=layers,
     )
 
 

@@ -29,6 +29,7 @@ from segtailor.tailoring.stage import (
     PackOutcome,
     Recommendation,
     StageContext,
+    TeacherOutcome,
     TimedCandidate,
     TimedNetwork,
     outcome_document,
@@ -43,6 +44,7 @@ class Delivery:
     data: DataOutcome
     pack: PackOutcome
     chosen: ChosenNetwork
+    teacher: TeacherOutcome
     best: Recommendation
     int8: Int8Outcome
     contract: ContractOutcome
@@ -197,10 +199,22 @@ def _parts(
         quality=_quality(stage, delivery.best),
         int8=_int8(delivery.int8),
         data=_data(stage, delivery.data),
-        choices=stage.recipe.choices,
+        choices=(*stage.recipe.choices, _teacher(delivery.teacher)),
         stages=_stage_summaries(seconds),
         commands=_commands(stage.recipe),
     )
+
+
+def _teacher(outcome: TeacherOutcome) -> page.ChosenSetting:
+    """Say whether networks were distilled from a teacher, and why."""
+    if outcome.network is None or outcome.miou is None:
+        return page.ChosenSetting(
+            setting="teacher", value="none", reason=outcome.reason or "none was trained"
+        )
+    reason = (
+        f"it has {outcome.miou:.1%} after {outcome.steps} steps, clearly more than its student after as many"
+    )
+    return page.ChosenSetting(setting="teacher", value=outcome.network, reason=reason)
 
 
 def _quality(stage: StageContext, best: Recommendation) -> page.Quality:

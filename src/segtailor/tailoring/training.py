@@ -53,6 +53,10 @@ from segtailor.verbs.eval import evaluate
 MIN_TEACHER_WORK, MAX_TEACHER_WORK = 1.5, 12.0  # multiply-accumulates, in those of the student
 DRAWN_TEACHERS = 64  # random networks from which a teacher is taken if none is published
 MIN_TEACHER_STEPS = 150  # a teacher that was trained for fewer steps does not help
+MIN_TEACHER_LEAD = 0.015  # mIoU by which a teacher is ahead of its student: less is noise between seeds
+TEACHER_SHARE = TEACHER_WORK / (
+    1 + TEACHER_WORK
+)  # of the stage's time; the rest trains the student for as many steps
 MIN_TRAINING_SECONDS = 1.0  # of a training whose time is over before it begins
 WEIGHT_DECAY = 0.01  # of AdamW
 SHORT_STEPS, SHORT_EMA, EMA = (
@@ -72,7 +76,10 @@ class NetworkTraining:
 
 
 def train_teacher(stage: StageContext, chosen: ChosenNetwork, searched: SearchOutcome) -> TeacherOutcome:
-    """Stage `teacher`: train a larger network of the same family, to distil from."""
+    """Stage `teacher`: train a larger network of the same family, to distil from.
+
+    The student is trained for as many steps without it: only a teacher that is clearly better is used.
+    """
     larger = larger_network(stage, chosen, searched)
     if larger is None:
         return _no_teacher("the family has no network of a fitting size")
@@ -82,13 +89,20 @@ def train_teacher(stage: StageContext, chosen: ChosenNetwork, searched: SearchOu
     if seconds is not None and not stage.begun("teacher"):
         begin = time.monotonic()
         step = step_seconds(training_recipe(stage, training, steps), stage.context)
-        steps = TrainingCost(step=step).steps(seconds - (time.monotonic() - begin))
+        steps = TrainingCost(step=step).steps(TEACHER_SHARE * (seconds - (time.monotonic() - begin)))
         if steps < MIN_TEACHER_STEPS:
             return _no_teacher(
                 f"{name} could be trained for {steps} steps only; its time is used for the student"
             )
-        seconds -= time.monotonic() - begin
+        seconds = TEACHER_SHARE * (seconds - (time.monotonic() - begin))
     trained = _trained(stage, name, training, training_recipe(stage, training, steps, seconds=seconds))
+    student = NetworkTraining(folder="teacher-check", model=resolve(chosen.architecture))
+    alone = _trained(stage, "student", student, training_recipe(stage, student, trained.steps))
+    if trained.miou < alone.miou + MIN_TEACHER_LEAD:
+        return _no_teacher(
+            f"{name} has {trained.miou:.1%} after {trained.steps} steps, its student {alone.miou:.1%}: not ahead "
+            f"by more than the noise of a training ({MIN_TEACHER_LEAD:.1%})"
+        )
     return TeacherOutcome(**asdict(trained))
 
 

@@ -16,6 +16,8 @@ from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.device import Precision
 from segtailor.training.distill import DistillSettings
 
+MAX_CARRIED_LR = 100.0
+
 OptimiserKind: TypeAlias = Literal["sgd", "adam", "adamw"]
 ScheduleKind: TypeAlias = Literal["poly", "exponential", "cosine", "step", "constant"]
 
@@ -88,7 +90,7 @@ class FitSettings:
     process's share of the batch into that many parts. `validate_every` counts epochs; with 0 only the end is validated.
     `patience` is the number of non-finite steps in a row that stops the run. `encoder` gives a pre-trained part a
     separate optimiser, whose gradients are also clipped separately; `carried_lr` is a factor on the rate of weights
-    that a start carried over; `freeze_norms` does not update the statistics of
+    that a start carried over, 0 if they are to stay; `freeze_norms` does not update the statistics of
     norms. `ema` averages weights with that decay, `ema_norms` also the statistics of norms (`Average`). `record`
     launches forward and backward pass as one unit where the device can (CUDA graphs). `stochastic_depth` is the share
     of images for which the last residual block is left out (earlier blocks linearly less), `dropout` the share of
@@ -139,7 +141,10 @@ class FitSettings:
         if self.steps is not None:
             check_whole("steps", self.steps, least=1)
         check_number("lr", self.lr, above=0.0)
-        check_number("carried_lr", self.carried_lr, above=0.0)
+        if not 0 <= self.carried_lr <= MAX_CARRIED_LR:
+            raise UserError(
+                f"carried_lr: {self.carried_lr:g}; give 0 (carried weights stay) to {MAX_CARRIED_LR:g}."
+            )
         check_seed(self.seed)
         if self.ema is not None and not 0 <= self.ema < 1:
             raise UserError(f"ema: {self.ema} is no decay; give e.g. 0.999, or leave it out.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -44,8 +45,9 @@ class TrainFlags:
     """Random seed of initial weights, order and augmentation."""
     crop: Size | None = None
     """Size HEIGHTxWIDTH of training crops; follows from the images when left out."""
-    teacher: Path | None = None
-    """Bundle or shipped weights to distil from, or a folder of several bundles, whose mean is used."""
+    teacher: str | None = None
+    """What to distil from: a bundle, shipped weights, a folder of several bundles, whose mean is used, an ONNX file
+    that gives logits, package.module:function, or imagenet or timm:MODEL, which first learn the classes of the data."""
     start: str = "auto"
     """Where weights come from: auto (the best at hand), none (random), a name of `segtailor list starts`, or the path
     of a bundle, a run directory or a published checkpoint."""
@@ -91,10 +93,13 @@ def train_(
         Run directory. The trained bundle is its folder `weights`.
     """
     from segtailor.recipes.recipe import recipe_document
+    from segtailor.recipes.train import is_probe
 
     context = with_display(context, json=json)
     recipe = _flagged_recipe(model, data, flags, context)
     _tell_start(recipe, flags.start)
+    if flags.teacher is not None and is_probe(flags.teacher):
+        note(f"teacher: {flags.teacher} learns the classes of the data first, in {out}-teacher.")
     if dry_run:
         facts = {"run": str(out), "recipe": recipe_document(recipe)}
         emit(facts, lambda printer: printer.document(facts), json=json)
@@ -120,15 +125,20 @@ def train(
     from segtailor.data import doctor
     from segtailor.data.locate import locate
     from segtailor.recipes.recipe import carry_out, with_settings
-    from segtailor.recipes.train import StagedTrainRecipe, TrainRecipe, train_recipe
+    from segtailor.recipes.train import StagedTrainRecipe, TrainRecipe, is_probe, probe_recipe, train_recipe
 
     if not isinstance(recipe, TrainRecipe | StagedTrainRecipe):
         if data is None:
             raise UserError(f"training '{recipe}' needs data; give for example data='synthetic'.")
         recipe = with_settings(train_recipe(recipe, data, context=context), changes)
     if check and not Layout(Path(out)).recipe.exists():
-        doctor.examine(lambda: locate(recipe.data), limit=MAX_CHECKED).raise_for_errors()
-    return carry_out(recipe, replace(context or Context(), folder=Path(out)))
+        doctor.examine(partial(locate, recipe.data), limit=MAX_CHECKED).raise_for_errors()
+    placed = replace(context or Context(), folder=Path(out))
+    if isinstance(recipe, TrainRecipe) and recipe.teacher is not None and is_probe(recipe.teacher):
+        beside = placed.folder.parent / f"{placed.folder.name}-teacher"
+        learnt = carry_out(probe_recipe(recipe), replace(placed, folder=beside))
+        recipe = replace(recipe, teacher=str(learnt["model"]))
+    return carry_out(recipe, placed)
 
 
 def published_training(
@@ -184,7 +194,7 @@ def _flagged_recipe(
     recipe = replace(recipe, fit=replace(recipe.fit, **flags.fit))
     if flags.teacher is not None:
         distilled = replace(recipe.fit, distill=DistillSettings(kind="kl"))
-        recipe = replace(recipe, teacher=str(flags.teacher), fit=distilled)
+        recipe = replace(recipe, teacher=flags.teacher, fit=distilled)
     return with_settings(recipe, flags.set_)
 
 

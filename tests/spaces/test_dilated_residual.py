@@ -60,7 +60,8 @@ def test_every_dilation_rhythm_is_read_back() -> None:
     rng = Random(0)
     for _ in range(200):
         picks = {row.name: rng.randrange(len(row.options)) for row in SPACE.decisions}
-        assert SPACE.picks(SPACE.architecture(picks)) == picks
+        arch = SPACE.architecture(picks)  # with few blocks, two rhythms may be the same
+        assert SPACE.architecture(SPACE.picks(arch)) == arch
 
 
 def test_scores_come_at_a_quarter_and_see_as_far_as_the_dilations_say() -> None:

@@ -13,9 +13,21 @@ import pytest
 import segtailor
 import segtailor.strategies
 from segtailor.core.codec import adapter, from_json, to_json
+from segtailor.core.cost import Within
 from segtailor.core.errors import Unsupported
+from segtailor.core.plan import Shape
 from segtailor.core.registry import STRATEGIES
+from segtailor.core.shipped import shipped
+from segtailor.core.space import family_of
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem, TrialResult
+from segtailor.core.task import Task
+from segtailor.costs import Macs
+from segtailor.spaces.dilated_residual import DilatedResidual
+from segtailor.spaces.elastic import Elastic
+from segtailor.spaces.inverted_residual import InvertedResidual
+from segtailor.spaces.networks import known_architectures, resolve
+from segtailor.spaces.published import published
+from segtailor.spaces.scalable_path import ScalablePath
 from segtailor.strategies import Evolution, Expansion, Halving, RandomSearch
 from segtailor.strategies.candidates import ArchitecturePrices
 from segtailor.strategies.front import crowding, dominates, layers, pareto, survivors
@@ -213,3 +225,34 @@ def test_search_of_the_package_is_a_plain_function_whatever_was_imported_before(
 def test_importing_the_strategies_imports_neither_torch_nor_ray() -> None:
     program = "import sys, segtailor.strategies; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_evolution_begins_with_known_networks_that_use_most_of_the_budget() -> None:
+    space = Elastic()
+    known = known_architectures(space)
+    assert all(space.architecture(space.picks(arch)) == arch for arch in known)
+    cost, image = Macs(), Shape(3, 64, 128)
+    sizes = sorted(cost.of(space.plan(arch, image, 3)) for arch in known)
+    limit = sizes[len(sizes) // 2]
+    problem = Problem(
+        space=space, cost=cost, objective=Within(limit=limit), task=Task(classes=("a", "b", "c")), image=image,
+        limit=limit, known=known,
+    )  # fmt: skip
+    first = Evolution(population=8).begin(problem, ArchitecturePrices(problem)).ask()
+    begun = [item for item in first if item.architecture in known]
+    assert len(begun) >= 4
+    assert [item.cost for item in begun[:4]] == sorted(
+        (size for size in sizes if size <= limit), reverse=True
+    )[:4]
+    alone = Evolution(population=8, known=0.0).begin(problem, ArchitecturePrices(problem)).ask()
+    assert len([item for item in alone if item.architecture in known]) < 4
+
+
+def test_published_and_shipped_networks_of_a_family_are_known_to_its_space() -> None:
+    assert published("lpsnet-s") in known_architectures(ScalablePath())
+    known = known_architectures(DilatedResidual())
+    assert all(resolve(name) in known for name in shipped())
+    assert all(
+        family_of(arch) == "inverted_residual"
+        for arch in known_architectures(InvertedResidual(frame="small"))
+    )

@@ -25,7 +25,7 @@ def test_candidates_start_from_imagenet_unless_told_otherwise(tmp_path: Path) ->
     assert search_recipe("elastic", DATA, SearchChoices(start="none"), context=context).start == "none"
     assert search_recipe("lpsnet", DATA, context=context).start == "none"  # nothing of it fits
     with pytest.raises(Unsupported, match="supernet"):
-        search_recipe("squeezenas", DATA, SearchChoices(start="imagenet"), context=context)
+        search_recipe("autortnet", DATA, SearchChoices(start="imagenet"), context=context)
 
 
 def test_a_tiny_search_says_where_its_weights_came_from(tmp_path: Path) -> None:

@@ -229,7 +229,8 @@ class Problem:
     """Everything a strategy may know. `limit` is the hard budget, in the unit of the cost.
 
     `retries` is how often a trial that ran out of memory or diverged is repeated, with the same seed. `seconds` is how
-    long a search by trials may take: then it ends with what it has. `start` gives a new supernet its first weights.
+    long a search by trials may take: then it ends with what it has. `start` gives a new supernet its first weights;
+    `known` are architectures of the space that are worth beginning with.
     Settings that were read from a file are not
     `trusted`: they may neither import code by name nor contact other machines.
     """
@@ -249,6 +250,7 @@ class Problem:
     cache: Path | None = None
     seconds: float | None = None
     start: Callable[[Any], object] | None = None
+    known: Sequence[Architecture] = ()
     trusted: bool = True
 
     def __post_init__(self) -> None:

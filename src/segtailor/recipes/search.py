@@ -35,6 +35,7 @@ from segtailor.data.locate import locate
 from segtailor.recipes.evaluators import evaluation, supernet_facts
 from segtailor.report.charts import Mark, draw_chart, draw_front
 from segtailor.runs import Context, Layout
+from segtailor.spaces.networks import known_architectures
 from segtailor.spaces.starts import NONE, open_source, start_facts, start_supernet
 from segtailor.strategies import Expansion, Ray, Serial
 from segtailor.strategies.evaluators.shared import SharedEvaluator
@@ -120,6 +121,7 @@ class SearchRecipe:
             retries=self.retries,
             cache=context.cache_folder / "trials",
             seconds=self.seconds,
+            known=known_architectures(self.space),
             start=self._supernet_start(dataset.task, trusted=context.trusted),
             trusted=context.trusted,
         )

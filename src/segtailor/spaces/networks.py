@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtailor.core.codec import read_json, short, to_json
-from segtailor.core.errors import InvalidArchitecture, Unsupported, unknown
+from segtailor.core.errors import InvalidArchitecture, Unsupported, UserError, unknown
 from segtailor.core.plan import MAIN, Count, Plan, Shape, receptive_field
 from segtailor.core.plan import count as count_plan
 from segtailor.core.ranges import MAX_SIDE_PIXELS
+from segtailor.core.registry import SPACES
 from segtailor.core.shipped import DESCRIPTION, bundle_folder, is_shipped, shipped
 from segtailor.core.space import (
     Architecture,
+    SearchSpace,
     family,
     family_of,
     fingerprint_of,
@@ -54,6 +56,30 @@ def shipped_record(name: str) -> dict[str, Any]:
     """Return the description of shipped weights: architecture, task, provenance, numbers."""
     record: dict[str, Any] = read_json(bundle_folder(name) / DESCRIPTION, what="bundle")
     return record
+
+
+def known_architectures(space: SearchSpace) -> tuple[Architecture, ...]:
+    """Return members of a space that are worth beginning a search with, each once.
+
+    These are its own `first_guesses`, if it has that method, and published and shipped networks of its family.
+    """
+    guesses = getattr(space, "first_guesses", None)
+    rows = list(guesses()) if guesses is not None else []
+    family = SPACES.name_of(type(space))
+    for name in (*architectures(), *shipped()):
+        arch = resolve(name)
+        if family_of(arch) == family:
+            rows.append(arch)
+    members = {fingerprint_of(arch): arch for arch in rows if _is_member(space, arch)}
+    return tuple(members.values())
+
+
+def _is_member(space: SearchSpace, arch: Architecture) -> bool:
+    """Tell whether a space can choose an architecture of its family."""
+    try:
+        return bool(space.architecture(space.picks(arch)) == arch)
+    except (UserError, ValueError, KeyError):
+        return False
 
 
 def expand(source: str | Path | Architecture, *, image: tuple[int, int], classes: int = CLASSES) -> Plan:

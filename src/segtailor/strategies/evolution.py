@@ -5,13 +5,16 @@ Costs are known before a trial, so that candidates over the budget are never eva
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from segtailor.core.codec import Json
+from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.job import Job
-from segtailor.core.space import Picks
+from segtailor.core.plan import count as count_plan
+from segtailor.core.space import Architecture, Picks
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem
 from segtailor.core.variation import crossover, mutate, neighbours
 from segtailor.strategies.candidates import ArchitecturePrices, Draws
@@ -30,6 +33,7 @@ class Evolution:
     A generation has `children`, by default as many as the population; with fewer, results are used sooner, which
     helps if there are few trials. `mutation` is the probability of each pick to change; a share `local` of mutations
     instead moves one to three picks by the smallest step. `crossover` is the probability that a child has two parents.
+    A share `known` of the first population are the known architectures (`Problem.known`) that use most of the budget.
     A share `focus` of parents is chosen from the best by the objective, the others from the population along the front.
     """
 
@@ -40,6 +44,7 @@ class Evolution:
     local: float = 0.8
     crossover: float = 0.5
     focus: float = 0.8
+    known: float = 0.5
     halving: Halving | None = None
 
     def __post_init__(self) -> None:
@@ -47,7 +52,7 @@ class Evolution:
         check_at_least("population", self.population, 2)
         if self.children is not None:
             check_at_least("children", self.children, 1)
-        for name in ("mutation", "local", "crossover", "focus"):
+        for name in ("mutation", "local", "crossover", "focus", "known"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SearchProblem(
                     f"{name}: {getattr(self, name)} is no probability; give a number from 0 to 1."
@@ -74,6 +79,8 @@ class EvolutionState:
         self._settings = settings
         self._space = problem.space
         self._objective = problem.objective
+        self._problem = problem
+        self._known = problem.known
         self._rng = Random(problem.seed)
         self._draws = Draws(problem, prices, self._rng)
         self._population: list[Judged] = []  # along the front, best first
@@ -88,7 +95,7 @@ class EvolutionState:
         count = min(several, self._settings.trials - self._asked)
         if count <= 0:
             return ()
-        batch = self._draws.several(count) if first else self._children(count)
+        batch = self._first(count) if first else self._children(count)
         if len(batch) < count:
             self._asked = self._settings.trials  # the space has no more
         self._asked += len(batch)
@@ -106,6 +113,24 @@ class EvolutionState:
     def summary(self) -> Mapping[str, Json]:
         """Return the number of generations."""
         return {"generations": self._generation}
+
+    def _first(self, count: int) -> list[Candidate]:
+        """Return known architectures within the budget, the largest first, and random ones."""
+        most = round(self._settings.known * count)
+        known: list[Candidate] = []
+        for arch in sorted(self._known, key=self._macs, reverse=True):
+            candidate = self._draws.accept(self._space.picks(arch)) if len(known) < most else None
+            if candidate is not None:
+                known.append(candidate)
+        return known + (self._draws.several(count - len(known)) if len(known) < count else [])
+
+    def _macs(self, arch: Architecture) -> float:
+        """Return the size of an architecture without measuring it; one that does not fit the image comes last."""
+        try:
+            plan = self._space.plan(arch, self._problem.image, self._problem.task.outputs)
+        except InvalidArchitecture:
+            return -math.inf
+        return count_plan(plan).macs
 
     def _children(self, count: int) -> list[Candidate]:
         children: list[Candidate] = []

@@ -36,8 +36,8 @@ class DilatedResidual:
     quarters: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128)
     quarter_blocks: tuple[int, ...] = (1, 2, 3, 4)
     eighths: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192)
-    blocks: tuple[int, ...] = (4, 5, 6, 7, 8, 10, 12)
-    rhythms: tuple[str, ...] = ("1", "1-2", "1-2-4", "1-2-4-8", "2-4-8")
+    blocks: tuple[int, ...] = (3, 4, 5, 6, 7, 8, 10, 12)
+    rhythms: tuple[str, ...] = ("1", "1-2", "1-2-4", "1-2-4-8", "2-4-8", "1-2-4-8-2-4-8")
     decoders: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96)
     halves: tuple[int, ...] = (0,)
 

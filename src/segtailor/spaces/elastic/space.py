@@ -87,6 +87,21 @@ class Elastic:
             values[f"expansion{number}"] = expansion
         return picks_of(self.decisions, values)
 
+    def first_guesses(self) -> Iterator[ElasticArchitecture]:
+        """Yield networks that keep whole blocks of the encoder, so that what it learnt stays: depths at all scales."""
+        full = tuple(stage.blocks for stage in STAGES)
+        shorter = tuple(max(1, blocks - 1) for blocks in full)
+        ends = {(*depths[:-1], last) for depths in (full, shorter) for last in (0, 1, depths[-1])}
+        widest = max(self.expansions)
+        for scale, depths in product(self.scales, sorted(ends)):
+            yield ElasticArchitecture(
+                scale=scale,
+                depths=depths,
+                expansions=tuple(widest if depth else EXPANSION for depth in depths),
+                decoder=self.decoders[len(self.decoders) // 2],
+                detail=DETAIL_STRIDES[0],
+            )
+
     def plan(self, arch: ElasticArchitecture, image: Shape, classes: int) -> Plan:
         """Write the layers: the image at its scale, the encoder, the decoder, and a head on the deepest map."""
         build = PlanBuilder(image)

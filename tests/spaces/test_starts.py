@@ -107,6 +107,17 @@ def test_a_bundle_and_a_run_directory_give_all_their_weights(tmp_path: Path) -> 
         assert all(torch.equal(value, given[name]) for name, value in network.state_dict().items())
 
 
+def test_a_tailoring_gives_the_network_that_it_recommends(tmp_path: Path) -> None:
+    inside = bundle(tmp_path / "run" / "stages" / "train" / "weights", "lpsnet-step0")
+    outside = bundle(tmp_path / "other", "lpsnet-step0")
+    (tmp_path / "run" / "result.json").write_text(json.dumps({"model": str(inside)}))
+    record, _ = start_network(fresh("lpsnet-step0"), str(tmp_path / "run"), TASK, preprocessing=PLAIN)
+    assert record.carried == 1
+    (tmp_path / "run" / "result.json").write_text(json.dumps({"model": str(outside)}))
+    with pytest.raises(UserError, match="holds no trained network"):
+        open_source(str(tmp_path / "run"))
+
+
 def test_shipped_weights_start_relatives_and_their_licence_is_told() -> None:
     name = shipped()[0]
     network = fresh("camvid-fast")

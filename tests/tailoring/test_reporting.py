@@ -71,6 +71,14 @@ def test_without_a_ready_network_in_the_budget_that_is_said() -> None:
     assert sentence.endswith("no ready network that was tried kept the budget.")
 
 
+@pytest.mark.parametrize(("ready", "tie"), [(0.39, True), (0.38, False)])
+def test_a_difference_within_the_noise_is_called_none(ready: float, tie: bool) -> None:
+    best = recommended()
+    rows = (best.networks[0], compared("lpsnet-s", ready, steps=100, p95_ms=3.0))
+    sentence = verdict(replace(best, networks=rows), FP32, CONTRACT)
+    assert ("no difference" in sentence) == tie
+
+
 @pytest.mark.parametrize("steps", [10, 99, 300])
 def test_networks_that_were_not_trained_alike_are_not_compared_in_silence(steps: int) -> None:
     sentence = verdict(recommended(steps=steps), FP32, CONTRACT)

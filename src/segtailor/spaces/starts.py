@@ -6,14 +6,14 @@ checkpoint). It need not have the shape of the network: `nets.starts.remap` carr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from segtailor.core.codec import Json
+from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import Unsupported, UserError, unknown
 from segtailor.core.plan import MAIN
 from segtailor.core.shipped import DESCRIPTION, bundle_folder, is_shipped, shipped
@@ -43,6 +43,7 @@ AUTO, NONE, IMAGENET, TIMM = "auto", "none", "imagenet", "timm:"
 MIN_SHARE = 0.01  # of a network's parameters: a start that gives less is refused
 MIN_AUTO_SHARE = 0.25  # of a network's parameters: `auto` takes nothing that carries less
 RUN_WEIGHTS = "weights"  # the folder of the bundle in a run directory of a training
+RUN_RESULT = "result.json"  # in any run directory; that of a tailoring names the bundle
 SHIPPED_LICENCE = "CC BY-NC 4.0 (that of CamVid, which they were learnt from): not for commercial use"
 TIMM_ENCODERS = {  # models of timm that are built here as well -> the encoder
     "resnet18": "resnet18",
@@ -210,6 +211,11 @@ def choose_start(start: str, arch: Architecture, task: Task) -> tuple[str, str]:
     return name, f"start: {name}, as asked."
 
 
+def start_warning(start: str, *, trusted: bool = True) -> str | None:
+    """Return a line where the licence of a start forbids commercial use."""
+    return None if start in (AUTO, NONE) else licence_warning(start_facts(start, trusted=trusted))
+
+
 def licence_warning(facts: Mapping[str, Json]) -> str | None:
     """Return a line where the licence of a start (`start_facts`) forbids commercial use."""
     licence = str(facts["licence"])
@@ -260,7 +266,7 @@ def imagenet_at_hand() -> bool:
 
 def starts() -> list[StartFacts]:
     """Return every source that has a name, and whether it can be used here."""
-    inverted = ("decoder_cell", "inverted_residual", "handmade")
+    inverted = ("elastic", "decoder_cell", "inverted_residual", "handmade")
     installed = find_spec(MODULE) is not None
     rows = [
         StartFacts(
@@ -343,13 +349,23 @@ def _timm(model: str, *, trusted: bool) -> Source:
 
 
 def _folder(path: Path, start: str) -> Source:
-    for folder in (path, path / RUN_WEIGHTS):
+    for folder in (path, path / RUN_WEIGHTS, *_delivered(path)):
         if (folder / DESCRIPTION).is_file():
             return _bundle(folder, start)
     raise UserError(
         f"start {path} holds no trained network: neither {DESCRIPTION} nor {RUN_WEIGHTS}/{DESCRIPTION}. Give a bundle "
-        "or the run directory of a finished training."
+        "or the run directory of a finished training or tailoring."
     )
+
+
+def _delivered(run: Path) -> Iterator[Path]:
+    """Yield the bundle that a finished tailoring recommends; one outside of its folder is not used."""
+    if (run / RUN_RESULT).is_file():
+        result = read_json(run / RUN_RESULT, what=f"result of {run}")
+        model = result.get("model") if isinstance(result, dict) else None
+        for folder in (Path(model), run / model) if isinstance(model, str) else ():
+            if folder.resolve().is_relative_to(run.resolve()):
+                yield folder
 
 
 def _bundle(folder: Path, start: str, *, licence: str | None = None) -> Source:

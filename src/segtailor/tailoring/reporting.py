@@ -20,6 +20,7 @@ from segtailor.spaces.networks import count, expand
 from segtailor.tailoring.recipe import TailorRecipe
 from segtailor.tailoring.stage import (
     SEARCHED,
+    TRAINING_NOISE,
     ChosenNetwork,
     ComparedNetwork,
     ContractOutcome,
@@ -163,7 +164,17 @@ def verdict(best: Recommendation, int8: Int8Outcome, contract: ContractOutcome) 
     who = f"the best ready network ({rival.network})" if best.worth else "the searched network"
     late = not best.worth and rival.p95_ms > contract.budget_ms
     missed = f" but takes {rival.p95_ms:.2f} ms" if late else ""
-    return f"{sentence}; {who} reached {100 * rival.miou:.1f} %{_unequal(rows[best.network], rival)}{missed}."
+    compared = (
+        f"{sentence}; {who} reached {100 * rival.miou:.1f} %{_unequal(rows[best.network], rival)}{missed}"
+    )
+    return compared + ("." if late else f"{_tie(best.miou, rival.miou)}.")
+
+
+def _tie(one: float, other: float) -> str:
+    """Say that a difference is none, where two trainings of one network may differ by as much."""
+    if abs(one - other) >= TRAINING_NOISE:
+        return ""
+    return f", which is no difference: single trainings vary by {100 * TRAINING_NOISE:.1f} points"
 
 
 def _no_comparison(best: Recommendation) -> str:

@@ -32,6 +32,7 @@ from segtailor.verbs.resume import resume
 from segtailor.verbs.search import system_recipe
 
 SEARCHED = "searched"  # the name of the network that was found, among ready ones
+TRAINING_NOISE = 0.015  # mIoU by which two trainings of one network may differ: less says nothing
 PLAIN_NAME = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 )  # a file name without any part that leads elsewhere

@@ -72,6 +72,8 @@ def tailor_(
     out:
         Run directory. The same command in the same folder goes on where it stopped.
     """
+    from segtailor.spaces.starts import start_warning
+
     placed = _placed(with_display(context, json=json), out)
     request = parse_request(
         data, target, budget, recipe=recipe, time=time, image=image, seed=seed, start=start
@@ -80,6 +82,9 @@ def tailor_(
     facts = describe_plan(planned)
     for choice in planned.choices:
         note(f"{choice.setting:>10}: {choice.value} - {choice.reason}")
+    warning = start_warning(request.start)
+    if warning:
+        note(warning)
     note(f"expected to take about {facts['estimate_seconds'] / 60:.1f} minutes")
     if dry_run:
         emit({"run": str(out), **facts}, lambda _: None, json=json)

@@ -24,6 +24,7 @@ from segtailor.spaces.starts import AUTO, MIN_SHARE, NONE, choose_start, start_s
 from segtailor.tailoring.choosing import TEACHER_WORK
 from segtailor.tailoring.machine import step_seconds
 from segtailor.tailoring.stage import (
+    TRAINING_NOISE,
     BaselinesOutcome,
     ChosenNetwork,
     LengthsOutcome,
@@ -53,7 +54,6 @@ from segtailor.verbs.eval import evaluate
 MIN_TEACHER_WORK, MAX_TEACHER_WORK = 1.5, 12.0  # multiply-accumulates, in those of the student
 DRAWN_TEACHERS = 64  # random networks from which a teacher is taken if none is published
 MIN_TEACHER_STEPS = 150  # a teacher that was trained for fewer steps does not help
-MIN_TEACHER_LEAD = 0.015  # mIoU by which a teacher is ahead of its student: less is noise between seeds
 TEACHER_SHARE = TEACHER_WORK / (
     1 + TEACHER_WORK
 )  # of the stage's time; the rest trains the student for as many steps
@@ -98,10 +98,10 @@ def train_teacher(stage: StageContext, chosen: ChosenNetwork, searched: SearchOu
     trained = _trained(stage, name, training, training_recipe(stage, training, steps, seconds=seconds))
     student = NetworkTraining(folder="teacher-check", model=resolve(chosen.architecture))
     alone = _trained(stage, "student", student, training_recipe(stage, student, trained.steps))
-    if trained.miou < alone.miou + MIN_TEACHER_LEAD:
+    if trained.miou < alone.miou + TRAINING_NOISE:
         return _no_teacher(
             f"{name} has {trained.miou:.1%} after {trained.steps} steps, its student {alone.miou:.1%}: not ahead "
-            f"by more than the noise of a training ({MIN_TEACHER_LEAD:.1%})"
+            f"by more than the noise of a training ({TRAINING_NOISE:.1%})"
         )
     return TeacherOutcome(**asdict(trained))
 

@@ -192,7 +192,15 @@ def with_chosen_start(
     inverted residuals take it; the others begin from random weights.
     """
     from segtailor.data.locate import locate
-    from segtailor.spaces.starts import AUTO, IMAGENET, NONE, TIMM, choose_space_start, supernet_takes_starts
+    from segtailor.spaces.starts import (
+        AUTO,
+        IMAGENET,
+        NONE,
+        TIMM,
+        choose_space_start,
+        start_warning,
+        supernet_takes_starts,
+    )
     from segtailor.strategies.evaluators.shared import SharedEvaluator
     from segtailor.strategies.evaluators.staged import StagedEvaluator
     from segtailor.strategies.gradient_settings import Gradient
@@ -215,6 +223,9 @@ def with_chosen_start(
         return replace(recipe, evaluator=replace(recipe.evaluator, encoder_weights=weights))
     name, line = choose_space_start(start, recipe.space, locate(recipe.data).task)
     note(line)
+    warning = start_warning(name)
+    if warning:
+        note(warning)
     return replace(recipe, start=name)
 
 

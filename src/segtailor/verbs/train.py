@@ -202,7 +202,7 @@ def _tell_start(recipe: TrainRecipe | StagedTrainRecipe, asked: str) -> None:
     """Say in one line where the weights come from."""
     from segtailor.data.locate import locate
     from segtailor.recipes.train import TrainRecipe
-    from segtailor.spaces.starts import AUTO, NONE, choose_start, licence_warning, start_facts
+    from segtailor.spaces.starts import NONE, choose_start, start_warning
 
     first = recipe if isinstance(recipe, TrainRecipe) else recipe.stages[0]
     task = locate(first.data).task
@@ -210,10 +210,9 @@ def _tell_start(recipe: TrainRecipe | StagedTrainRecipe, asked: str) -> None:
     if first.start != name:  # set by --set
         name, line = choose_start(first.start or NONE, first.architecture, task)
     note(line)
-    if name not in (AUTO, NONE):
-        warning = licence_warning(start_facts(name))
-        if warning:
-            note(warning)
+    warning = start_warning(name)
+    if warning:
+        note(warning)
 
 
 def _summary(result: Mapping[str, Any], data: str) -> list[str]:

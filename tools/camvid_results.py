@@ -17,7 +17,7 @@ from segtailor.core.plan import Count
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "camvid"
 OUTCOMES, LATENCY, SEARCHES = "outcomes.jsonl", "latency.jsonl", "searches.jsonl"  # one JSON record per line
-ROWS, LITERATURE = "rows.json", "literature.json"
+ROWS, LITERATURE, TEST_SCORES = "rows.json", "literature.json", "test_scores.json"
 IMAGE, CLASSES = (360, 480), 11
 DRIVES = ("0001TP", "0006R0", "0016E5")  # drives of train and val, each left out once
 OFFICIAL = ""  # fold of the official split: trained on train, scored on val
@@ -96,6 +96,11 @@ class Results:
     @cached_property
     def literature(self) -> dict[str, Any]:
         return _read(self.folder / LITERATURE)
+
+    @cached_property
+    def test_scores(self) -> dict[str, Any]:
+        """Scores of shipped weights on the official test split, by name, and where they come from."""
+        return _read(self.folder / TEST_SCORES)
 
     @cached_property
     def rows(self) -> dict[str, Any]:

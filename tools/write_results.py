@@ -57,8 +57,8 @@ research, not for commercial use.
 
 ## Figures
 
-All figures are of other trainings of this network, which were **not** trained on the images they are scored on; the
-text above each table lists the settings in which they differ from the shipped training. The shipped weights were
+{test}The tables are of other trainings of this network, which were **not** trained on the images they are scored on;
+the text above each table lists the settings in which they differ from the shipped training. The shipped weights were
 trained on `{split}`, so scores on these images mean nothing. mIoU in %, whole images, single scale, no flip.
 
 {scores}
@@ -240,7 +240,7 @@ def _main_row(entry: dict[str, str], results: Results) -> list[str]:
         *_size(network),
         _percent(results.left_out(row)),
         val.percent() if val else "",
-        "",
+        _percent(results.test_scores["miou"].get(entry.get("network", ""))),
         _ms(results.milliseconds(names, GPU_TARGET, IMAGE)),
         _ms(results.milliseconds(names, GPU_TARGET, LARGE_IMAGE)),
         _ms(results.milliseconds(names, CPU_TARGET, IMAGE, threads=CPU_THREADS)),
@@ -318,6 +318,7 @@ def card(name: str, record: Mapping[str, Any], results: Results) -> str:
         ],
         split=origin["train_split"],
         images=origin["train_images"],
+        test=_test_score(name, results),
         scores="\n\n".join(_scores(row, record, results) for row in _scored_rows(origin)),
         latency=_latency_table(name, origin["row"], results),
         seed=origin["seed"],
@@ -325,6 +326,14 @@ def card(name: str, record: Mapping[str, Any], results: Results) -> str:
         recipe=json.dumps(origin["recipe"], indent=1),
         commands="\n".join(_commands(name, origin, results)),
     )
+
+
+def _test_score(name: str, results: Results) -> str:
+    """Return the score of the shipped weights themselves, where there is one."""
+    score = results.test_scores["miou"].get(name)
+    if score is None:
+        return ""
+    return f"**{100 * score:.1f} % mIoU on CamVid's official test split**: {results.test_scores['source']}.\n\n"
 
 
 def _scored_rows(origin: Mapping[str, Any]) -> list[str]:

@@ -68,6 +68,7 @@ def results(tmp_path: Path) -> Results:
         outcome(folder, "study/tiny", "", score, seed)
     literature = json.loads((RESULTS / "literature.json").read_text())
     put(folder / "literature.json", literature)
+    put(folder / "test_scores.json", json.loads((RESULTS / "test_scores.json").read_text()))
     main = {"label": "small", "row": "study/tiny", "system": "fasterseg", "search": "found"}
     tables = {
         name: {"study": "recipe", "base": "base", "labels": {"long": "twice as long"}}

@@ -55,10 +55,13 @@ GEOMETRY: Mapping[Kind, Mapping[str, Any]] = {
     "pose": {"scale": (0.75, 1.25), "rotate": 30.0},
 }
 
+CARRIED_LR = 0.3  # factor on the learning rate of weights that a start carried over
+
 # How a network is trained that starts from weights: docs/results.md has the figures by which this was chosen.
 FINE_TUNING = FitSettings(
     optimiser="adamw",
     lr=3e-3,
+    carried_lr=CARRIED_LR,
     weight_decay=0.01,
     batch=8,
     ema=0.98,

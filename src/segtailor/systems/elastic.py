@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from segtailor.data.augment import Augment
 from segtailor.recipes.search import SearchRecipe
-from segtailor.recipes.train import COLOUR_JITTER, MAX_CROP
+from segtailor.recipes.train import CARRIED_LR, COLOUR_JITTER, MAX_CROP
 from segtailor.spaces.elastic import Elastic
 from segtailor.strategies import Evolution
 from segtailor.strategies.evaluators.train import TrainEvaluator
@@ -24,6 +24,7 @@ PAPER_FIT = FitSettings(
     batch=16,
     optimiser="adamw",
     lr=0.003,
+    carried_lr=CARRIED_LR,
     weight_decay=0.01,
     schedule=Schedule(kind="poly", power=0.9),
     ema=0.99,

@@ -17,7 +17,7 @@ from segtailor.core.space import Architecture, family_of
 from segtailor.core.variation import sample
 from segtailor.data.cache import open_pixels
 from segtailor.nets.bundle import load_bundle
-from segtailor.recipes.train import TrainRecipe, usual_augment
+from segtailor.recipes.train import CARRIED_LR, TrainRecipe, usual_augment
 from segtailor.spaces.networks import count, resolve
 from segtailor.spaces.published import architectures
 from segtailor.spaces.starts import AUTO, MIN_SHARE, NONE, choose_start, start_share
@@ -281,6 +281,7 @@ def training_recipe(
         batch=recipe.batch,
         optimiser="adamw",
         lr=recipe.lr,
+        carried_lr=CARRIED_LR,
         weight_decay=WEIGHT_DECAY,
         ema=SHORT_EMA if steps < SHORT_STEPS else EMA,
         precision=recipe.precision,

@@ -19,6 +19,7 @@ from statistics import mean, stdev
 from segtailor.core.ranges import parse_size
 from segtailor.data.locate import locate
 from segtailor.recipes.train import FINE_TUNING, TrainRecipe, train_recipe
+from segtailor.report.charts import draw_chart
 from segtailor.runs import Context
 
 NETWORKS = ("squeezenas-mac-small", "lr-aspp-mobilenetv3-large", "auxcells-arch0", "fast-scnn")
@@ -101,6 +102,23 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def figure(rows: list[Row]) -> str:
+    """Return learning curves as SVG: mean mIoU over seeds by number of images, a line per network and start."""
+    groups: dict[tuple[str, int], list[float]] = {}
+    for row in sorted(rows, key=lambda row: row.images):
+        name = f"{Path(row.network).stem}, {'random' if row.start == 'none' else row.start}"
+        groups.setdefault((name, row.images), []).append(100 * (row.miou or 0.0))
+    return draw_chart(
+        {
+            "title": "Weights that know pictures",
+            "subtitle": f"CamVid, drive {rows[0].drive} left out and scored, {rows[0].steps} steps",
+            "unit": "mIoU %",
+            "lines": True,
+            "values": [[name, f"{images} images", mean(values)] for (name, images), values in groups.items()],
+        }
+    )
+
+
 def main() -> None:
     """Train what is missing and print the table."""
     parser = argparse.ArgumentParser(
@@ -117,6 +135,7 @@ def main() -> None:
     parser.add_argument("--carried-lr", type=float, default=FINE_TUNING.carried_lr)
     parser.add_argument("--crop", default="192x256", help="HEIGHTxWIDTH of training crops")
     parser.add_argument("--out", type=Path, default=Path("runs/starts.jsonl"))
+    parser.add_argument("--figure", type=Path, help="write the curves as SVG")
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
     done = (
@@ -139,6 +158,8 @@ def main() -> None:
                     file.write(json.dumps(vars(row)) + "\n")
                 print(vars(row), flush=True)
     print(table(done))
+    if given.figure is not None:
+        given.figure.write_text(figure(done))
 
 
 if __name__ == "__main__":

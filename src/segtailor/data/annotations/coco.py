@@ -139,7 +139,7 @@ class _FileReader:
     ) -> None:
         if not isinstance(row, dict) or not _is_id(row.get("id")):
             raise DataProblem(f"{short(row)} has no id")
-        image = self.index.find(row.get("file_name"), self._folders())
+        image = self.index.find(row.get("file_name"), self._folders(), anywhere=False)
         picture = partial(
             Picture,
             image=image,
@@ -193,7 +193,7 @@ class _FileReader:
             self.reading.root / "annotations" / self.file.stem,
             self.file.parent,
         ]
-        file = PictureIndex(self.reading.root).find(row.get("file_name", f"{image.stem}.png"), folders)
+        file = self.index.find(row.get("file_name", f"{image.stem}.png"), folders, anywhere=False)
         if not file.is_file():
             raise ShapeFault("missing-mask", f"its segments {file} do not exist")
         return SegmentMap(file=file, classes=classes)

@@ -151,8 +151,8 @@ class PictureIndex:
             table.setdefault(path.name, []).append(path)
         return table
 
-    def find(self, name: Any, folders: Sequence[Path] = ()) -> Path:
-        """Return the file that a name stands for: below one of the folders, or else the only one of that name.
+    def find(self, name: Any, folders: Sequence[Path] = (), *, anywhere: bool = True) -> Path:
+        """Return the file that a name stands for: below one of the folders, or (`anywhere`) the only one of that name.
 
         A name that leads nowhere returns where it was expected; one that leaves the root raises `DataProblem`.
         """
@@ -160,8 +160,10 @@ class PictureIndex:
         for folder in (*folders, self.root):
             if (folder / place).is_file():
                 return folder / place
-        same = self._by_name.get(place.name, [])
-        return same[0] if len(same) == 1 else (folders[0] if folders else self.root) / place
+        same = self._by_name.get(place.name, []) if anywhere else []
+        if len(same) == 1:
+            return same[0]
+        return next((folder for folder in folders if folder.is_dir()), self.root) / place
 
 
 def relative(name: Any) -> PurePosixPath:

@@ -32,7 +32,7 @@ def recognise(path: Path) -> str | None:
     if any(name in folders for name in MASKS) or _has_pictures_alone(folders.get("labels")):
         return None
     texts = [
-        path for place in (*PLACES, "*/*/*.json") for path in islice(sorted(_files(path, place)), MAX_FILES)
+        file for place in (*PLACES, "*/*/*.json") for file in islice(sorted(_files(path, place)), MAX_FILES)
     ]
     for file in (*islice(sorted(_files(path, "*.xml")), MAX_FILES), *texts):
         found = _of_file(file)

@@ -23,6 +23,7 @@ from tests.data.trees import write_image
 
 TEXT = {"size": list(SIZE), "counts": "PPYo0"}
 ENTITIES = "<!DOCTYPE a [<!ENTITY b 'c'>]>"
+CVAT_OUTSIDE = 'ytl="92" xbr="38" ybr="99"'
 FAR = [[900.0, 900, 950, 900, 950, 950]]
 
 
@@ -202,7 +203,7 @@ BAD: list[tuple[str, str, str, Spoil]] = [
     ("cvat", "unknown-category", "unknown label", replaced("annotations.xml", 'box label="road"', 'box label="raod"')),
     ("cvat", "broken-rle", "broken RLE", replaced("annotations.xml", 'rle="', 'rle="7, ')),
     ("cvat", "annotation", "a word for a number", replaced("annotations.xml", 'xtl="2"', 'xtl="two"')),
-    ("cvat", "outside", "box outside", replaced("annotations.xml", 'xtl="2" ytl="12" xbr="38"', 'xtl="-9" ytl="12" xbr="-3"')),
+    ("cvat", "outside", "box outside", replaced("annotations.xml", 'ytl="12" xbr="38" ybr="22"', CVAT_OUTSIDE)),
     ("cvat", "missing-image", "picture missing", removed("images/p1.png")),
     ("labelme", "malformed", "cut off", halved("p1.json")),
     ("labelme", "polygon", "two points", shape({"points": [[1, 1], [2, 2]]})),

@@ -68,6 +68,15 @@ def test_the_doctor_finds_no_error_in_a_sound_set_of_any_format(name: str, tmp_p
     assert ("not-drawn" in kinds) == (name in ("cvat", "labelme"))  # they have polylines
 
 
+def test_a_single_class_with_the_rest_ignored_is_not_taken_for_a_binary_mask(tmp_path: Path) -> None:
+    annotated.write_coco(tmp_path)
+    diagnosis = check(opened(f"coco:{tmp_path}?classes=car&unlabelled=ignore"))
+    assert not diagnosis.errors
+    assert {"all-ignored"} <= {
+        finding.kind for finding in diagnosis.findings
+    }  # the picture without annotations
+
+
 def test_files_alone_and_yaml_files_open_too(tmp_path: Path) -> None:
     annotated.write_coco(tmp_path)
     one = opened(f"coco:{tmp_path}/annotations/instances_train2017.json?val=0.25")

@@ -42,6 +42,7 @@ FIXES = {
     "broken-mask": "Export the annotations again, or remove this one.",
     "unknown-segment": "Export the PNG and the JSON file together.",
 }
+ANNOTATION_SUFFIXES = (".json", ".xml", ".txt")
 MASK_VALUE_FAULTS = ("id-out-of-range", "colour-mask", "unknown-colour")  # faults of the values in a mask
 MIN_TRAIN_IMAGES, MIN_OTHER_IMAGES = 20, 10  # smaller splits are reported
 TINY_CLASS_SHARE = 1e-3  # of the pixels
@@ -128,7 +129,7 @@ def binary_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """Report masks that hold only 0 and 255: the object would be ignored instead of learned."""
     if any(fault.kind in MASK_VALUE_FAULTS for split in census for fault in split.faults):
         return  # some masks do hold other values
-    read = [split for split in census if split.records]
+    read = [split for split in census if split.records and not _annotated(split)]
     binary = [split for split in read if np.flatnonzero(split.counts).tolist() == [0, IGNORE]]
     everywhere = len(binary) == len(read)
     for split in binary[:1] if everywhere else binary:
@@ -380,6 +381,11 @@ def joint_counts(target: NDArray[np.float32]) -> NDArray[np.int64]:
     counts[: len(labelled)] = labelled
     counts[IGNORE] = int((~labelled).sum())
     return counts
+
+
+def _annotated(split: Census) -> bool:
+    """Tell whether labels are drawn from annotation files: these name their classes, so 255 marks no object."""
+    return any(PurePath(record.mask).suffix.lower() in ANNOTATION_SUFFIXES for record in split.records)
 
 
 def _total(census: Sequence[Census]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -99,8 +99,8 @@ def test_options_choose_classes_and_what_does_not_count(tmp_path: Path) -> None:
     small = opened(f"coco:{tmp_path}?size=12x20").samples("val")[0]
     assert small.read().labels.shape == (12, 20)
     assert small.fingerprint != full.samples("val")[0].fingerprint
-    with pytest.raises(Exception, match="did you mean 'tree'"):
-        _ = opened(f"coco:{tmp_path}?classes=tre").task
+    with pytest.raises(Exception, match="did you mean 'road'"):
+        _ = opened(f"coco:{tmp_path}?classes=rode").task
 
 
 def test_crowds_lie_under_single_objects_and_can_be_ignored(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from tests.data.trees import write_image
 from tests.schemas import conforming
 
 
-def call(*words: object) -> int:
-    return run(["data", "convert", *map(str, words), "--to", "folder"])
+def call(dataset: object, out: object, *more: str) -> int:
+    return run(["data", "convert", str(dataset), "--to", "folder", str(out), *more])
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -115,9 +115,7 @@ def convert_(
     verb = "would write" if dry_run else "wrote"
 
     def show(printer: Printer) -> None:
-        rows = [
-            [name, part["images"], part["mask_folder"]] for name, part in plan.document()["splits"].items()
-        ]
+        rows = [[name, len(items), str(out / "masks" / name)] for name, items in plan.items.items()]
         printer.table(None, ["split", ">images", "masks"], rows)
         printer.say(
             f"{verb} {facts['images']} images with masks to {out}", f"next: segtailor data check folder:{out}"

@@ -99,6 +99,19 @@ TARGETS: dict[str, Target] = {
         files=("coco/annotations/*.json", "mpii/annot/*.json", "coco/train2017/*", "mpii/images/*"),
         commands=(("data", "check", "coco-keypoints:coco"), ("data", "check", "mpii:mpii")),
     ),
+    "annotations": Target(
+        files=("shapes/**/*",),
+        commands=(
+            *(
+                ("data", "check", f"{kind}:shapes/{place}")
+                for kind, place in (
+                    ("coco", "coco"), ("coco", "panoptic"), ("cvat", "cvat"), ("labelme", "labelme"), ("yolo", "yolo"),
+                    ("labelstudio", "studio"), ("folder", "coco"), ("folder", "cvat"), ("folder", "yolo"),
+                )
+            ),
+            ("data", "convert", "folder:shapes/labelme", "o", "--to", "folder"),
+        ),
+    ),
     "picture": Target(files=("a.png", "a.jpg"), commands=(("predict", "bundle", "a.png", "a.jpg", "--out", "o"),)),
 }  # fmt: skip
 
@@ -222,12 +235,92 @@ def _make_datasets(place: Path, picture: Callable[..., None]) -> None:
     ):
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         (place / path).write_text(json.dumps(content))
+    _make_annotations(place / "shapes", picture)
     with contextlib.suppress(ImportError):
         import h5py
 
         with h5py.File(place / "nyu.mat", "w") as content:
             content.create_dataset("images", data=np.ones((4, 3, 24, 16), dtype=np.uint8))
             content.create_dataset("depths", data=np.ones((4, 24, 16), dtype=np.float32))
+
+
+def _make_annotations(place: Path, picture: Callable[..., None]) -> None:
+    """Write four pictures of 24x16 pixels in every annotation format."""
+    names = [f"{index}.png" for index in range(4)]
+    folders = ("coco", "panoptic", "cvat/images", "labelme", "yolo/images", "studio")
+    for folder in folders:
+        for name in names:
+            picture(place / folder / name)
+    for name in names:
+        picture(place / "panoptic/panoptic_all" / name, "L")
+    ring = [[2, 3], [12, 3], [12, 9], [2, 9]]
+    flat = [value for point in ring for value in point]
+    images = [{"id": at, "file_name": name, "height": 16, "width": 24} for at, name in enumerate(names)]
+    kinds = [{"id": 3, "name": "car"}, {"id": 7, "name": "road"}]
+    parts = (
+        [flat],
+        {"size": [16, 24], "counts": [40, 60, 284]},
+        {"size": [16, 24], "counts": "X1l1l8"},
+        [flat, flat],
+    )
+    rows = [
+        {"id": at, "image_id": at, "category_id": 3 + 4 * (at % 2), "segmentation": part, "iscrowd": at % 2}
+        for at, part in enumerate(parts)
+    ]
+    segments = [
+        {
+            "image_id": at,
+            "file_name": name,
+            "segments_info": [{"id": one, "category_id": 3} for one in range(1, 4)],
+        }
+        for at, name in enumerate(names)
+    ]
+    shapes = [
+        {"label": "car", "shape_type": "polygon", "points": ring},
+        {"label": "road", "shape_type": "rectangle", "points": ring[::2]},
+        {"label": "road", "shape_type": "circle", "points": ring[:2]},
+    ]
+    regions = [
+        {"id": "a", "type": "polygonlabels", "original_width": 24, "original_height": 16,
+         "value": {"points": ring, "polygonlabels": ["car"]}},
+        {"id": "b", "type": "rectanglelabels", "original_width": 24, "original_height": 16,
+         "value": {"x": 5, "y": 5, "width": 30, "height": 20, "rotation": 4, "rectanglelabels": ["road"]}},
+        {"id": "c", "type": "brushlabels", "original_width": 24, "original_height": 16,
+         "value": {"format": "rle", "rle": [0, 0, 6, 0, 63, 255, 252, 5, 255, 255], "brushlabels": ["road"]}},
+    ]  # fmt: skip
+    tasks = [
+        {"id": at, "data": {"image": f"/data/upload/1/{name}"}, "annotations": [{"result": regions}]}
+        for at, name in enumerate(names)
+    ]
+    inner = (
+        '<polygon label="car" points="2,3;12,3;12,9" z_order="1"/><box label="road" xtl="1" ytl="1" xbr="9" ybr="9" '
+        'rotation="5"/><mask label="car" rle="3, 4, 5" left="2" top="2" width="4" height="3"/>'
+        '<ellipse label="car" cx="9" cy="8" rx="3" ry="2"/><polyline label="car" points="1,1;2,2"/>'
+    )
+    pictures = "".join(
+        f'<image id="{at}" name="{name}" width="24" height="16">{inner}</image>'
+        for at, name in enumerate(names)
+    )
+    labels = "<label><name>car</name></label><label><name>road</name></label>"
+    files: dict[str, object] = {
+        "coco/instances_all.json": {"images": images, "annotations": rows, "categories": kinds},
+        "panoptic/panoptic_all.json": {"images": images, "annotations": segments, "categories": kinds},
+        "studio/export.json": tasks,
+        "cvat/annotations.xml": f"<annotations><meta><labels>{labels}</labels></meta>{pictures}</annotations>",
+        "yolo/data.yaml": "train: images\nnames: [car, road]\n",
+    }
+    for name in names:
+        stem = name.removesuffix(".png")
+        files[f"labelme/{stem}.json"] = {
+            "shapes": shapes,
+            "imagePath": name,
+            "imageHeight": 16,
+            "imageWidth": 24,
+        }
+        files[f"yolo/labels/{stem}.txt"] = "0 0.1 0.1 0.9 0.1 0.9 0.9\n1 0.5 0.5 0.2 0.2\n"
+    for path, content in files.items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_text(content if isinstance(content, str) else json.dumps(content))
 
 
 # --- changes -----------------------------------------------------------------------------------------------------

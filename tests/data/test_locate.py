@@ -29,6 +29,11 @@ def test_every_promised_name_is_registered() -> None:
         "mpii",
         "coco-keypoints",
         "synthetic-pose",
+        "coco",
+        "cvat",
+        "labelme",
+        "labelstudio",
+        "yolo",
     }
 
 

@@ -1,5 +1,6 @@
 """Data as it comes: a few bad files are set aside by name, more of them stop the work."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,25 @@ def test_a_damaged_picture_of_a_dataset_file_is_set_aside_too(tmp_path: Path) ->
     found = usable_data(str(tmp_path / "own.yaml"))
     assert found.set_aside == ("p3",)
     assert len(locate(found.data).samples("trainval")) == 11
+
+
+def test_pictures_of_annotation_files_are_set_aside_too(tmp_path: Path) -> None:
+    root = folder(tmp_path / "set")
+    (root / "labels").mkdir()
+    for index in range(12):
+        (root / "labels" / f"p{index}.txt").write_text("0 0 0 0.5 0 0.5 0.5\n")
+    shutil.rmtree(root / "masks")
+    data = f"yolo:{root}?val=0.25"
+    (root / "images" / "p3.png").write_bytes(b"no picture")
+    assert usable_data(data).set_aside == ("images/p3",)
+    (root / "images" / "p3.png").unlink()
+    (root / "labels" / "p5.txt").write_text("0 0.1 0.1\n")  # a polygon of one point
+    found = usable_data(data)
+    assert found.set_aside == ("images/p5",)
+    assert len(locate(found.data).samples("trainval")) == 10
+    (root / "data.yaml").write_text("names: {x: y}\n")
+    with pytest.raises(DataProblem, match="class number"):
+        usable_data(data)
 
 
 def test_data_that_is_mostly_damaged_is_refused(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from segtailor.core.codec import fingerprint
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import Task
 from segtailor.data.files import RawMask
-from segtailor.data.folder import DEFAULT_VAL_SHARE, IMAGE_FOLDERS, MASK_FOLDERS, UNDIVIDED, FolderLayout
-from segtailor.data.pairs import FileDataset, Pairing, divide_pairing
+from segtailor.data.folder import IMAGE_FOLDERS, MASK_FOLDERS, UNDIVIDED, FolderLayout
+from segtailor.data.pairs import DEFAULT_VAL_SHARE, FileDataset, Pairing, divide_pairing
 
 DEPTH_FOLDERS = ("depth", "depths", "depth_mm", "depth_maps", *MASK_FOLDERS)
 COLOUR_FOLDERS = (*IMAGE_FOLDERS, "rgb", "colour", "color")

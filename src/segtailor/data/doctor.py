@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from segtailor.core.codec import Json, to_json
 from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import IGNORE, Task
+from segtailor.data.annotations.dataset import AnnotatedDataset
 from segtailor.data.checks.census import Census, explain_masks, take_census
 from segtailor.data.checks.rules import CHECKS, CLASSLESS_RULES, fault_finding, label_counts
 from segtailor.data.dataset import Dataset, Finding, HasProblems, Sample, Severity
@@ -146,7 +147,7 @@ def _without_classes(
     if isinstance(problem, MaskProblem):
         masks = [mask for pairing in pairings.values() for _, mask in pairing.pairs.values()]
         findings += [fault_finding(fault) for fault in explain_masks(masks, problem)]
-    elif str(problem) not in {fault.message for fault in faults}:
+    elif str(problem) not in {*(fault.message for fault in faults), *(found.message for found in known)}:
         findings.append(_unusable(problem))
     return Diagnosis(
         findings=_placed([*known, *findings], dataset),
@@ -247,7 +248,9 @@ def _alone(dataset: Dataset, split: str) -> tuple[Path, ...]:
 
 
 def _samples(dataset: Dataset, split: str) -> Sequence[Sample]:
-    """Return the samples of a split; where some images lack masks, those that have one."""
+    """Return the samples of a split; where some images lack masks or annotations, those that have one."""
+    if isinstance(dataset, AnnotatedDataset):
+        return dataset.usable(split)
     pairing = _pairings(dataset).get(split)
     if pairing is None or not isinstance(dataset, FileDataset):
         return dataset.samples(split)

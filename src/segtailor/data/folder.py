@@ -28,11 +28,17 @@ from segtailor.data.legend import (
     parse_colour,
     read_legend,
 )
-from segtailor.data.pairs import FileDataset, Pairing, PairingProblem, divide_pairing, pair_folders
+from segtailor.data.pairs import (
+    DEFAULT_VAL_SHARE,
+    FileDataset,
+    Pairing,
+    PairingProblem,
+    divide_pairing,
+    pair_folders,
+)
 from segtailor.data.splits import COMMON_NAMES, read_list
 from segtailor.data.survey import legend_of, survey
 
-DEFAULT_VAL_SHARE = 0.2
 IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "inputs")
 MASK_FOLDERS = (
     "masks",

@@ -5,7 +5,8 @@ path: ../photos
 classes: [road, car]
 
 The option `task` chooses between datasets of one name: `folder:PATH?task=depth` is the dataset `folder-depth`,
-`synthetic:task=depth` is `synthetic-depth`.
+`synthetic:task=depth` is `synthetic-depth`. `folder:PATH` also opens folders of annotation files (`coco`, `cvat`,
+`labelme`, `labelstudio`, `yolo`).
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from urllib.parse import quote, unquote
 from segtailor.core.codec import from_json
 from segtailor.core.errors import DataProblem, UserError, unknown
 from segtailor.core.registry import DATASETS
+from segtailor.data.annotations.recognise import recognise
 from segtailor.data.dataset import Dataset
 from segtailor.data.files import read_yaml
 
 __all__ = ["DATASETS", "dataset_from", "locate", "with_option"]
 
 PATH_OPTIONS = ("path", "legend")  # options that are paths
+FOLDER_OPTIONS = frozenset(
+    {"images", "masks", "palette", "legend", "binary", "encoding", "count"}
+)  # of masks alone
 DEFAULT_TASK = "segmentation"  # of a dataset without a task in its name
 
 
@@ -60,6 +65,9 @@ def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = N
     options = dict(options)
     name = _variant(name, str(options.pop("task", DEFAULT_TASK)))
     maker = DATASETS.get(name)
+    if name == "folder" and not FOLDER_OPTIONS & options.keys():
+        name = _recognised(options.get("path"), base) or name
+        maker = DATASETS.get(name)
     if not isinstance(maker, type):
         made: Dataset = maker({key: _plain(value) for key, value in options.items()})
         return made
@@ -78,6 +86,14 @@ def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = N
     dataset: Dataset = from_json(maker, values, what=f"dataset '{name}'", error=DataProblem)
     dataset.splits  # noqa: B018 - finds the files now, so that a wrong path is reported at once
     return dataset
+
+
+def _recognised(path: Any, base: Path | None) -> str | None:
+    """Return the name of the dataset for a folder that holds annotation files instead of masks."""
+    if not isinstance(path, str | Path):
+        return None
+    place = _place(str(path)) if base is None else base / _place(str(path))
+    return recognise(place) if _exists(place) else None
 
 
 def _variant(name: str, task: str) -> str:

@@ -22,8 +22,8 @@ from segtailor.core.task import Task
 from segtailor.data.dataset import Pair, Sample, resize_pair, size_fingerprint
 from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, DepthUnit, depth_task, divide_if_needed
 from segtailor.data.files import MAX_PIXELS, file_fingerprint, list_folders, list_pictures
-from segtailor.data.folder import DEFAULT_VAL_SHARE, UNDIVIDED, FolderLayout
-from segtailor.data.pairs import FileDataset, Pairing
+from segtailor.data.folder import UNDIVIDED, FolderLayout
+from segtailor.data.pairs import DEFAULT_VAL_SHARE, FileDataset, Pairing
 from segtailor.data.splits import COMMON_NAMES, by_ratio, parts_of
 
 IMAGE_ENDINGS = ("_rgb", "_colors", "_color", "_colour", "_image")

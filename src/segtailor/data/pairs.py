@@ -18,6 +18,7 @@ from segtailor.data.dataset import Pair, resize_pair, size_fingerprint
 from segtailor.data.files import RawMask, file_fingerprint, list_pictures, read_image, read_mask
 from segtailor.data.splits import TooFewImages, by_ratio, parts_of
 
+DEFAULT_VAL_SHARE = 0.2  # of pictures that are not divided
 MAX_SIDE_PIXELS = 2**14  # that samples can be resized to
 MASK_ENDINGS = ("", "_mask", "_label", "_labels", "_gt", "_seg", "_L", "_P")  # image a.jpg, mask a_mask.png
 
@@ -139,22 +140,13 @@ class FileDataset(ABC):
     size: str | None = None
 
     def __post_init__(self) -> None:
-        try:
-            self.path.stat()
-        except FileNotFoundError:
-            raise DataProblem(f"dataset folder {self.path} does not exist; check the path.") from None
-        except (OSError, ValueError) as problem:
-            raise DataProblem(
-                f"dataset folder {str(self.path)!r:.200} cannot be opened: {problem}."
-            ) from None
+        check_place(self.path)
         self.wanted_size  # noqa: B018 - an invalid size is reported at once
 
     @property
     def wanted_size(self) -> tuple[int, int] | None:
         """Height and width that every sample is resized to; None where each keeps its own size."""
-        if self.size is None:
-            return None
-        return parse_size(self.size, most=MAX_SIDE_PIXELS, error=DataProblem)
+        return wanted_size(self.size)
 
     @property
     @abstractmethod
@@ -197,6 +189,21 @@ class FileDataset(ABC):
             FileSample(name=name, image=image, mask=mask, labels=labels, size=size)
             for name, (image, mask) in pairs.items()
         ]
+
+
+def check_place(path: Path) -> None:
+    """Raise `DataProblem` unless a dataset's folder or file exists."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        raise DataProblem(f"dataset folder {path} does not exist; check the path.") from None
+    except (OSError, ValueError) as problem:
+        raise DataProblem(f"dataset folder {str(path)!r:.200} cannot be opened: {problem}.") from None
+
+
+def wanted_size(text: str | None) -> tuple[int, int] | None:
+    """Return the height and width that the option `size` asks for; nothing without it."""
+    return None if text is None else parse_size(text, most=MAX_SIDE_PIXELS, error=DataProblem)
 
 
 def pair_folders(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import needs_classes
+from segtailor.data.annotations.dataset import AnnotatedDataset
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.dataset import Dataset
 from segtailor.data.doctor import Diagnosis, check, examine
@@ -64,7 +65,7 @@ def usable_data(data: str) -> UsableData:
     if not names:
         diagnosis.raise_for_errors()
         return UsableData(data=data, dataset=dataset, diagnosis=diagnosis)
-    before = dataset.skip if isinstance(dataset, FileDataset) else ()
+    before = dataset.skip if isinstance(dataset, FileDataset | AnnotatedDataset) else ()
     reduced = with_option(data, "skip", ",".join([*before, *names]))
     rest = locate(reduced)
     check(rest, limit=MAX_CHECKED).raise_for_errors()
@@ -96,19 +97,29 @@ def _extreme_sides(pixels: Pixels, *, largest: bool) -> tuple[int, int]:
 
 def _bad_samples(dataset: Dataset, diagnosis: Diagnosis) -> tuple[str, ...]:
     """Return the samples whose files have errors; none if these are too many, or if there are other errors."""
-    if not isinstance(dataset, FileDataset) or not diagnosis.errors:
+    if not isinstance(dataset, FileDataset | AnnotatedDataset) or not diagnosis.errors:
         return ()
     bad_files = {finding.file for finding in diagnosis.errors if finding.file}
-    samples = {
-        name: {str(path) for path in files}
-        for pairing in dataset.pairings.values()
-        for name, files in pairing.pairs.items()
-    }
+    samples = _files_by_sample(dataset)
     names = {name for name, files in samples.items() if files & bad_files}
-    unpaired = {path for pairing in dataset.pairings.values() for path in pairing.images_alone}
-    names |= {path.stem for path in unpaired if str(path) in bad_files}
-    explained = {file for name in names for file in samples.get(name, set())} | {
-        str(path) for path in unpaired
-    }
-    too_many = len(names) > MAX_SHARE_SET_ASIDE * (len(samples) + len(unpaired))
+    explained = {file for name in names for file in samples[name]}
+    too_many = len(names) > MAX_SHARE_SET_ASIDE * len(samples)
     return () if bad_files - explained or too_many else tuple(sorted(names))
+
+
+def _files_by_sample(dataset: FileDataset | AnnotatedDataset) -> dict[str, set[str]]:
+    """Return the files that belong to one sample alone; a COCO file holds many, so its faults blame no single one."""
+    if isinstance(dataset, FileDataset):
+        table: dict[str, set[str]] = {}
+        for pairing in dataset.pairings.values():
+            for name, files in pairing.pairs.items():
+                table.setdefault(name, set()).update(str(path) for path in files)
+            for path in pairing.images_alone:
+                table.setdefault(path.stem, set()).add(str(path))
+        return table
+    pictures = {name: picture for part in dataset.parts.values() for name, picture in part.items()}
+    uses = Counter(picture.file for picture in pictures.values())
+    return {
+        name: {str(picture.image), *([str(picture.file)] if uses[picture.file] == 1 else [])}
+        for name, picture in pictures.items()
+    }

@@ -53,7 +53,7 @@ def tailor_(
     Parameters
     ----------
     data:
-        Images with masks, e.g. `folder:PATH`, `camvid:PATH`.
+        Images with masks or annotations, e.g. `folder:PATH`, `coco:PATH`, `camvid:PATH`.
     target:
         Where the network will run: device/runtime/precision.
     budget:

@@ -1,9 +1,9 @@
-"""`segtailor data check` and `segtailor data show`: examine a dataset before it is used."""
+"""`segtailor data check`, `show` and `convert`: examine a dataset before it is used, and write its masks once."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -25,7 +25,7 @@ def check_(
     Parameters
     ----------
     dataset:
-        For example `folder:PATH`, `camvid:PATH`, or a YAML file.
+        For example `folder:PATH`, `coco:PATH`, `camvid:PATH`, or a YAML file.
     """
     from segtailor.data import doctor
     from segtailor.data.locate import locate
@@ -75,6 +75,53 @@ def show_(
     verb = "would write" if dry_run else "wrote"
     facts = {"picture": str(out), "split": split, "problems": list(sheet.problems)}
     emit(facts, lambda printer: printer.say(f"{verb} {out}"), json=json)
+
+
+def convert_(
+    dataset: str,
+    out: Path,
+    /,
+    *,
+    to: Literal["folder"],
+    images: Literal["copy", "link"] = "copy",
+    force: Force = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Write a dataset once as images and masks, so that its annotations are not drawn again at every start.
+
+    Masks are PNG files whose values are the class ids (255: not counted) and whose colours are those of the classes.
+    The folder appears when everything is written, or not at all. A folder that an earlier conversion wrote is
+    replaced; one that holds other files is refused.
+
+    Parameters
+    ----------
+    dataset:
+        For example `coco:PATH`, `cvat:PATH`, `labelme:PATH`, `yolo:PATH`, `labelstudio:PATH`, or a YAML file.
+    out:
+        The folder to write; `folder:OUT` reads it.
+    to:
+        The layout: `folder` is `images/SPLIT`, `masks/SPLIT` and `classes.yaml`.
+    images:
+        Copy the pictures, or link to where they are. Pictures that are resized or not PNG, JPEG, TIFF or BMP are
+        written as PNG.
+    """
+    from segtailor.data.convert import convert, plan_conversion
+    from segtailor.data.locate import locate
+
+    del to  # one layout so far
+    plan = plan_conversion(locate(dataset), out, images=images, force=force)
+    facts = plan.document() if dry_run else convert(plan)
+    verb = "would write" if dry_run else "wrote"
+
+    def show(printer: Printer) -> None:
+        rows = [[name, len(items), str(out / "masks" / name)] for name, items in plan.items.items()]
+        printer.table(None, ["split", ">images", "masks"], rows)
+        printer.say(
+            f"{verb} {facts['images']} images with masks to {out}", f"next: segtailor data check folder:{out}"
+        )
+
+    emit(facts, show, json=json)
 
 
 def _print(printer: Printer, facts: dict[str, Any]) -> None:

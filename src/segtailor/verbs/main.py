@@ -41,6 +41,7 @@ VERBS: tuple[tuple[str, str], ...] = (
 DATA_VERBS: tuple[tuple[str, str], ...] = (
     ("check", "Examine a dataset and say what is wrong with it, where, and how to fix it."),
     ("show", "Draw a contact sheet of images with their labels."),
+    ("convert", "Write a dataset once as a folder of images and masks, e.g. from annotation files."),
 )
 MODULES = {
     "tailor": "tailoring.tailor",

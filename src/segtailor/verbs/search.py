@@ -107,7 +107,7 @@ def search_(
     recipe:
         A published system: see `segtailor list recipes`.
     data:
-        A dataset, e.g. `synthetic`, `folder:PATH`, `camvid:PATH`.
+        A dataset, e.g. `synthetic`, `folder:PATH`, `coco:PATH`, `camvid:PATH`.
     out:
         Run directory. Found networks are in its folder `architectures`, the plot in `report`.
     image:

@@ -88,7 +88,7 @@ def train_(
     model:
         A published name or the path of an architecture file.
     data:
-        A dataset, e.g. `synthetic`, `folder:PATH`, `camvid:PATH`.
+        A dataset, e.g. `synthetic`, `folder:PATH`, `coco:PATH`, `camvid:PATH`.
     out:
         Run directory. The trained bundle is its folder `weights`.
     """

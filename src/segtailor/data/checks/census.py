@@ -16,7 +16,8 @@ from PIL import Image
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Task
-from segtailor.data.dataset import Pair, Placed, Sample, resize_pair
+from segtailor.data.annotations.dataset import AnnotatedSample
+from segtailor.data.dataset import Pair, Placed, Sample, Severity, resize_pair
 from segtailor.data.files import RawMask, read_image, read_mask
 from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileSample
@@ -57,11 +58,15 @@ class SampleFacts(ImageFacts):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One reason why a sample cannot be used; for a mask with invalid ids, all its `ids` and those `refused`."""
+    """One reason why a sample cannot be used; for a mask with invalid ids, all its `ids` and those `refused`.
+
+    A warning is about a sample that can be used.
+    """
 
     kind: str
     file: str
     message: str
+    severity: Severity = "error"
     ids: frozenset[int] = frozenset()
     refused: frozenset[int] = frozenset()
 
@@ -146,6 +151,8 @@ def inspect_sample(
     """Read one sample and return the facts that the checks need, with all its faults."""
     if isinstance(sample, FileSample):
         return _inspect_files(sample, count)
+    if isinstance(sample, AnnotatedSample):
+        return _inspect_annotated(sample, count)
     place, source = (sample.place, sample.source) if isinstance(sample, Placed) else (sample.name, None)
     try:
         pair = sample.read()
@@ -211,6 +218,26 @@ def _inspect_files(sample: FileSample, count: Callable[[NDArray[Any]], NDArray[n
     pair = resize_pair(Pair(image, labels), sample.size)
     picture = _image_facts(sample.name, str(sample.image), pair.image)
     return Inspection(_sample_facts(picture, mask=str(sample.mask), counts=count(pair.labels)))
+
+
+def _inspect_annotated(
+    sample: AnnotatedSample, count: Callable[[NDArray[Any]], NDArray[np.int64]]
+) -> Inspection:
+    """Read the picture and draw every shape of it; faulty shapes hide neither each other nor a duplicate."""
+    file = str(sample.picture.file)
+    try:
+        image = read_image(sample.image)
+    except DataProblem as damage:
+        return Inspection(None, (_unreadable(str(sample.image), damage),))
+    labels, found = sample.labelling.draw(sample.picture, (image.shape[0], image.shape[1]))
+    faults = tuple(
+        Fault(kind=fault.kind, file=file, message=str(fault), severity=fault.severity) for fault in found
+    )
+    pair = resize_pair(Pair(image, labels), sample.size)
+    picture = _image_facts(sample.name, str(sample.image), pair.image)
+    if any(fault.severity == "error" for fault in faults):
+        return Inspection(picture, faults)
+    return Inspection(_sample_facts(picture, mask=file, counts=count(pair.labels)), faults)
 
 
 def _inspect_image(path: Path) -> Inspection:

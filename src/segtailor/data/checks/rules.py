@@ -35,7 +35,14 @@ FIXES = {
     "all-ignored": "Check how the masks were exported; 255 means 'unlabelled'. If it marks the object: binary=true.",
     "unusable": "Correct the dataset's files or options.",
     "id-out-of-range": "Correct the mask, declare more classes, or name the id as ignored.",
+    "polygon": "Draw it again, or remove it.",
+    "outside": "Check that the annotation was made for this picture, at this size.",
+    "broken-rle": "Export the annotations again, or remove this one.",
+    "rle-size": "Export the annotations at the size of the picture.",
+    "broken-mask": "Export the annotations again, or remove this one.",
+    "unknown-segment": "Export the PNG and the JSON file together.",
 }
+ANNOTATION_SUFFIXES = (".json", ".xml", ".txt")
 MASK_VALUE_FAULTS = ("id-out-of-range", "colour-mask", "unknown-colour")  # faults of the values in a mask
 MIN_TRAIN_IMAGES, MIN_OTHER_IMAGES = 20, 10  # smaller splits are reported
 TINY_CLASS_SHARE = 1e-3  # of the pixels
@@ -68,10 +75,10 @@ def faulty_files(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 
 
 def fault_finding(fault: Fault) -> Finding:
-    """Turn a fault into an error."""
+    """Turn a fault into a finding."""
     lossy = fault.kind in MASK_VALUE_FAULTS and PurePath(fault.file).suffix.lower() in (".jpg", ".jpeg")
     fix = "JPEG changes the values at edges: export the masks again, as PNG." if lossy else FIXES[fault.kind]
-    return Finding(severity="error", kind=fault.kind, file=fault.file, message=fault.message, fix=fix)
+    return Finding(severity=fault.severity, kind=fault.kind, file=fault.file, message=fault.message, fix=fix)
 
 
 def small_splits(census: Sequence[Census], task: Task) -> Iterator[Finding]:
@@ -122,7 +129,7 @@ def binary_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """Report masks that hold only 0 and 255: the object would be ignored instead of learned."""
     if any(fault.kind in MASK_VALUE_FAULTS for split in census for fault in split.faults):
         return  # some masks do hold other values
-    read = [split for split in census if split.records]
+    read = [split for split in census if split.records and not _annotated(split)]
     binary = [split for split in read if np.flatnonzero(split.counts).tolist() == [0, IGNORE]]
     everywhere = len(binary) == len(read)
     for split in binary[:1] if everywhere else binary:
@@ -147,7 +154,8 @@ def shifted_classes(census: Sequence[Census], task: Task) -> Iterator[Finding]:
             file=next(record.mask for split in census for record in split.records),
             message=f"'{task.classes[0]}' (id 0) never occurs while ids 1 to {task.outputs - 1} all do: "
             "the ids seem to start at 1",
-            fix="If 0 is not a class, give the classes their ids in the class list, or subtract 1 from all ids.",
+            fix="If 0 is not a class, give the classes their ids in the class list, or subtract 1 from all ids; "
+            "for annotation files, unlabelled=ignore leaves the background out.",
         )
 
 
@@ -373,6 +381,11 @@ def joint_counts(target: NDArray[np.float32]) -> NDArray[np.int64]:
     counts[: len(labelled)] = labelled
     counts[IGNORE] = int((~labelled).sum())
     return counts
+
+
+def _annotated(split: Census) -> bool:
+    """Tell whether labels are drawn from annotation files: these name their classes, so 255 marks no object."""
+    return any(PurePath(record.mask).suffix.lower() in ANNOTATION_SUFFIXES for record in split.records)
 
 
 def _total(census: Sequence[Census]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,8 +12,10 @@ from segtailor.core.task import Preprocessing
 from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.starts.remap import Donor, carry_weights
 from segtailor.ops import Conv, InvertedBottleneck, Residual
+from segtailor.spaces.elastic import Elastic
 from segtailor.spaces.networks import resolve
 from segtailor.spaces.published import architectures, baselines
+from segtailor.spaces.starts import open_source
 
 PLAIN = Preprocessing()
 FAMILIES = (
@@ -197,3 +201,19 @@ def test_networks_without_anything_in_common_share_almost_nothing() -> None:
     initialise(target, 1)
     carried = carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=PLAIN)
     assert carried.share < 0.01
+
+
+def test_parameters_that_lost_most_of_their_donor_count_as_new_ones() -> None:
+    source = open_source("imagenet").donor
+    kept = {}
+    for expansion in (6, 2):
+        arch = replace(
+            next(arch for arch in Elastic().first_guesses() if all(arch.depths)), expansions=(expansion,) * 5
+        )
+        network = build(arch, 3, outputs=(MAIN,))
+        initialise(network, 0)
+        kept[expansion] = carry_weights(source, network, preprocessing=Preprocessing()).parameters
+    depth = "nodes.stage2_block1.body.depth.weight"
+    assert depth in kept[6]
+    assert depth not in kept[2]
+    assert "nodes.stem.conv1.weight" in kept[2]

@@ -23,14 +23,19 @@ from segtailor.nets.starts.layers import Block, Layer, LayerGraph, Stage, layer_
 UNMATCHED_COST = 3.0  # of a target stage that takes nothing, in doublings of the width
 LEVEL_COST = 0.5  # per halving by which the levels of two stages differ
 SHARED_COST = 0.25  # of a donor stage that serves two target stages
-MOSTLY = 0.5  # a parameter is carried if more than this share of its values is
+MOSTLY = 0.5  # share of a parameter's values that come from the donor, for it to count as the donor's
+LITTLE_CUT = 0.75  # share of the donor's values in its place that were taken, for it to do what it did there
 NORM_FIELDS = ("weight", "bias", "running_mean", "running_var")
 MIN_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Carried:
-    """What a network took over: the share of its parameters, their names, and one line per node in words."""
+    """What a network took over: the share of its parameters, and one line per node in words.
+
+    `parameters` are those that are mostly the donor's, and for which little of the donor was cut away: they still do
+    what they learnt, while others have to learn anew.
+    """
 
     share: float
     parameters: frozenset[str]
@@ -82,6 +87,9 @@ class _Transfer:
         self._state = target.state_dict()
         self._donor_state = donor.network.state_dict()
         self._taken: dict[str, int] = {}  # name of a parameter -> how many of its values come from the donor
+        self._given_sizes: dict[
+            str, int
+        ] = {}  # name of a parameter -> how many values the donor has in its place
         self._spaces: dict[str, str] = {self._to.image: self._from.image}  # target space -> donor space
         self._maps: dict[str, Tensor] = {}  # target space -> donor channel of each channel, -1 for none
         self._importance = _importance(self._from)
@@ -112,7 +120,11 @@ class _Transfer:
         sizes = {name: value.numel() for name, value in self._target.named_parameters()}
         taken = {name: count for name, count in self._taken.items() if name in sizes}
         share = sum(taken.values()) / max(1, sum(sizes.values()))
-        mostly = frozenset(name for name, count in taken.items() if count > MOSTLY * sizes[name])
+        mostly = frozenset(
+            name
+            for name, count in taken.items()
+            if count > MOSTLY * sizes[name] and count >= LITTLE_CUT * self._given_sizes.get(name, 0)
+        )
         return Carried(share=share, parameters=mostly, lines=tuple(self._lines(sizes, taken)))
 
     def _lines(self, sizes: Mapping[str, int], taken: Mapping[str, int]) -> Iterable[str]:
@@ -255,7 +267,9 @@ class _Transfer:
             values = torch.where((columns >= 0)[:, :, None, None], values, 0.0)
             conv.weight[carried] = values[carried].to(conv.weight.dtype)
             counted = (columns >= 0) & carried[:, None]
-        self._taken[f"{layer.conv_key}.weight"] = int(counted.sum()) * math.prod(conv.kernel_size)
+        side = math.prod(conv.kernel_size)
+        self._taken[f"{layer.conv_key}.weight"] = int(counted.sum()) * side
+        self._given_sizes[f"{layer.conv_key}.weight"] = given.weight[..., 0, 0].numel() * side
         if conv.bias is not None and given.bias is not None:
             bias = given.bias + shift if shift is not None else given.bias
             conv.bias[carried] = bias[outputs[carried]]
@@ -288,6 +302,7 @@ class _Transfer:
                 value = (value + (given.eps - norm.eps)).clamp(min=MIN_VARIANCE)
             getattr(norm, name)[carried] = value[chosen]
             self._taken[f"{layer.norm_key}.{name}"] = int(carried.sum())
+            self._given_sizes[f"{layer.norm_key}.{name}"] = given.num_features
 
     def _identity_expansion(self, layer: Layer, model: Block) -> None:
         """Pass the input on where the donor has no expansion: its inputs are positive, so an activation keeps them."""

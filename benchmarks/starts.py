@@ -21,6 +21,7 @@ from segtailor.data.locate import locate
 from segtailor.recipes.train import FINE_TUNING, TrainRecipe, train_recipe
 from segtailor.report.charts import draw_chart
 from segtailor.runs import Context
+from segtailor.spaces.starts import NONE
 
 NETWORKS = ("squeezenas-mac-small", "lr-aspp-mobilenetv3-large", "auxcells-arch0", "fast-scnn")
 
@@ -148,7 +149,7 @@ def main() -> None:
             for network, start in product(given.networks, given.starts):
                 row = Row(
                     network=network, start=start, drive=given.drive, images=images, steps=given.steps,
-                    seed=seed, lr=given.lr, carried_lr=given.carried_lr, crop=given.crop,
+                    seed=seed, lr=given.lr, carried_lr=1.0 if start == NONE else given.carried_lr, crop=given.crop,
                 )  # fmt: skip
                 if row.key in known:
                     continue

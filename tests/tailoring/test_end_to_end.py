@@ -74,8 +74,8 @@ def test_every_system_ends_with_an_exported_network_that_keeps_the_budget(
     assert stage["choose"]["fingerprint"] in {member["fingerprint"] for member in stage["search"]["found"]}
     own = segtailor.load(stage["train"]["model"]).network.architecture
     weights = folder / "stages" / "teacher" / "weights"
-    if not weights.exists():  # nothing in AutoRTNet's small space need be 1.5 times as large
-        assert system == "autortnet"
+    if not weights.exists():  # nothing in these spaces need be 1.5 times as large
+        assert system in ("autortnet", "elastic")
         assert stage["teacher"]["reason"] == "the family has no network of a fitting size"
     else:
         assert stage["teacher"]["model"] or "by more than the noise" in stage["teacher"]["reason"]

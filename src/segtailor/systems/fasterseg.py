@@ -16,10 +16,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from segtailor.core.cost import Power
+from segtailor.core.space import Architecture
 from segtailor.costs.analytic import Macs
 from segtailor.costs.latency import PackLatency
 from segtailor.data.augment import Augment
 from segtailor.recipes.search import SearchRecipe
+from segtailor.recipes.train import StagedTrainRecipe
 from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.spaces.multi_resolution.supernet import MultiResolutionSettings
 from segtailor.strategies.evaluators.train import TrainEvaluator
@@ -35,7 +37,16 @@ from segtailor.strategies.gradient_settings import (
     Temperature,
 )
 from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
+from segtailor.systems.training import (
+    SMALL_EPOCHS,
+    Asked,
+    PublishedTraining,
+    Setting,
+    check_family,
+    one_stage,
+)
 from segtailor.tasks.loss_settings import LossSettings
+from segtailor.training.distill import DistillSettings
 from segtailor.training.settings import FitSettings, Schedule
 
 FASTEST_FPS, SLOWEST_FPS = 175.0, 155.0  # images per second that the release steers between
@@ -174,3 +185,32 @@ SYSTEM = System(
     small=SMALL,
     crop_multiple=32,  # the supernet's deepest stride
 )
+
+TRAINING_EPOCHS, EPOCH_STEPS, TRAINING_DECAY = 600, 1000, 0.992
+TRAINING_FIT = FitSettings(  # (d), (e) and (g) of the release: teacher and student alike, from random weights
+    steps=TRAINING_EPOCHS * EPOCH_STEPS,
+    batch=12,
+    optimiser="sgd",
+    lr=0.01,
+    momentum=0.9,
+    weight_decay=5e-4,
+    schedule=Schedule(kind="exponential", gamma=TRAINING_DECAY, epoch_steps=EPOCH_STEPS),
+    loss=LossSettings(ohem=0.7, ohem_keep=1 / 16, auxiliary_default=0.2),
+    validate_every=40,  # passes over Cityscapes, about ten epochs of a thousand steps
+)
+DISTILL = DistillSettings(kind="kl", weight=1.0, mean_over_classes=True)  # from the teacher's main output
+TRAINING_SCALES = (0.75, 1.0, 1.25)
+
+
+def training(arch: Architecture, asked: Asked) -> StagedTrainRecipe:
+    """Return the training of a teacher, or with a teacher of a student that is distilled from it."""
+    check_family(arch, "fasterseg", "multi_resolution")
+    fit = replace(TRAINING_FIT, distill=DISTILL if asked.teacher else None)
+    if not asked.paper:  # ends at the same rate
+        decay = TRAINING_DECAY ** (TRAINING_EPOCHS / SMALL_EPOCHS)
+        fit = replace(fit, schedule=Schedule(kind="exponential", gamma=decay), validate_every=0)
+    setting = Setting(crop=(512, 1024), fit=fit)
+    return one_stage(arch, asked, "fasterseg", setting, Augment(crop=asked.crop, scales=TRAINING_SCALES))
+
+
+TRAINING = PublishedTraining(recipe=training, begins="scratch", teacher=True)

@@ -236,6 +236,7 @@ class GradientSearch:
             "failed": 0,  # a network of the supernet can always be judged
             "roles": {role: outcome for role, outcome in outcomes.items() if outcome is not first},
             "warnings": list(self._warnings.all),
+            "cost_shares": {str(group): share for group, share in self._engine.shares.items()},
             "skipped": self._engine.guard.tally().skipped,
             "trajectory": list(self.trajectory),
         }

@@ -35,7 +35,7 @@ from segtailor.strategies.gradient_settings import (
     LogitOptimiser,
     Temperature,
 )
-from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
+from segtailor.systems.system import JUDGING, PAPER_DATA, SMALL_DATA, SMALL_IMAGE, SMALL_JUDGING, System
 from segtailor.systems.training import (
     Asked,
     PublishedTraining,
@@ -105,6 +105,7 @@ PAPER = SearchRecipe(
     space=HyperCell(depths=(5, 10, 10)),
     strategy=PAPER_STRATEGY,
     evaluator=TrainEvaluator(augment=Augment(crop=(512, 1024)), fit=PAPER_STRATEGY.fit),
+    judging=JUDGING,
 )
 SMALL = replace(
     PAPER,
@@ -119,6 +120,7 @@ SMALL = replace(
     ),
     strategy=SMALL_STRATEGY,
     evaluator=TrainEvaluator(augment=Augment(crop=SMALL_IMAGE, scale=(0.75, 1.5)), fit=SMALL_STRATEGY.fit),
+    judging=SMALL_JUDGING,
 )
 
 SYSTEM = System(

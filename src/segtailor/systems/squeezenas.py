@@ -32,7 +32,7 @@ from segtailor.strategies.gradient_settings import (
     LogitOptimiser,
     Temperature,
 )
-from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
+from segtailor.systems.system import JUDGING, PAPER_DATA, SMALL_DATA, SMALL_IMAGE, SMALL_JUDGING, System
 from segtailor.systems.training import SMALL_FIT, Asked, PublishedTraining, check_family
 from segtailor.training.settings import FitSettings, Schedule
 
@@ -93,6 +93,7 @@ PAPER = SearchRecipe(
     space=InvertedResidual(frame="small"),
     strategy=PAPER_STRATEGY,
     evaluator=TrainEvaluator(augment=Augment(crop=(512, 1024)), fit=PAPER_STRATEGY.fit),
+    judging=JUDGING,
 )
 SMALL = replace(
     PAPER,
@@ -100,6 +101,7 @@ SMALL = replace(
     image=SMALL_IMAGE,
     strategy=SMALL_STRATEGY,
     evaluator=TrainEvaluator(augment=Augment(crop=SMALL_IMAGE, scale=(0.75, 1.5)), fit=SMALL_STRATEGY.fit),
+    judging=SMALL_JUDGING,
 )
 
 SYSTEM = System(

@@ -44,15 +44,21 @@ def recordings(names: Sequence[str]) -> dict[str, str]:
 
 
 def by_recording(names: Sequence[str], *, val: float, seed: int = 0) -> dict[str, list[str]]:
-    """Divide names into train and val, recording by recording; name by name where no recordings are known.
+    """Divide names into train and val, recording by recording; name by name where no recordings are known."""
+    labels = recordings(names)
+    return divide_recordings(labels, val=val, seed=seed) if labels else by_ratio(names, val=val, seed=seed)
+
+
+def divide_recordings(labels: Mapping[str, str], *, val: float, seed: int = 0) -> dict[str, list[str]]:
+    """Divide names, given with their recordings, into train and val.
 
     Whole recordings are taken, in an order that the seed decides, as long as they fit. Where too few fit, one is cut
     once, so that only the frames at the cut have neighbours on the other side.
     """
-    labels = recordings(names)
-    if not labels:
-        return by_ratio(names, val=val, seed=seed)
+    names = list(labels)
     check_shares(len(names), val=val)
+    if val == 0:
+        return {"train": names}
     wanted = max(1, round(val * len(names)))
     held: set[str] = set()
     left: list[list[str]] = []

@@ -112,6 +112,7 @@ class Threads:
         self._trial = None
         if beside < MAX_TIME_SHARE * alone:
             self._set(several)
+            self._usual = beside
             return None
         self._settled = True  # other programs hardly slow down a single thread
         return f"computing with 1 of {self.most} threads: more are no faster here."

@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from segtailor.core.plan import Shape
+from segtailor.core.plan import Plan, Shape
 from segtailor.core.space import Decision
 from segtailor.costs.pack import LatencyTable, shipped_pack
 from segtailor.nets.relax import Weights
+from segtailor.spaces.multi_resolution import MultiResolution
 from segtailor.spaces.multi_resolution.supernet import RelaxedCost
+from segtailor.spaces.networks import resolve
 from segtailor.strategies.influence import balanced, influences
 from segtailor.strategies.roles import Roles
 from segtailor.systems import fasterseg
@@ -63,3 +65,18 @@ def test_fasterseg_balances_its_shares_by_the_table_of_the_device() -> None:
     assert changes["width"] == pytest.approx(
         22.862088 - 10.703972, rel=1e-3
     )  # relaxed latency, ratios 12 and 4
+
+
+def test_the_released_table_prices_networks_with_other_classes() -> None:
+    table = LatencyTable(pack=shipped_pack("fasterseg-1080ti"))
+    plans = {count: published_plan("fasterseg-student", count) for count in (11, 19, 40)}
+    costs = {count: table.of(plan) for count, plan in plans.items()}
+    assert costs[19] == pytest.approx(5.701836, rel=1e-4)
+    assert costs[11] < costs[19] < costs[40]
+    assert costs[40] - costs[11] < 0.5  # only the last 1x1 convolution differs
+
+
+def published_plan(name: str, classes: int) -> Plan:
+    """The plan of a published network at the size of Cityscapes."""
+    plan: Plan = MultiResolution().plan(resolve(name), Shape(3, 1024, 2048), classes)
+    return plan

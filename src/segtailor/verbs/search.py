@@ -264,15 +264,21 @@ def system_recipe(
 
 
 def preview(recipe: SearchRecipe, *, context: Context | None = None) -> dict[str, JsonValue]:
-    """Return facts about the first candidates of a search; nothing is trained or timed."""
+    """Return facts about the first candidates of a search, or how long a gradient search on small crops will take."""
     from segtailor.costs.latency import TargetLatency
+    from segtailor.strategies.duration import estimate
+    from segtailor.strategies.gradient import GradientSearch
+    from segtailor.training.device import pick_device
+    from segtailor.training.threads import chosen_threads
 
     job = recipe.job(context or Context())
+    if isinstance(job.search, GradientSearch):  # it has no candidates
+        with chosen_threads(pick_device((context or Context()).device)):
+            measured = estimate(job.search)
+        return {"estimate": measured} if measured else {}
     if isinstance(recipe.cost, TargetLatency):
         return {}
     first = job.preview()
-    if not first:  # a gradient search has no candidates
-        return {}
     return {"first": len(first), "cheapest": min(item.cost for item in first), "unit": recipe.cost.unit}
 
 

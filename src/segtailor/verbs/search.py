@@ -268,13 +268,10 @@ def preview(recipe: SearchRecipe, *, context: Context | None = None) -> dict[str
     from segtailor.costs.latency import TargetLatency
     from segtailor.strategies.duration import estimate
     from segtailor.strategies.gradient import GradientSearch
-    from segtailor.training.device import pick_device
-    from segtailor.training.threads import chosen_threads
 
     job = recipe.job(context or Context())
     if isinstance(job.search, GradientSearch):  # it has no candidates
-        with chosen_threads(pick_device((context or Context()).device)):
-            measured = estimate(job.search)
+        measured = estimate(job.search)
         return {"estimate": measured} if measured else {}
     if isinstance(recipe.cost, TargetLatency):
         return {}

@@ -141,7 +141,10 @@ def test_a_step_for_logits_leaves_weights_alone_and_trains_them_again_afterwards
 def test_a_step_that_never_waits_equals_the_plain_one() -> None:
     losses = []
     for fast in (False, True):
-        how = settings(supernet=MultiResolutionSettings(fused=fast, masked=fast, matrices=fast), record=fast)
+        supernet = MultiResolutionSettings(
+            fused=fast, masked=fast, matrices=fast, width_gradient="norms" if fast else "score"
+        )
+        how = settings(supernet=supernet, record=fast)
         job = GradientSearch(how, problem())
         own = []
         for number, rate in ((1, None), (2, 0.01)):

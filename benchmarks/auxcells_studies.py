@@ -30,18 +30,20 @@ STAGES = ("stage1", "stage2")
 DECODERS = ("auxcells-arch0", "auxcells-arch1", "auxcells-arch2")  # published
 PAPER_SAMPLED, SMALL_SAMPLED = 140, 6  # architectures of Figure 3
 PAPER_RANKED, SMALL_RANKED = 30, 8  # architectures of Figure 5
-LONGER = 10  # the long training of Figure 5 has this many times the steps, in miniature
+PAPER_AUXILIARY_EPOCHS = 20 + 30  # of Figure 4
+PAPER_LONG_EPOCHS = 50  # of the long training of Figure 5
+LONGER = 10  # in miniature it has this many times the steps of the second stage
 
 
 def rewards(recipe: SearchRecipe, scale: Scale) -> SearchRecipe:
-    """Compare the rewards that the controller and random search find (Figure 2)."""
+    """Compare the rewards that the controller and random search find (Figure 2), with early stopping as in a search."""
     del scale
     learned: Any = recipe.strategy
     contenders = (
         Contender(name="controller", strategy=learned),
         Contender(name="random", strategy=RandomSearch(trials=learned.trials)),
     )
-    return _study("auxcells-rewards", recipe, Contest(contenders=contenders))
+    return replace(recipe, name="auxcells-rewards", strategy=Contest(contenders=contenders))
 
 
 def tricks(recipe: SearchRecipe, scale: Scale) -> SearchRecipe:
@@ -58,8 +60,10 @@ def tricks(recipe: SearchRecipe, scale: Scale) -> SearchRecipe:
 
 
 def auxiliary(recipe: SearchRecipe, scale: Scale) -> SearchRecipe:
-    """Compare auxiliary cells, plain auxiliary classifiers and none on published decoders (Figure 4)."""
-    del scale
+    """Compare auxiliary cells, plain auxiliary classifiers and none on published decoders (Figure 4).
+
+    The paper trains for 20 epochs on BSD+VOC and 30 on VOC; a study has one dataset, which is seen for all 50.
+    """
     frame = {name: getattr(recipe.space, name) for name in ("encoder", "channels", "repeats")}
     entrants = tuple(
         Entrant(
@@ -72,6 +76,8 @@ def auxiliary(recipe: SearchRecipe, scale: Scale) -> SearchRecipe:
     study = _study("auxcells-auxiliary", recipe, Study(entrants=entrants))
     staged: Any = study.evaluator
     plain = {name: replace(getattr(staged, name), ema=None, distill=None) for name in STAGES}
+    if scale == "paper":
+        plain["stage2"] = replace(plain["stage2"], epochs=PAPER_AUXILIARY_EPOCHS, steps=None)
     return replace(study, evaluator=replace(staged, **plain))
 
 
@@ -79,7 +85,11 @@ def ranking(recipe: SearchRecipe, scale: Scale) -> SearchRecipe:
     """Correlate the rewards of both stages with a longer training of the same architectures (Figure 5)."""
     evaluator: Any = recipe.evaluator
     stage2 = evaluator.stage2
-    more = {"epochs": LONGER * stage2.epochs} if stage2.steps is None else {"steps": LONGER * stage2.steps}
+    more: dict[str, Any] = {"epochs": PAPER_LONG_EPOCHS, "steps": None}
+    if scale == "small":
+        more = (
+            {"epochs": LONGER * stage2.epochs} if stage2.steps is None else {"steps": LONGER * stage2.steps}
+        )
     variants = (
         Variant(name="search"),
         Variant(name="longer", changes={"staged": {"stage2": {**more, "ema": None}}}),

@@ -106,11 +106,13 @@ def search_settings(words: frozenset[str], kind: Kind, *, batch: int) -> Gradien
     if "default" in words:
         return replace(strategy, pretraining=None)
     graph = "graph" in words
+    masked = "masked" in words or graph
     return replace(
         strategy,
         supernet=MultiResolutionSettings(
             fused="fused" in words,
-            masked="masked" in words or graph,
+            masked=masked,
+            width_gradient="norms" if masked else "score",
             matrices="gemm" in words,
             compiled="compile" in words,
             mix_inputs="mix" in words,

@@ -43,7 +43,7 @@ def latency_terms() -> dict[str, Gradient]:
     decoupled = replace(fasterseg.SMALL_STRATEGY, roles=(fasterseg.STUDENT,), passes=fasterseg.STUDENT_PASSES)
     plain = replace(
         decoupled,
-        cost=replace(decoupled.cost, others="current"),
+        cost=replace(decoupled.cost, others="current", shares="given"),
         groups={name: replace(group, cost=1.0) for name, group in decoupled.groups.items()},
     )
     return {"plain": plain, "decoupled": decoupled}
@@ -71,8 +71,8 @@ def shortened(strategy: Gradient, options: argparse.Namespace) -> Gradient:
     cost = replace(strategy.cost, weight=options.weight) if options.weight else strategy.cost
     logits = replace(strategy.logits, lr=options.logit_lr) if options.logit_lr else strategy.logits
     supernet = strategy.supernet
-    if options.width_gradient == "norms":
-        supernet = replace(supernet, masked=True, width_gradient="norms")
+    norms = options.width_gradient == "norms"
+    supernet = replace(supernet, masked=norms, width_gradient=options.width_gradient)
     return replace(strategy, fit=fit, pretraining=ahead, cost=cost, logits=logits, supernet=supernet)
 
 

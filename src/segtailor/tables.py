@@ -67,6 +67,7 @@ EXECUTORS = {
 }
 DATASETS = {
     "cityscapes": "segtailor.data.cityscapes:Cityscapes",
+    "cityscapes-coarse": "segtailor.data.cityscapes:CityscapesCoarse",
     "bdd100k": "segtailor.data.cityscapes:Bdd100k",
     "camvid": "segtailor.data.camvid:CamVid",
     "coco": "segtailor.data.annotations.coco:Coco",
@@ -131,9 +132,13 @@ SYSTEMS = {
     "lpsnet": "segtailor.systems.lpsnet:SYSTEM",
 }
 TRAININGS = {
-    "auxcells": "segtailor.systems.auxcells:training",
-    "auxcells-depth": "segtailor.systems.auxcells:depth_training",
-    "auxcells-pose": "segtailor.systems.auxcells:pose_training",
+    "fasterseg": "segtailor.systems.fasterseg:TRAINING",
+    "autortnet": "segtailor.systems.autortnet:TRAINING",
+    "auxcells": "segtailor.systems.auxcells:TRAINING",
+    "auxcells-depth": "segtailor.systems.auxcells:DEPTH_TRAINING",
+    "auxcells-pose": "segtailor.systems.auxcells:POSE_TRAINING",
+    "squeezenas": "segtailor.systems.squeezenas:TRAINING",
+    "lpsnet": "segtailor.systems.lpsnet:TRAINING",
 }
 
 

@@ -85,8 +85,21 @@ def test_a_study_is_a_complete_recipe_that_survives_its_file(study: str, scale: 
     recipe = STUDIES.studies[study](auxcells.PAPER if scale == "paper" else auxcells.SMALL, scale)
     assert recipe.name == f"auxcells-{study}"
     assert isinstance(recipe.evaluator, StagedEvaluator)
-    assert recipe.evaluator.early_stop is None  # all architectures are judged alike
+    # The rewards study is a search as published; in the others all architectures are judged alike.
+    assert (recipe.evaluator.early_stop is None) == (study != "rewards")
     assert parse_recipe(json.loads(json.dumps(recipe_document(recipe))), what="recipe") == recipe
+
+
+@pytest.mark.parametrize("study", ["auxiliary", "ranking"])
+def test_long_trainings_of_the_paper_have_fifty_epochs(study: str) -> None:
+    recipe = STUDIES.studies[study](auxcells.PAPER, "paper")
+    stages: Any = recipe.evaluator
+    if study == "ranking":
+        stages = recipe.strategy.variants[1].changes["staged"]  # type: ignore[attr-defined]
+        assert stages["stage2"]["epochs"] == 50
+        assert recipe.strategy.architectures == 30  # type: ignore[attr-defined]
+    else:
+        assert (stages.stage2.epochs, stages.stage2.steps) == (50, None)
 
 
 def test_controller_and_random_search_have_equal_trials() -> None:

@@ -347,3 +347,13 @@ def test_batches_are_restyled_the_same_way_each_time_and_keep_their_geometry() -
 def test_more_than_all_the_way_is_refused() -> None:
     with pytest.raises(UserError, match=r"augment.restyle: 1.5 is out of range; give a value from 0 to 1.0"):
         Augment(crop=(8, 8), restyle=1.5)
+
+
+def test_scales_are_drawn_from_the_given_values_alone() -> None:
+    sizes = np.full((200, 2), (40, 80))
+    augment = Augment(crop=(8, 8), scales=(0.75, 1.0, 1.25), flip=0.0)
+    drawn = draw(augment, sizes, rng=np.random.default_rng(0))
+    steps = sorted(set(drawn.lines[:, 1].tolist()))
+    assert steps == pytest.approx([1 / 1.25, 1.0, 1 / 0.75])
+    with pytest.raises(UserError, match=r"augment\.scales"):
+        Augment(crop=(8, 8), scales=(0.0,))

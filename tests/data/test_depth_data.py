@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -210,3 +212,65 @@ def test_a_histogram_of_logarithms_tells_quantiles() -> None:
 def test_a_contact_sheet_shows_depth_with_a_legend(tmp_path: Path) -> None:
     sheet = contact_sheet(locate(f"folder:{write_folder(tmp_path)}?task=depth"), "train", count=2)
     assert sheet.picture.size[0] > 600
+
+
+def written_splits(file: Path, lists: dict[str, list[int]], *, packed: bool) -> None:
+    """Write a MATLAB file of version 5 with columns of numbers, each packed by zlib or not."""
+
+    def element(kind: int, body: bytes) -> bytes:
+        return struct.pack("<II", kind, len(body)) + body + bytes(-len(body) % 8)
+
+    parts = []
+    for name, numbers in lists.items():
+        label = element(1, name.encode())
+        if len(name) <= 4:  # short names lie in the tag
+            label = struct.pack("<I", len(name) << 16 | 1) + name.encode().ljust(4, bytes(1))
+        body = element(6, struct.pack("<II", 6, 0)) + element(5, struct.pack("<ii", len(numbers), 1)) + label
+        matrix = element(14, body + element(4, np.array(numbers, "<u2").tobytes()))
+        shut = zlib.compress(matrix)
+        parts.append(struct.pack("<II", 15, len(shut)) + shut if packed else matrix)
+    file.write_bytes(b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 0x0100) + b"IM" + b"".join(parts))
+
+
+def nyu_mat(file: Path, scenes: list[str] | None = None, count: int = 12) -> None:
+    """Write a labelled file of small pictures, with the names of their scenes."""
+    import h5py
+
+    with h5py.File(file, "w") as content:
+        content["images"] = np.zeros((count, 3, 4, 3), np.uint8)
+        content["depths"] = np.ones((count, 4, 3), np.float32)
+        if scenes is not None:
+            held = [content.create_dataset(f"s{n}", data=np.array([[ord(c)] for c in text], np.uint16))
+                    for n, text in enumerate(scenes)]  # fmt: skip
+            rows = content.create_dataset("scenes", (1, len(held)), dtype=h5py.ref_dtype)
+            rows[0, :] = [one.ref for one in held]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_official_split_is_the_list_of_the_toolbox(tmp_path: Path, packed: bool) -> None:
+    pytest.importorskip("h5py", reason="h5py is not installed: the .mat file of NYU cannot be read")
+    nyu_mat(tmp_path / "nyu.mat")
+    train, test = [2, 5, 6, 9, 12], [1, 3, 4, 7, 8, 10, 11]
+    written_splits(tmp_path / "splits.mat", {"trainNdxs": train, "x": [7], "testNdxs": test}, packed=packed)
+    found = locate(f"nyudv2:{tmp_path / 'nyu.mat'}")
+    assert [int(sample.name) + 1 for sample in found.samples("train")] == train
+    assert [int(sample.name) + 1 for sample in found.samples("val")] == test
+    written_splits(tmp_path / "splits.mat", {"trainNdxs": [1], "testNdxs": [13]}, packed=packed)
+    with pytest.raises(DataProblem, match="names picture 13, and there are 12"):
+        locate(f"nyudv2:{tmp_path / 'nyu.mat'}")
+    (tmp_path / "splits.mat").write_bytes(b"MATLAB".ljust(126) + b"IM" + struct.pack("<II", 14, 2**31))
+    with pytest.raises(DataProblem, match="cannot be read as a MATLAB file"):
+        locate(f"nyudv2:{tmp_path / 'nyu.mat'}")
+
+
+def test_without_the_list_no_scene_is_on_both_sides(tmp_path: Path) -> None:
+    pytest.importorskip("h5py", reason="h5py is not installed: the .mat file of NYU cannot be read")
+    scenes = [f"office_{number // 3:04d}" for number in range(12)]
+    nyu_mat(tmp_path / "nyu.mat", scenes)
+    found = locate(f"nyudv2:{tmp_path / 'nyu.mat'}?val=0.25")
+    train, val = ({scenes[int(one.name)] for one in found.samples(split)} for split in ("train", "val"))
+    assert len(val) == 1
+    assert not train & val
+    nyu_mat(tmp_path / "bare.mat")  # without scenes: the frames are cut once
+    bare = locate(f"nyudv2:{tmp_path / 'bare.mat'}?val=0.25")
+    assert [sample.name for sample in bare.samples("val")] == ["0009", "0010", "0011"]

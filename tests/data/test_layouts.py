@@ -10,7 +10,7 @@ import pytest
 from segtailor.core.errors import DataProblem, UnknownName
 from segtailor.data import camvid, cityscapes, voc
 from segtailor.data.camvid import CamVid
-from segtailor.data.cityscapes import Bdd100k, Cityscapes
+from segtailor.data.cityscapes import Bdd100k, Cityscapes, CityscapesCoarse
 from segtailor.data.dataset import Dataset
 from segtailor.data.voc import Voc
 from segtailor.testing.datasets import check_dataset
@@ -216,3 +216,22 @@ def test_camvid_frames_follow_the_published_division() -> None:
     assert camvid.usual_split("0016E5_08159") == "val"
     assert camvid.usual_split("0016E5_08190") == "train"
     assert camvid.usual_split("0001TP_008520") == "train"
+
+
+def test_coarse_cityscapes_trains_on_both_parts_and_scores_on_fine_masks(tmp_path: Path) -> None:
+    for split, city, kind, ids in (
+        ("train", "ulm", "gtCoarse", (7, 0)),
+        ("train_extra", "lyon", "gtCoarse", (33, 0)),
+        ("val", "bonn", "gtFine", (8, 9)),
+        ("val", "bonn", "gtCoarse", (33, 33)),
+    ):
+        stem = f"{city}_000000_000019"
+        write_image(tmp_path / "leftImg8bit" / split / city / f"{stem}_leftImg8bit.png")
+        write_mask(tmp_path / kind / split / city / f"{stem}_{kind}_labelIds.png", ids)
+    dataset = CityscapesCoarse(path=tmp_path)
+    check_dataset(dataset)
+    assert names(dataset, "train") == ["ulm/ulm_000000_000019", "lyon/lyon_000000_000019"]
+    assert first_labels(dataset, 2) == [0, 255]
+    assert dataset.samples("val")[0].read().labels.reshape(-1)[:2].tolist() == [1, 255]
+    with pytest.raises(DataProblem, match=r"gtCoarse\.zip"):
+        CityscapesCoarse(path=tmp_path / "leftImg8bit").splits  # noqa: B018

@@ -23,6 +23,7 @@ def test_every_promised_name_is_registered() -> None:
         "folder-depth",
         "camvid",
         "cityscapes",
+        "cityscapes-coarse",
         "bdd100k",
         "voc",
         "nyudv2",

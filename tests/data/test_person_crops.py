@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from segtailor.core.errors import DataProblem
@@ -15,6 +16,7 @@ from segtailor.data.cache import open_pixels
 from segtailor.data.checks.rules import joint_counts
 from segtailor.data.locate import locate
 from segtailor.data.sheet import contact_sheet
+from segtailor.tasks.pose.heatmaps import HeatMaps
 
 PEOPLE = "synthetic:task=pose,size=64x64,crop=64x48,train=6,val=2"
 
@@ -75,9 +77,15 @@ def test_people_without_a_joint_in_their_box_stop_a_training(tmp_path: Path) -> 
     assert "no-joints" in {finding.kind for finding in report.errors}
 
 
-def test_joints_outside_do_not_count_and_boxes_without_area_are_refused(tmp_path: Path) -> None:
+def test_joints_outside_of_the_crop_stay_in_the_truth_and_boxes_without_area_are_refused(
+    tmp_path: Path,
+) -> None:
     beyond = locate(f"mpii:{mpii(tmp_path / 'a', place=(44.0, 20.0))}").samples("train")[0].read()
-    assert 0 < (beyond.labels[:-1, 2] > 0).sum() < 16  # those beyond the crop do not count
+    size = (beyond.image.shape[0], beyond.image.shape[1])
+    assert (beyond.labels[:-1, 2] > 0).all()  # those beyond the crop are part of the truth
+    assert 0 < joint_counts(beyond.labels, size=size)[:16].sum() < 16  # but a network cannot see them
+    _, weights = HeatMaps(size=size).encode(torch.from_numpy(beyond.labels[:-1])[None])
+    assert weights.sum() == joint_counts(beyond.labels, size=size)[:16].sum()
     with pytest.raises(DataProblem, match="holds nothing"):
         locate(f"mpii:{mpii(tmp_path / 'b', scale=0.0)}").samples("train")
 

@@ -144,7 +144,8 @@ def test_gradients_of_widths_flow_through_the_scores_of_both_ends() -> None:
     """In evaluation, that is: with statistics of the batch a norm removes the factor that a score is."""
     weights = drawn(SMALL, seed=4)
     grads = []
-    for settings, masked in ((MultiResolutionSettings(), False), (MultiResolutionSettings(fused=True), True)):
+    by_score = MultiResolutionSettings(width_gradient="score")
+    for settings, masked in ((by_score, False), (replace(by_score, fused=True), True)):
         supernet = MultiResolutionSupernet(SMALL, IMAGE, 3, settings).eval()
         scramble(supernet, seed=1)
         leaves = {name: row.clone().requires_grad_(name.startswith("width")) for name, row in weights.items()}

@@ -24,6 +24,7 @@ from segtailor.strategies.gradient_settings import (
     Pass,
     Role,
 )
+from segtailor.systems import fasterseg
 from tests.strategies.cosearch_toys import ONE_WIDTH, SPACE, PlantedDevice, problem, settings, striped
 
 
@@ -85,13 +86,18 @@ def test_what_is_never_chosen_is_searched_all_the_same(search: GradientSearch) -
     assert roles.to_choose("student")["op0_8"][0] > 0
 
 
-def test_the_latency_term_is_the_sum_of_three_decoupled_ones(search: GradientSearch) -> None:
+@pytest.mark.parametrize("shares", ["given", "balanced"])
+def test_the_latency_term_is_the_sum_of_three_decoupled_ones(shares: Any) -> None:
+    own_cost = fasterseg.SMALL_STRATEGY.cost
+    search = GradientSearch(settings(cost=replace(own_cost, shares=shares)), problem())
     engine = search._engine
+    released = {"op": 0.002, "path": 0.994, "width": 0.004}
+    parts = released if shares == "given" else engine.shares
     soft = engine.roles.draw("student", noise=noise(search), temperature=1.0, images=None)
     own = {name: row.detach() for name, row in soft.items()}
     neutral = engine.roles.neutral() | {"frame": own["frame"]}
     wanted = 0.0
-    for group, share in (("op", 0.002), ("path", 0.994), ("width", 0.004)):
+    for group, share in parts.items():
         rows = {
             d.name: own[d.name] if d.group == group else neutral[d.name] for d in engine.supernet.decisions
         }
@@ -135,7 +141,10 @@ def test_a_step_for_logits_leaves_weights_alone_and_trains_them_again_afterwards
 def test_a_step_that_never_waits_equals_the_plain_one() -> None:
     losses = []
     for fast in (False, True):
-        how = settings(supernet=MultiResolutionSettings(fused=fast, masked=fast, matrices=fast), record=fast)
+        supernet = MultiResolutionSettings(
+            fused=fast, masked=fast, matrices=fast, width_gradient="norms" if fast else "score"
+        )
+        how = settings(supernet=supernet, record=fast)
         job = GradientSearch(how, problem())
         own = []
         for number, rate in ((1, None), (2, 0.01)):
@@ -322,7 +331,7 @@ def test_bad_settings_are_refused_with_a_remedy() -> None:
     with pytest.raises(SearchProblem, match="one of them"):
         CostTerm(window=(0.9, 1.0), adapt=0.1)
     with pytest.raises(Unsupported, match="masked"):
-        settings(record=True)
+        settings(record=True, supernet=MultiResolutionSettings(masked=False, width_gradient="score"))
     with pytest.raises(Unsupported, match="samples to 0"):
         GradientSearch(settings(choice=Choice(samples=3)), problem())
     steered = settings(cost=CostTerm(adapt=0.02), supernet=MultiResolutionSettings(masked=True), record=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from segtailor.core.cost import Within
-from segtailor.core.errors import InvalidArchitecture, Unsupported
+from segtailor.core.errors import InvalidArchitecture, UnknownName, Unsupported
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.space import architecture_document
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem, TrialResult
@@ -240,3 +240,29 @@ def test_published_inverted_residuals_are_located_exactly(name: str) -> None:
 def test_an_architecture_with_too_many_paths_cannot_be_located() -> None:
     with pytest.raises(InvalidArchitecture, match="2 paths; this space allows 1"):
         ScalablePath(paths=1).growth().locate(published("lpsnet-s"))
+
+
+def test_growth_can_be_limited_to_single_dimensions() -> None:
+    asked = cityscapes(ScalablePath())
+    every = ["depth", "width", "resolution"]
+    for dimension in every:
+        growth = Expansion(directions=(dimension,)).growth(asked)
+        assert {direction.name.split()[0] for direction in growth.directions} == {dimension}
+        state = ExpansionState(Expansion(directions=(dimension,)), asked, ArchitecturePrices(asked))
+        state.tell([judged(item, 0.0) for item in state.ask()])
+        assert all(str(item.origin["direction"]).startswith(dimension) for item in state.ask())
+    whole = Expansion().growth(asked).directions
+    assert Expansion(directions=tuple(every)).growth(asked).directions == whole
+    with pytest.raises(UnknownName, match=r"'dept'.*did you mean 'depth'"):
+        Expansion(directions=("dept",)).growth(asked)
+
+
+def test_a_step_without_gain_is_told() -> None:
+    asked = problem()
+    state = ExpansionState(Expansion(steps=2), asked, ArchitecturePrices(asked))
+    for quality in (0.5, 0.4, 0.6):
+        state.tell([judged(item, quality) for item in state.ask()])
+    warnings: Any = state.summary()["warnings"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("step 1: no direction gained quality")
+    assert "-0.1000" in warnings[0]

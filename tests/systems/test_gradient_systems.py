@@ -76,3 +76,9 @@ def crop_of(recipe: SearchRecipe) -> tuple[int, int]:
     assert isinstance(recipe.strategy, Gradient)
     assert recipe.strategy.augment is not None
     return recipe.strategy.augment.crop
+
+
+@pytest.mark.parametrize("name", ["autortnet", "squeezenas"])
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_joint_searches_train_on_all_images_but_a_small_share(name: str, scale: Scale) -> None:
+    assert system_on(name, scale=scale).judging <= 0.2

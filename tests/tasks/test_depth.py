@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -320,3 +322,19 @@ def test_published_predictions_beat_the_best_constant_on_real_pictures() -> None
         for metres in np.arange(1.0, 5.0, 0.25)
     )
     assert best > 1.3 * 0.422  # the worst of the three published networks
+
+
+def test_figures_are_averaged_over_images_and_pooled_over_pixels() -> None:
+    truth = torch.full((2, 2, 4), 2.0)
+    truth[1, :, 1:] = 0  # two pixels of the second image are measured, eight of the first
+    found = torch.stack([torch.full((2, 4), 3.0), torch.full((2, 4), 2.0)])
+    meter = DepthMeter((0.1, 10.0))
+    for one, other in zip(found.split(1), truth.split(1), strict=True):
+        meter.add(one, other)
+    scores = meter.scores()
+    assert scores.rmse == pytest.approx((1 + 0) / 2)
+    assert scores.pooled_rmse == pytest.approx(math.sqrt(8 / 10))
+    assert scores.delta1 == pytest.approx(0.5)
+    assert scores.pooled_delta1 == pytest.approx(2 / 10)
+    assert scores.pooled_abs_rel == pytest.approx(0.5 * 8 / 10)
+    assert {"rmse", "pooled_rmse"} <= set(scores.document(()))

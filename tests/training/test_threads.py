@@ -79,6 +79,18 @@ def test_steps_that_become_slow_lead_to_fewer_threads_and_quiet_to_all_again() -
     assert torch.get_num_threads() == 2
 
 
+def test_work_that_gains_nothing_from_threads_gets_one_whatever_the_probe_says() -> None:
+    machine = Machine()
+    threads = machine.threads(2)
+    assert threads.count == 2
+    tiny = {1: 0.9, 2: 28.0}  # seconds of a step of a supernet on small images, on a busy machine
+    told = [threads.observe(steps=1, seconds=tiny[threads.count]) for _ in range(4)]
+    assert told[-2:] == ["computing with 1 of 2 threads: more are no faster here.", None]
+    assert threads.count == torch.get_num_threads() == 1
+    machine.now += 10 * RETRY_SECONDS
+    assert machine.work(threads) == []  # and it stays so
+
+
 def test_a_machine_that_stays_busy_is_probed_less_and_less_often() -> None:
     machine = Machine()
     machine.times = BUSY

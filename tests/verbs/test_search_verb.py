@@ -229,3 +229,23 @@ def test_fasterseg_writes_student_and_teacher(tmp_path: Path, capsys: pytest.Cap
         assert arch.stem_ratio == ratio
     document = json.loads(Path(teacher["architecture"]).read_text())
     assert document["origin"]["role"] == "teacher"
+
+
+def test_the_strategy_gradient_is_refused_with_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = "synthetic:size=32x64,train=8,val=2"
+    command = ["search", "lpsnet", "--data", data, "--out", str(tmp_path / "run"), "--cache", str(tmp_path)]
+    assert run([*command, "--strategy", "gradient"]) == 1
+    told = capsys.readouterr().err
+    assert "unknown" not in told
+    assert "segtailor search fasterseg" in told
+
+
+def test_an_expansion_by_counted_operations_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = "synthetic:size=32x64,train=8,val=2"
+    command = ["search", "lpsnet", "--data", data, "--out", str(tmp_path / "run"), "--cache", str(tmp_path)]
+    assert run([*command, "--dry-run", "--json"]) == 0
+    assert "by MACs, which stand in for the latency" in capsys.readouterr().err

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from segtailor.core.registry import OPERATORS
 from segtailor.core.target import parse_target
 from segtailor.core.text import command
 from segtailor.costs.keys import describe_call, key_of, split_call
+from segtailor.ops.convolutions import HiddenClassifier
 
 FORMAT = 1
 MAX_PACK_BYTES = 64 * 2**20  # the largest shipped pack has about 2 MiB
@@ -161,7 +162,7 @@ class LatencyTable:
 
     def entries(self, call: OpCall) -> list[Entry]:
         """Return the entries that make up a call: its own, or those of its parts."""
-        whole = self.pack.entries.get(key_of(call))
+        whole = self.pack.entries.get(key_of(call)) or self._other_classes(call)
         if whole is not None:
             return [whole]
         entries = []
@@ -173,6 +174,17 @@ class LatencyTable:
                 raise self._missing(call)
             entries.append(entry)
         return entries
+
+    def _other_classes(self, call: OpCall) -> Entry | None:
+        """Return the price of a classifier with another number of classes: that of the pack's, in proportion to MACs.
+
+        Only its last 1x1 convolution depends on the classes, so the entry is off by little.
+        """
+        if not isinstance(call.op, HiddenClassifier) or call.channels == self.pack.classes:
+            return None
+        known = replace(call, channels=self.pack.classes)
+        entry = self.pack.entries.get(key_of(known))
+        return None if entry is None else replace(entry, us=entry.us * call.macs() / known.macs())
 
     def _free(self, call: OpCall) -> bool:
         return OPERATORS.name_of(type(call.op)) in self.pack.free

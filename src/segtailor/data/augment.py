@@ -47,7 +47,7 @@ class Augment:
     side would have fewer than `shorter` pixels. `rotate` x turns crops by up to x degrees either way about their
     centre. With `rescale_depth` depths are divided by the scale of their image. `mix` is the share of images into which
     classes of another image are pasted. `restyle` x moves mean and spread of each colour channel by up to the share x
-    towards those of another training image.
+    towards those of another training image. With `scales` the scale is one of these values instead.
     """
 
     crop: tuple[int, int]
@@ -62,6 +62,7 @@ class Augment:
     rescale_depth: bool = True
     rotate: float = 0.0
     restyle: float = 0.0
+    scales: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if min(self.crop) < 1 or self.crop[0] * self.crop[1] > MAX_CROP_PIXELS:
@@ -73,6 +74,8 @@ class Augment:
             raise UserError(
                 f"augment.scale: {self.scale} is not a range; give 0 < smallest <= largest, e.g. (0.5, 2.0)."
             )
+        if not all(0 < value < float("inf") for value in self.scales):
+            raise UserError(f"augment.scales: {self.scales}; give factors above 0, e.g. 0.75, 1, 1.25.")
         for name, most in (
             ("flip", 1.0),
             ("mix", 1.0),
@@ -124,7 +127,10 @@ def draw(
 ) -> BatchDraws:
     """Draw for images of `sizes` (images, 2); the draws of position k do not depend on the batch size."""
     chance = rng.random((len(sizes), DRAWS_PER_IMAGE))
-    scale = augment.scale[0] + chance[:, 0] * (augment.scale[1] - augment.scale[0])
+    if augment.scales:
+        scale = np.asarray(augment.scales)[(chance[:, 0] * len(augment.scales)).astype(np.int64)]
+    else:
+        scale = augment.scale[0] + chance[:, 0] * (augment.scale[1] - augment.scale[0])
     scale = np.maximum(scale, augment.shorter / sizes.min(axis=1))
     flipped = chance[:, 1:2] < augment.flip
     heights, widths = sizes[:, 0:1].astype(np.int64), sizes[:, 1:2].astype(np.int64)

@@ -1,6 +1,6 @@
 """Cityscapes (Cordts et al., 2016) and BDD100K semantic segmentation (Yu et al., 2020), which share 19 classes.
 
-Cityscapes has leftImg8bit images and gtFine masks; BDD100K has 10,000 images and masks of train ids.
+Cityscapes has leftImg8bit images, gtFine and gtCoarse masks; BDD100K has 10,000 images and masks of train ids.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.data.legend import LabelMap
-from segtailor.data.pairs import FileDataset, Pairing, pair_folders
+from segtailor.data.pairs import FileDataset, Pairing, join_pairings, pair_folders
 
 # name: (id in labelIds files, colour); the order is that of the train ids
 CLASSES: Mapping[str, tuple[int, Colour]] = {
@@ -85,6 +85,53 @@ class Cityscapes(FileDataset):
                 return f"_gtFine_{name}"
         raise DataProblem(
             f"{self.path} holds no gtFine/*/*/*_gtFine_labelIds.png; unpack gtFine_trainvaltest.zip there."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CityscapesCoarse(FileDataset):
+    """Coarsely labelled Cityscapes: `train` is 2,975 frames and, where unpacked, 19,998 more (train_extra).
+
+    `val` has the fine masks of the same frames as `Cityscapes`, so that scores mean the same.
+    """
+
+    @property
+    def task(self) -> Task:
+        """The 19 classes of the benchmark."""
+        return TASK
+
+    @property
+    def labels(self) -> LabelMap:
+        """Ids of the full label set; train ids where only those are on disk."""
+        return TRAIN_IDS if self._ids == "labelTrainIds" else LABEL_IDS
+
+    def find(self) -> Mapping[str, Pairing]:
+        """Pair leftImg8bit/SPLIT/CITY with gtCoarse/SPLIT/CITY, and val with gtFine/val."""
+        coarse = [part for part in ("train", "train_extra") if self._both(part, "gtCoarse")]
+        if not coarse:
+            raise DataProblem(
+                f"{self.path} holds no coarse masks of Cityscapes: expected leftImg8bit/train (or train_extra) beside "
+                "gtCoarse/train. Unpack gtCoarse.zip there."
+            )
+        found = {"train": join_pairings([self._pair(part, "gtCoarse") for part in coarse])}
+        if self._both("val", "gtFine"):
+            found["val"] = self._pair("val", "gtFine")
+        return found
+
+    def _both(self, split: str, kind: str) -> bool:
+        return (self.path / "leftImg8bit" / split).is_dir() and (self.path / kind / split).is_dir()
+
+    def _pair(self, split: str, kind: str) -> Pairing:
+        images, masks = self.path / "leftImg8bit" / split, self.path / kind / split
+        return pair_folders(images, masks, endings=(f"_{kind}_{self._ids}",), image_ending="_leftImg8bit")
+
+    @property
+    def _ids(self) -> str:
+        for name in ("labelIds", "labelTrainIds"):
+            if next(self.path.glob(f"gtCoarse/*/*/*_gtCoarse_{name}.png"), None) is not None:
+                return name
+        raise DataProblem(
+            f"{self.path} holds no gtCoarse/*/*/*_gtCoarse_labelIds.png; unpack gtCoarse.zip there."
         )
 
 

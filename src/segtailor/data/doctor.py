@@ -16,7 +16,7 @@ from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import IGNORE, Task
 from segtailor.data.annotations.dataset import AnnotatedDataset
 from segtailor.data.checks.census import Census, explain_masks, take_census
-from segtailor.data.checks.rules import CHECKS, CLASSLESS_RULES, fault_finding, label_counts
+from segtailor.data.checks.rules import CHECKS, CLASSLESS_RULES, counter, fault_finding, label_counts
 from segtailor.data.dataset import Dataset, Finding, HasProblems, Sample, Severity
 from segtailor.data.files import RawMask
 from segtailor.data.legend import LabelMap, numbered_names
@@ -112,7 +112,7 @@ def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:
             known.append(_unusable(problem))
             continue
         alone = _alone(dataset, split)
-        census.append(take_census(split, samples, task=task, count=checks.count, limit=limit, alone=alone))
+        census.append(take_census(split, samples, task=task, count=counter(task), limit=limit, alone=alone))
     findings = [
         *_nameless_colours(dataset),
         *(found for rule in checks.rules for found in rule(census, task)),

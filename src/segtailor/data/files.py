@@ -125,19 +125,25 @@ def colours_of(raw: RawMask) -> NDArray[np.uint8] | None:
 def read_text(path: Path, *, what: str, limit: int = MAX_TEXT_BYTES) -> str:
     """Read a text file in UTF-8, or raise `DataProblem`."""
     try:
+        return read_bytes(path, what=what, most=limit).decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise DataProblem(f"{what} {path} is not text in UTF-8; write it again.") from None
+
+
+def read_bytes(path: Path, *, what: str, most: int) -> bytes:
+    """Read a file of at most so many bytes, or raise `DataProblem`."""
+    try:
         status = path.stat()
         size = status.st_size
         if not stat.S_ISREG(status.st_mode):  # reading from a pipe might never end
             raise DataProblem(f"{what} {path} is not a regular file; check the path.")
-        if size > limit:
+        if size > most:
             raise DataProblem(
-                f"{what} {path} is {size} bytes; at most {limit} are read. Is it the right file?"
+                f"{what} {path} is {size} bytes; at most {most} are read. Is it the right file?"
             )
-        return path.read_text(encoding="utf-8-sig")
+        return path.read_bytes()
     except OSError as problem:
         raise DataProblem(f"{what} {path} cannot be read: {problem.strerror}. Check the path.") from None
-    except UnicodeDecodeError:
-        raise DataProblem(f"{what} {path} is not text in UTF-8; write it again.") from None
 
 
 def read_yaml(path: Path, *, what: str) -> Any:

@@ -3,6 +3,10 @@
 In a folder, `NAME_rgb.jpg` belongs to `NAME_depth_mm.png` (other endings below), directly inside or below `train`,
 `val` and `test`. The `.mat` file is HDF5 (version 7.3) and is read with h5py, one picture at a time: `images` (n, 3,
 width, height) and `depths` (n, width, height) in metres.
+
+The official division (795 pictures train, 654 are scored) is the list `splits.mat` of the toolbox, beside the `.mat`
+file. Without it, and where a share `val` is asked for, pictures are divided scene by scene: neighbouring frames of one
+scene are nearly the same picture.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,16 +24,20 @@ import numpy as np
 from segtailor.core.errors import DataProblem, Unsupported, unknown
 from segtailor.core.task import Task
 from segtailor.data.dataset import Pair, Sample, resize_pair, size_fingerprint
-from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, DepthUnit, depth_task, divide_if_needed
+from segtailor.data.depth_folder import COLOUR_FOLDERS, DEPTH_FOLDERS, DepthUnit, depth_task
 from segtailor.data.files import MAX_PIXELS, file_fingerprint, list_folders, list_pictures
 from segtailor.data.folder import UNDIVIDED, FolderLayout
-from segtailor.data.pairs import DEFAULT_VAL_SHARE, FileDataset, Pairing
-from segtailor.data.splits import COMMON_NAMES, by_ratio, parts_of
+from segtailor.data.mat5 import read_whole_numbers
+from segtailor.data.pairs import DEFAULT_VAL_SHARE, FileDataset, Pairing, PairingProblem
+from segtailor.data.recordings import divide_recordings, recordings
+from segtailor.data.splits import COMMON_NAMES, TooFewImages, parts_of
 
 IMAGE_ENDINGS = ("_rgb", "_colors", "_color", "_colour", "_image")
 DEPTH_ENDINGS = ("_depth_mm", "_depth", "_depths")
 MAX_FRAMES = 1_000_000  # pictures in one file; the published one has 1449
 MAX_CHUNK_BYTES = 2**30  # bytes that HDF5 unpacks at a time
+SPLITS_FILE, TRAIN_LIST, TEST_LIST = "splits.mat", "trainNdxs", "testNdxs"  # of the toolbox; numbers from 1
+MAX_SCENE_CHARACTERS = 200
 SPAN_METRES = (0.1, 10.0)  # metres that the sensor measures
 
 
@@ -37,7 +45,8 @@ SPAN_METRES = (0.1, 10.0)  # metres that the sensor measures
 class Nyudv2(FileDataset):
     """Indoor depth: a folder of `NAME_rgb.jpg` and `NAME_depth_mm.png`, or the labelled .mat file (needs h5py).
 
-    Where files are not divided, `val` is drawn by `seed`.
+    Where files are not divided, `val` is drawn by `seed`, scene by scene; `splits.mat` beside the .mat file gives the
+    official split.
     """
 
     val: float | None = None
@@ -66,7 +75,26 @@ class Nyudv2(FileDataset):
             found = {split: _by_ending(named[split]) for split in ("train", "val", "test") if split in named}
         else:
             found = {UNDIVIDED: _by_ending(self.path)}
-        return divide_if_needed(found, where=self.path, val=self.val, test=None, seed=self.seed)
+        if UNDIVIDED not in found:
+            return found
+        whole = found[UNDIVIDED]
+        try:
+            table = self._divided({name: name for name in whole.pairs})
+        except TooFewImages as problem:
+            return {"train": replace(whole, wrong=(*whole.wrong, PairingProblem(self.path, str(problem))))}
+        parts = {
+            split: Pairing(pairs={name: whole.pairs[name] for name in names})
+            for split, names in table.items()
+        }
+        return {**parts, "train": replace(whole, pairs=parts["train"].pairs)}
+
+    def _divided(self, names: Mapping[str, str]) -> dict[str, list[str]]:
+        """Divide pictures, given with the names of their scenes, scene by scene."""
+        known = recordings(list(names.values())) if len(set(names.values())) == len(names) else None
+        # Numbered pictures without scenes are frames of recordings in their order: they are cut once.
+        labels = names if known is None else {name: known.get(name, "") for name in names}
+        share = DEFAULT_VAL_SHARE if self.val is None else self.val
+        return divide_recordings(labels, val=share, seed=self.seed)
 
     @property
     def pairings(self) -> Mapping[str, Pairing]:
@@ -97,7 +125,15 @@ class Nyudv2(FileDataset):
             if name not in frames:
                 raise unknown("sample to skip", name, frames)
         kept = tuple(name for name in frames if name not in self.skip)
-        table = by_ratio(kept, val=DEFAULT_VAL_SHARE if self.val is None else self.val, seed=self.seed)
+        official = None if self.val is not None else official_split(self.path.parent / SPLITS_FILE, count)
+        if official is None:
+            scenes = _scenes_in(self.path, count)
+            table = self._divided({name: scenes[int(name)] if scenes else name for name in kept})
+        else:
+            table = {
+                split: [f"{number:04d}" for number in numbers if f"{number:04d}" in kept]
+                for split, numbers in official.items()
+            }
         return {split: tuple(frames[name] for name in names) for split, names in table.items()}
 
 
@@ -139,6 +175,45 @@ class MatSample:
         known = np.isfinite(depth) & (depth > 0)
         pair = Pair(np.ascontiguousarray(image, dtype=np.uint8), np.where(known, depth, np.float32(0)))
         return resize_pair(pair, self.size)
+
+
+def official_split(file: Path, count: int) -> dict[str, list[int]] | None:
+    """Return the numbers, from 0, of the pictures that train and that are scored; None where the list is not there."""
+    if not file.is_file():
+        return None
+    lists = read_whole_numbers(file, (TRAIN_LIST, TEST_LIST))
+    numbers = {split: lists.get(name) for split, name in (("train", TRAIN_LIST), ("val", TEST_LIST))}
+    table = {
+        split: [int(number) - 1 for number in held] for split, held in numbers.items() if held is not None
+    }
+    every = [number for held in table.values() for number in held]
+    if len(table) < 2 or not all(table.values()) or len(set(every)) != len(every):
+        raise DataProblem(
+            f"{file} does not hold {TRAIN_LIST} and {TEST_LIST}, each picture once; fetch it again."
+        )
+    if min(every) < 0 or max(every) >= count:
+        raise DataProblem(
+            f"{file} names picture {max(every) + 1}, and there are {count}; fetch both files again."
+        )
+    return table
+
+
+def _scenes_in(file: Path, count: int) -> list[str]:
+    """Return the name of the scene of every picture, where the .mat file has them."""
+    import h5py
+
+    with _opened(file) as content:
+        array = _dataset(content, "scenes", file)
+        if array is None or array.dtype.kind != "O" or array.size != count:
+            return []
+        names = []
+        for reference in array[()].reshape(-1):
+            held = content[reference] if isinstance(reference, h5py.Reference) else None
+            plain = isinstance(held, h5py.Dataset) and not held.external and not held.is_virtual
+            if held is None or not plain or held.size > MAX_SCENE_CHARACTERS or held.dtype.kind != "u":
+                raise DataProblem(f"{file}: its scenes are not names; fetch the file again.")
+            names.append("".join(map(chr, held[()].reshape(-1).tolist())))
+        return names
 
 
 def _frames_in(file: Path) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -110,6 +110,20 @@ class Pairing:
         if not self.pairs:
             raise DataProblem(f"{where} holds no images with masks; check the path and the folder layout.")
         return self.pairs
+
+
+def join_pairings(parts: Sequence[Pairing]) -> Pairing:
+    """Return several pairings as one; of a name that occurs twice the first stays."""
+    pairs: dict[str, tuple[Path, Path]] = {}
+    for part in parts:
+        for name, files in part.pairs.items():
+            pairs.setdefault(name, files)
+    return Pairing(
+        pairs=pairs,
+        images_alone=tuple(path for part in parts for path in part.images_alone),
+        masks_alone=tuple(path for part in parts for path in part.masks_alone),
+        wrong=tuple(problem for part in parts for problem in part.wrong),
+    )
 
 
 def divide_pairing(whole: Pairing, *, where: Path, val: float, test: float, seed: int) -> dict[str, Pairing]:

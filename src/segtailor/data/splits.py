@@ -55,18 +55,8 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
 
     Names are ordered by a hash of seed and name, so that adding a file moves few others to another split.
     """
-    if not (val >= 0 and test >= 0 and val + test < 1):  # not-a-number is refused too
-        raise DataProblem(
-            f"val={val:g} and test={test:g} leave nothing to train on; together they must be under 1."
-        )
-    wanted = {"val": val, "test": test}
-    counts = {split: max(1, round(share * len(names))) for split, share in wanted.items() if share > 0}
-    if sum(counts.values()) >= len(names):
-        raise TooFewImages(
-            f"{len(names)} image(s) cannot be divided into train and {' and '.join(counts)}; "
-            "add images, or give val=0 to train without validation."
-        )
-    ranked = sorted(names, key=lambda name: _rank(f"{seed}:{name}"))
+    counts = check_shares(len(names), val=val, test=test)
+    ranked = sorted(names, key=lambda name: rank(f"{seed}:{name}"))
     held: dict[str, set[str]] = {}
     start = 0
     for split, count in counts.items():
@@ -78,7 +68,23 @@ def by_ratio(names: Sequence[str], *, val: float, test: float = 0.0, seed: int =
     return table
 
 
-def _rank(text: str) -> bytes:
+def check_shares(total: int, *, val: float, test: float = 0.0) -> dict[str, int]:
+    """Return how many of `total` names each split gets besides train; shares that leave nothing to train on raise."""
+    if not (val >= 0 and test >= 0 and val + test < 1):  # not-a-number is refused too
+        raise DataProblem(
+            f"val={val:g} and test={test:g} leave nothing to train on; together they must be under 1."
+        )
+    wanted = {"val": val, "test": test}
+    counts = {split: max(1, round(share * total)) for split, share in wanted.items() if share > 0}
+    if sum(counts.values()) >= total:
+        raise TooFewImages(
+            f"{total} image(s) cannot be divided into train and {' and '.join(counts)}; "
+            "add images, or give val=0 to train without validation."
+        )
+    return counts
+
+
+def rank(text: str) -> bytes:
     """Hash a name; names from some file systems are not valid text."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
 

@@ -6,13 +6,14 @@ children are judged, and the one with the largest gain of quality per cost is th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 from segtailor.core.codec import Json
-from segtailor.core.errors import InvalidArchitecture, MissingCost, Unsupported
+from segtailor.core.errors import InvalidArchitecture, MissingCost, Unsupported, unknown
 from segtailor.core.job import Job
 from segtailor.core.space import fingerprint_of, parse_architecture
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem
@@ -26,11 +27,15 @@ MAX_GROWTH = 256  # steps in one direction: ends the loop if the cost never reac
 
 @dataclass(frozen=True, kw_only=True)
 class Expansion:
-    """Grow a small network step by step; `start` is an architecture document, by default the space's smallest."""
+    """Grow a small network step by step; `start` is an architecture document, by default the space's smallest.
+
+    `directions` names the directions to grow in, or the words they begin with, e.g. `depth` or `width`; all without it.
+    """
 
     steps: int = 14
     start: Mapping[str, Any] | None = None
     halving: Halving | None = None
+    directions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_at_least("steps", self.steps, 1)
@@ -43,6 +48,23 @@ class Expansion:
                 f"expansion cannot grow a {type(problem.space).__name__}: it has no ordered decision and describes no "
                 "growth. Use evolution, random or controller, or another space."
             )
+        self.growth(problem)
+
+    def growth(self, problem: Problem) -> Growth:
+        """Return how the networks of a problem grow, in the directions asked for."""
+        whole = growth_of(problem.space, Random(problem.seed))
+        if not self.directions:
+            return whole
+        names = [direction.name for direction in whole.directions]
+        for asked in self.directions:
+            if not any(_is_called(name, asked) for name in names):
+                raise unknown(
+                    "direction of this space", asked, sorted({*names, *(n.split()[0] for n in names)})
+                )
+        kept = [
+            row for row in whole.directions if any(_is_called(row.name, asked) for asked in self.directions)
+        ]
+        return replace(whole, directions=tuple(kept))
 
     def job(self, problem: Problem) -> Job:
         """Return the search as a job."""
@@ -134,7 +156,7 @@ class ExpansionState:
     def __init__(self, settings: Expansion, problem: Problem, prices: ArchitecturePrices) -> None:
         self._settings = settings
         self._unit = problem.cost.unit
-        growth = growth_of(problem.space, Random(problem.seed))
+        growth = settings.growth(problem)
         self._grower = Grower(growth=growth, prices=prices, limit=problem.limit)
         self._coordinates: Coordinates = growth.start
         if settings.start is not None:
@@ -144,6 +166,7 @@ class ExpansionState:
         self._children: list[Child] = []
         self._family: list[Json] = []
         self._asked = 0
+        self._gainless: list[str] = []
 
     @property
     def expected(self) -> int | None:
@@ -170,6 +193,12 @@ class ExpansionState:
         slopes = [_slope(item, self._parent) for item in judged]
         chosen = max(range(len(judged)), key=lambda index: slopes[index])  # of equal ones the first
         child = self._children[chosen]
+        if slopes[chosen] <= 0:
+            self._gainless.append(
+                f"step {step}: no direction gained quality (the best, '{child.direction}', changed it by "
+                f"{judged[chosen].quality - self._parent.quality:+.4f} and was taken all the same); short trainings "
+                "differ by chance: give more --set evaluator.fit.steps, or fewer --steps."
+            )
         self._coordinates = child.place
         self._set_parent(
             judged[chosen],
@@ -182,7 +211,7 @@ class ExpansionState:
         return {
             "family": self._family,
             "ended": dict(self._grower.faults),
-            "warnings": [] if unspent is None else [unspent],
+            "warnings": [*self._gainless, *([] if unspent is None else [unspent])],
         }
 
     def _unspent(self) -> str | None:
@@ -244,6 +273,11 @@ class ExpansionState:
             "cost": chosen.cost,
         }
         self._family.append(member)
+
+
+def _is_called(name: str, asked: str) -> bool:
+    """Tell whether a direction is meant: by its name, or by the words it begins with."""
+    return name == asked or re.match(rf"{re.escape(asked)}[\d\s]", name) is not None
 
 
 def _slope(child: Judged, parent: Judged) -> float:

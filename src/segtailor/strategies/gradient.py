@@ -238,6 +238,7 @@ class GradientSearch:
             "failed": 0,  # a network of the supernet can always be judged
             "roles": {role: outcome for role, outcome in outcomes.items() if outcome is not first},
             "warnings": list(self._warnings.all),
+            "cost_shares": {str(group): share for group, share in self._engine.shares.items()},
             "skipped": self._engine.guard.tally().skipped,
             "trajectory": list(self.trajectory),
         }
@@ -246,6 +247,41 @@ class GradientSearch:
         """Write the trained supernet, with which trials can judge architectures without training."""
         facts = facts_of(self._problem, self._settings, remaining=self._engine.supernet.remaining())
         save_supernet(folder, facts, self._engine.module)
+
+    @property
+    def crop(self) -> tuple[int, int]:
+        """Height and width of training crops."""
+        augment = self._settings.augment
+        return (
+            augment.crop if augment is not None else (self._problem.image.height, self._problem.image.width)
+        )
+
+    @property
+    def batch(self) -> int:
+        """Images per step."""
+        return self._settings.fit.batch
+
+    @property
+    def planned(self) -> tuple[int, int, int]:
+        """Steps of pretraining, steps of the search, and how often a network is judged."""
+        every = self._interval * self._settings.judge_every
+        on_the_way = self._total // every if every else 0
+        shortlist = 1 + self._settings.choice.samples
+        return self._ahead, self._total, on_the_way + shortlist * len(self.judged)
+
+    def try_pretraining(self) -> None:
+        """Take a step of pretraining, to time it; the job cannot be used afterwards."""
+        self._pretrain()
+
+    def try_step(self) -> None:
+        """Take a step with all logits learning, to time it; the job cannot be used afterwards."""
+        self._done = max(self._done, self._total // 2)
+        self._advance()
+
+    def try_judging(self) -> None:
+        """Judge the most likely network, to time it."""
+        role = self._engine.roles.names[0]
+        self._judged(role, self._choosing.likely(self._to_choose(role)))
 
     @property
     def probabilities(self) -> dict[str, dict[str, list[float]]]:

@@ -84,7 +84,9 @@ class CostTerm:
     With a `window`, two shares of the budget, the weight is halved after an epoch in which a network that would be
     chosen costs no more than the lower share, else doubled if one costs no less than the upper (FasterSeg's release).
     If groups have different shares in the cost term, each is charged for its own decisions, while the `others` stay as
-    they are now (`current`) or are `neutral`: all options alike, or the last option of ordered decisions.
+    they are now (`current`) or are `neutral`: all options alike, or the last option of ordered decisions. `shares` says
+    where these come from: `given` in each group's `Learning.cost`, or `balanced` by how much each group can change the
+    cost, computed from the prices at hand (FasterSeg, section 3.3).
     """
 
     weight: float = 0.1
@@ -94,6 +96,7 @@ class CostTerm:
     adapt: float = 0.0
     window: tuple[float, float] | None = None
     others: Literal["current", "neutral"] = "current"
+    shares: Literal["given", "balanced"] = "given"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.weight) and self.weight >= 0 and self.adapt >= 0):

@@ -22,7 +22,8 @@ from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches, batches_of
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.dataset import Dataset, Sample, check_pair
-from segtailor.data.splits import by_ratio, split_samples
+from segtailor.data.recordings import by_recording
+from segtailor.data.splits import split_samples
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.strategies.roles import mixed_seed
 
@@ -33,7 +34,10 @@ FIT_STREAM, JUDGE_STREAM, FIRST_STREAM = 0, 1, 4
 
 @dataclass(frozen=True, kw_only=True)
 class HalvedTrain:
-    """The training split of a dataset as two splits, `fit` and `judge`, divided by seed and sample name."""
+    """The training split of a dataset as two splits, `fit` and `judge`, divided by seed and recording.
+
+    Frames of one recording (drive, scene, name prefix) stay on one side, otherwise samples are divided by name.
+    """
 
     dataset: Dataset
     split: str = "train"
@@ -63,7 +67,7 @@ class HalvedTrain:
     @cached_property
     def _parts(self) -> dict[str, list[Sample]]:
         samples = {sample.name: sample for sample in split_samples(self.dataset, self.split)}
-        names = by_ratio(list(samples), val=self.share, seed=self.seed)
+        names = by_recording(list(samples), val=self.share, seed=self.seed)
         return {
             half: [samples[name] for name in names[part]] for half, part in ((FIT, "train"), (JUDGE, "val"))
         }

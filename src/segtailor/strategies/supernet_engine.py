@@ -24,6 +24,7 @@ from segtailor.nets.mixed import Price
 from segtailor.nets.relax import Live, Weights, driving, live
 from segtailor.nets.supernet import Supernet
 from segtailor.strategies.gradient_settings import Gradient, Pass, Role
+from segtailor.strategies.influence import balanced, influences
 from segtailor.strategies.roles import Roles, mixed_seed
 from segtailor.strategies.steering import Steering
 from segtailor.tasks import kind_of
@@ -94,6 +95,7 @@ class SupernetEngine:
         with torch.no_grad():
             first = self._cost(self.roles.probabilities(self.roles.names[0]))
             self.reference = first.clamp(min=MIN_COST)
+        self.shares = self._shares()
 
     def step(
         self,
@@ -314,7 +316,7 @@ class SupernetEngine:
         """Return the cost term of the loss; if shares differ, each group is charged for its own decisions only."""
         term = self.settings.cost
         weights = soft if term.of == "sampled" else self.roles.probabilities(role.name)
-        shares = {row.group: self.settings.learning(row.group).cost for row in self.supernet.decisions}
+        shares = self.shares
         if len(set(shares.values())) == 1:
             return next(iter(shares.values())) * self._scaled(self._cost(weights))
         parts = []
@@ -326,6 +328,18 @@ class SupernetEngine:
             }
             parts.append(share * self._scaled(self._cost(group_weights)))
         return torch.stack(parts).sum()
+
+    def _shares(self) -> dict[Group, float]:
+        """Return each group's share in the cost term: as given, or balanced by the prices of the first paying role."""
+        given = {row.group: self.settings.learning(row.group).cost for row in self.supernet.decisions}
+        paying = next((role.name for role in self.settings.roles if role.cost > 0), None)
+        if self.settings.cost.shares == "given" or paying is None:
+            return given
+        fixed = self.roles.fixed[paying]
+        held = {name: row for name, row in self.roles.probabilities(paying).items() if name in fixed}
+        free = [row.name for row in self.supernet.decisions if row.name not in fixed]
+        changes = influences(self.supernet.decisions, self.roles.neutral() | held, self._cost, free=free)
+        return {**dict.fromkeys(given, 0.0), **balanced(changes)}
 
     def _others(self, role: Role, weights: Weights) -> Weights:
         """Return weights for the decisions of other groups; decisions that a role fixes keep theirs."""

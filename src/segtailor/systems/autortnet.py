@@ -20,9 +20,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from segtailor.core.space import Architecture
 from segtailor.data.augment import Augment
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.recipes.search import SearchRecipe
+from segtailor.recipes.train import StagedTrainRecipe
 from segtailor.spaces.hyper_cell import OWN_PATHS, HyperCell, MultiScale
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import (
@@ -33,7 +35,16 @@ from segtailor.strategies.gradient_settings import (
     LogitOptimiser,
     Temperature,
 )
-from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
+from segtailor.systems.system import JUDGING, PAPER_DATA, SMALL_DATA, SMALL_IMAGE, SMALL_JUDGING, System
+from segtailor.systems.training import (
+    Asked,
+    PublishedTraining,
+    Setting,
+    check_family,
+    layout_of,
+    one_stage,
+)
+from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.settings import FitSettings, Schedule
 
 GAMMAS = {"a": 0.01, "b": 0.001, "c": 0.1}  # cost weights of section 4.2; c is for CamVid
@@ -94,6 +105,7 @@ PAPER = SearchRecipe(
     space=HyperCell(depths=(5, 10, 10)),
     strategy=PAPER_STRATEGY,
     evaluator=TrainEvaluator(augment=Augment(crop=(512, 1024)), fit=PAPER_STRATEGY.fit),
+    judging=JUDGING,
 )
 SMALL = replace(
     PAPER,
@@ -108,6 +120,7 @@ SMALL = replace(
     ),
     strategy=SMALL_STRATEGY,
     evaluator=TrainEvaluator(augment=Augment(crop=SMALL_IMAGE, scale=(0.75, 1.5)), fit=SMALL_STRATEGY.fit),
+    judging=SMALL_JUDGING,
 )
 
 SYSTEM = System(
@@ -115,3 +128,28 @@ SYSTEM = System(
     paper=PAPER,
     small=SMALL,
 )
+
+# Section 4.2 of the paper; crop and the settings of bootstrapping are our choice, as the paper does not state them.
+TRAINING_FIT = FitSettings(
+    epochs=200,
+    batch=16,
+    optimiser="sgd",
+    lr=0.01,
+    momentum=0.9,
+    weight_decay=5e-4,
+    schedule=Schedule(kind="poly", power=0.9),
+    loss=LossSettings(ohem=0.7, ohem_keep=1 / 16),
+)
+CITYSCAPES_SETTING = Setting(crop=(768, 768), fit=TRAINING_FIT)
+SETTINGS = {"camvid": Setting(crop=(720, 720), fit=TRAINING_FIT, train="train+val", val="test")}
+
+
+def training(arch: Architecture, asked: Asked) -> StagedTrainRecipe:
+    """Return the retraining of a found network; on CamVid 468 frames train and 233 score, as in the paper."""
+    check_family(arch, "autortnet", "hyper_cell")
+    setting = SETTINGS.get(layout_of(asked.only("autortnet")), CITYSCAPES_SETTING)
+    augment = Augment(crop=asked.crop, scale=(0.5, 2.0))
+    return one_stage(arch, asked, "autortnet", setting, augment)
+
+
+TRAINING = PublishedTraining(recipe=training, begins="imagenet")

@@ -15,7 +15,6 @@ picture. At the small scale the same settings run for a few epochs on whatever p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -30,7 +29,8 @@ from segtailor.spaces.decoder_cell import DecoderCell, DecoderCellArchitecture, 
 from segtailor.spaces.decoder_cell.encoders import encoder
 from segtailor.strategies import Controller
 from segtailor.strategies.evaluators.staged import STAGE1, STAGE2, EarlyStop, StagedEvaluator
-from segtailor.systems.system import SMALL_DATA, SMALL_IMAGE, Scale, System
+from segtailor.systems.system import SMALL_DATA, SMALL_IMAGE, System
+from segtailor.systems.training import Asked, PublishedTraining
 from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.settings import EncoderSettings, FitSettings, Schedule
 
@@ -119,36 +119,28 @@ POSE_SCALE_AND_DEGREES = {"mpii": (0.25, 30.0), "coco": (0.3, 40.0)}  # by skele
 SMALL_TRANSFER = {"epochs": 20, "batch": 8}
 
 
-def training(
-    arch: Architecture,
-    data: Sequence[str],
-    *,
-    scale: Scale = "small",
-    crop: tuple[int, int],
-    val_split: str | None = "val",
-    start: str = "auto",
-) -> StagedTrainRecipe:
-    """Return the final training of a decoder found by `auxcells`; `data` names one dataset, or three."""
+def training(arch: Architecture, asked: Asked) -> StagedTrainRecipe:
+    """Return the final training of a decoder found by `auxcells`; the data is one dataset, or three."""
     if not isinstance(arch, DecoderCellArchitecture):
         raise Unsupported(
             "the training 'auxcells' is for decoders on a pre-trained encoder (family 'decoder_cell'); "
             "train other networks without --recipe."
         )
-    if len(data) not in (1, 3):
+    if len(asked.data) not in (1, 3):
         raise UserError(
-            f"the training 'auxcells' has three datasets; give one for all or three, not {len(data)}."
+            f"the training 'auxcells' has three datasets; give one for all or three, not {len(asked.data)}."
         )
-    paper = scale == "paper"
+    paper = asked.paper
     return StagedTrainRecipe(
         stages=tuple(
             TrainRecipe(
                 architecture=final_form(arch) if paper else arch,
-                data=data[stage.data % len(data)],
-                augment=Augment(crop=PAPER_CROP if paper else crop, scale=(0.5, 2.0)),
+                data=asked.data[stage.data % len(asked.data)],
+                augment=Augment(crop=PAPER_CROP if paper else asked.crop, scale=(0.5, 2.0)),
                 fit=_stage_fit(stage, paper=paper, halvings=number, last=number == len(FINAL_STAGES) - 1),
-                val_split=val_split,
+                val_split=asked.val_split,
                 preprocessing=encoder(arch.encoder).preprocessing,
-                start=start if number == 0 else "none",
+                start=asked.start if number == 0 else "none",
             )
             for number, stage in enumerate(FINAL_STAGES)
         )
@@ -172,73 +164,51 @@ def _stage_fit(stage: FinalStage, *, paper: bool, halvings: int, last: bool) -> 
     )
 
 
-def depth_training(
-    arch: Architecture,
-    data: Sequence[str],
-    *,
-    scale: Scale = "small",
-    crop: tuple[int, int],
-    val_split: str | None = "val",
-    start: str = "auto",
-) -> StagedTrainRecipe:
+def depth_training(arch: Architecture, asked: Asked) -> StagedTrainRecipe:
     """Return the training of a decoder for depth: two rates, a polynomial that stops at three quarters."""
-    augment = Augment(crop=DEPTH_CROP if scale == "paper" else crop, scale=(0.5, 2.0))
-    return _transfer(
-        arch, data, scale=scale, augment=augment, fit=DEPTH_FIT, val_split=val_split, start=start
-    )
+    augment = Augment(crop=DEPTH_CROP if asked.paper else asked.crop, scale=(0.5, 2.0))
+    return _transfer(arch, asked, augment=augment, fit=DEPTH_FIT)
 
 
-def pose_training(
-    arch: Architecture,
-    data: Sequence[str],
-    *,
-    scale: Scale = "small",
-    crop: tuple[int, int],
-    val_split: str | None = "val",
-    start: str = "auto",
-) -> StagedTrainRecipe:
+def pose_training(arch: Architecture, asked: Asked) -> StagedTrainRecipe:
     """Return the training of a decoder for pose: people scaled, turned and mirrored."""
-    task = locate(data[-1]).task
+    task = locate(asked.data[-1]).task
     if task.skeleton not in POSE_SCALE_AND_DEGREES:
         raise Unsupported(
-            f"the training 'auxcells-pose' is for people, and {data[-1]} is for {task.kind}; give e.g. mpii:PATH."
+            f"the training 'auxcells-pose' is for people, and {asked.data[-1]} is for {task.kind}; give e.g. mpii:PATH."
         )
     share, degrees = POSE_SCALE_AND_DEGREES[task.skeleton]
-    augment = Augment(crop=task.crop or crop, scale=(1 - share, 1 + share), rotate=degrees)
-    return _transfer(arch, data, scale=scale, augment=augment, fit=POSE_FIT, val_split=val_split, start=start)
+    augment = Augment(crop=task.crop or asked.crop, scale=(1 - share, 1 + share), rotate=degrees)
+    return _transfer(arch, asked, augment=augment, fit=POSE_FIT)
 
 
-def _transfer(
-    arch: Architecture,
-    data: Sequence[str],
-    *,
-    scale: Scale,
-    augment: Augment,
-    fit: FitSettings,
-    val_split: str | None,
-    start: str,
-) -> StagedTrainRecipe:
+def _transfer(arch: Architecture, asked: Asked, *, augment: Augment, fit: FitSettings) -> StagedTrainRecipe:
     """Return a training in one stage, without auxiliary outputs."""
     if not isinstance(arch, DecoderCellArchitecture):
         raise Unsupported(
             "this training is for decoders on a pre-trained encoder (family 'decoder_cell'); train other networks "
             "without --recipe."
         )
-    if len(data) != 1:
-        raise UserError(f"this training has one dataset, not {len(data)}; name one.")
-    paper = scale == "paper"
+    if len(asked.data) != 1:
+        raise UserError(f"this training has one dataset, not {len(asked.data)}; name one.")
+    paper = asked.paper
     changes: dict[str, Any] = {} if paper else SMALL_TRANSFER
     return StagedTrainRecipe(
         stages=(
             TrainRecipe(
                 architecture=final_form(arch) if paper else arch,
-                data=data[0],
+                data=asked.data[0],
                 augment=augment,
                 fit=replace(fit, **changes),
-                val_split=val_split,
+                val_split=asked.val_split,
                 auxiliary=False,
                 preprocessing=encoder(arch.encoder).preprocessing,
-                start=start,
+                start=asked.start,
             ),
         )
     )
+
+
+TRAINING = PublishedTraining(recipe=training, begins="encoder")
+DEPTH_TRAINING = PublishedTraining(recipe=depth_training, begins="encoder")
+POSE_TRAINING = PublishedTraining(recipe=pose_training, begins="encoder")

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from segtailor.core.space import Architecture
 from segtailor.data.augment import Augment
 from segtailor.recipes.search import SearchRecipe
-from segtailor.recipes.train import COLOUR_JITTER
+from segtailor.recipes.train import COLOUR_JITTER, StagedTrainRecipe
 from segtailor.spaces.scalable_path import ScalablePath
 from segtailor.strategies import Expansion
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
+from segtailor.systems.training import (
+    Asked,
+    PublishedTraining,
+    Setting,
+    check_family,
+    layout_of,
+    one_stage,
+)
+from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.settings import FitSettings, Schedule
 
 PAPER = SearchRecipe(
@@ -55,3 +65,36 @@ SYSTEM = System(
     paper=PAPER,
     small=SMALL,
 )
+
+# The full recipe of section 4.2. The paper does not give the settings of hard mining: 0.7 and 1/16 are our choice.
+TRAINING_FIT = FitSettings(
+    steps=180_000,
+    batch=16,
+    optimiser="sgd",
+    lr=0.01,
+    momentum=0.9,
+    weight_decay=5e-4,
+    schedule=Schedule(kind="poly", power=0.9),
+    loss=LossSettings(ohem=0.7, ohem_keep=1 / 16),
+)
+CITYSCAPES_SETTING = Setting(crop=(768, 1536), fit=TRAINING_FIT)
+SETTINGS = {
+    "bdd100k": Setting(crop=(720, 1280), fit=TRAINING_FIT),
+    "camvid": Setting(
+        crop=(720, 960),
+        fit=replace(TRAINING_FIT, steps=40_000, batch=12, lr=0.03),
+        train="train+val",
+        val="test",
+    ),
+}
+
+
+def training(arch: Architecture, asked: Asked) -> StagedTrainRecipe:
+    """Return the full training of a network of the family, in its re-parameterised form."""
+    check_family(arch, "lpsnet", "scalable_path")
+    setting = SETTINGS.get(layout_of(asked.only("lpsnet")), CITYSCAPES_SETTING)
+    augment = Augment(crop=asked.crop, scale=(0.5, 2.0), **COLOUR_JITTER)
+    return one_stage(arch, asked, "lpsnet", setting, augment, reparameterise=True)
+
+
+TRAINING = PublishedTraining(recipe=training, begins="imagenet")

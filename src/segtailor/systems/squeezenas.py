@@ -14,10 +14,14 @@ multiplies the expected cost relative to that of the uniform distribution; with 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from segtailor.core.errors import UserError
+from segtailor.core.space import Architecture
 from segtailor.data.augment import Augment
 from segtailor.nets.supernet import SupernetSettings
 from segtailor.recipes.search import SearchRecipe
+from segtailor.recipes.train import StagedTrainRecipe, TrainRecipe
 from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import (
@@ -28,7 +32,8 @@ from segtailor.strategies.gradient_settings import (
     LogitOptimiser,
     Temperature,
 )
-from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
+from segtailor.systems.system import JUDGING, PAPER_DATA, SMALL_DATA, SMALL_IMAGE, SMALL_JUDGING, System
+from segtailor.systems.training import SMALL_FIT, Asked, PublishedTraining, check_family
 from segtailor.training.settings import FitSettings, Schedule
 
 PAPER_STRATEGY = Gradient(
@@ -88,6 +93,7 @@ PAPER = SearchRecipe(
     space=InvertedResidual(frame="small"),
     strategy=PAPER_STRATEGY,
     evaluator=TrainEvaluator(augment=Augment(crop=(512, 1024)), fit=PAPER_STRATEGY.fit),
+    judging=JUDGING,
 )
 SMALL = replace(
     PAPER,
@@ -95,6 +101,7 @@ SMALL = replace(
     image=SMALL_IMAGE,
     strategy=SMALL_STRATEGY,
     evaluator=TrainEvaluator(augment=Augment(crop=SMALL_IMAGE, scale=(0.75, 1.5)), fit=SMALL_STRATEGY.fit),
+    judging=SMALL_JUDGING,
 )
 
 SYSTEM = System(
@@ -102,3 +109,59 @@ SYSTEM = System(
     paper=PAPER,
     small=SMALL,
 )
+
+# Section 5.3.2. Batch, momentum and augmentation are our choice, and so is the constant rate of the stages before the
+# last one: neither paper nor release states them.
+FINE_FIT = FitSettings(
+    epochs=100,
+    batch=16,
+    optimiser="sgd",
+    lr=0.05,
+    momentum=0.9,
+    weight_decay=1e-5,
+    schedule=Schedule(kind="step", gamma=0.1, milestones=(0.5, 0.75)),
+    precision="bf16",
+    validate_every=1,  # the paper quotes the best of the last 20 epochs
+)
+BEFORE_FIT = replace(FINE_FIT, epochs=40, schedule=Schedule(kind="constant"), validate_every=0)
+TRAINING_CROP = (768, 768)
+COARSE_FOLDER, COARSE = "gtCoarse", "cityscapes-coarse"
+
+
+def training(arch: Architecture, asked: Asked) -> StagedTrainRecipe:
+    """Return the training in stages: COCO and coarse masks where they are given, then the finely labelled images.
+
+    The data is the fine dataset, or coarse and fine, or COCO, coarse and fine. A Cityscapes folder that also holds
+    coarse masks stands for both.
+    """
+    check_family(arch, "squeezenas", "inverted_residual")
+    names = list(asked.data)
+    if not 1 <= len(names) <= 3:
+        raise UserError(f"the training 'squeezenas' has one to three datasets, not {len(names)}.")
+    if len(names) == 1 and asked.paper:
+        names = [*_coarse(names[0]), *names]
+    stages = []
+    for number, name in enumerate(names):
+        last = number == len(names) - 1
+        fit = FINE_FIT if last else BEFORE_FIT
+        stages.append(
+            TrainRecipe(
+                architecture=arch,
+                data=name,
+                augment=Augment(crop=TRAINING_CROP if asked.paper else asked.crop, scale=(0.5, 2.0)),
+                fit=fit if asked.paper else replace(fit, **SMALL_FIT, validate_every=0),
+                val_split=asked.val_split if last else None,
+                start=asked.start if number == 0 else "none",
+            )
+        )
+    return StagedTrainRecipe(stages=tuple(stages))
+
+
+def _coarse(data: str) -> list[str]:
+    """Return the coarse half of a Cityscapes folder, where it is there."""
+    name, _, rest = data.partition(":")
+    place = Path(rest.partition("?")[0]).expanduser()
+    return [f"{COARSE}:{rest}"] if name == "cityscapes" and (place / COARSE_FOLDER).is_dir() else []
+
+
+TRAINING = PublishedTraining(recipe=training, begins="imagenet")

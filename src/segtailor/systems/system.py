@@ -17,6 +17,8 @@ Size: TypeAlias = tuple[int, int]  # height, width
 
 PAPER_DATA, SMALL_DATA = "cityscapes:PATH", "synthetic"  # of recipes that were not fitted to a dataset yet
 SMALL_IMAGE = (64, 128)  # of synthetic street scenes: a search then takes minutes on one core
+# Joint searches learn weights and logits from the same images, all of them in the papers: the rest only judges.
+JUDGING, SMALL_JUDGING = 0.1, 0.2
 ADAPT = 20.0  # with a budget: how fast the cost weight of a gradient search follows it (our choice)
 
 

@@ -4,8 +4,9 @@ Loss: the inverse Huber loss (berHu, Laina et al. 2016). With the largest error 
 error e counts |e| up to t and (e² + t²) / 2t beyond. Gaps (depth 0) never count. Where a batch is divided, each part
 has its own knee; the normaliser is shared.
 
-Figures: the errors of Eigen et al. (2014), computed for each image and averaged over images. Only pixels whose true
-depth lies within the task's span count; images without any are left out. Shares are fractions.
+Figures: the errors of Eigen et al. (2014), computed for each image and averaged over images (`rmse`, `delta1`, ...),
+and pooled over all pixels of all images (`pooled_rmse`, `pooled_delta1`, ...): papers use either. Only pixels whose
+true depth lies within the task's span count; images without any are left out. Shares are fractions.
 
 Pictures: near is light, far is dark, gaps are black; a bar at the right shows the scale in metres.
 """
@@ -42,6 +43,8 @@ DELTA_FACTOR = (
 )
 MIN_DEPTH_METRES = 1e-3  # lower limit of predictions before their logarithm is taken
 FIGURE_NAMES = ("delta1", "delta2", "delta3", "rmse", "rmse_log", "abs_rel", "sqr_rel")
+POOLED_NAMES = tuple(f"pooled_{name}" for name in FIGURE_NAMES)
+ROOTS = frozenset(("pooled_rmse", "pooled_rmse_log"))  # means of squares until all pixels are counted
 GAP_COLOUR = (0, 0, 0)
 # From far to near, equally spaced: dark violet, red, orange, pale yellow. Lightness increases throughout, so that the
 # order is visible without colour vision.
@@ -143,7 +146,10 @@ def inverse_huber(predicted: Tensor, depths: Tensor, *, knee: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class DepthScores:
-    """Figures of one evaluation; `delta1` to `delta3` are shares of pixels within a factor 1.25, 1.25², 1.25³."""
+    """Figures of one evaluation; `delta1` to `delta3` are shares of pixels within a factor 1.25, 1.25², 1.25³.
+
+    They are averages over images, those that start with `pooled_` over all pixels.
+    """
 
     delta1: float
     delta2: float
@@ -153,6 +159,13 @@ class DepthScores:
     abs_rel: float
     sqr_rel: float
     images: int = 0
+    pooled_delta1: float = 0.0
+    pooled_delta2: float = 0.0
+    pooled_delta3: float = 0.0
+    pooled_rmse: float = 0.0
+    pooled_rmse_log: float = 0.0
+    pooled_abs_rel: float = 0.0
+    pooled_sqr_rel: float = 0.0
 
     @property
     def quality(self) -> float:
@@ -166,7 +179,7 @@ class DepthScores:
 
     def figures(self) -> dict[str, float]:
         """Return all figures by name."""
-        return {name: getattr(self, name) for name in FIGURE_NAMES}
+        return {name: getattr(self, name) for name in (*FIGURE_NAMES, *POOLED_NAMES)}
 
     def document(self, classes: Sequence[str]) -> dict[str, Json]:
         """Return the JSON form."""
@@ -180,8 +193,8 @@ class DepthMeter:
     def __init__(self, span: tuple[float, float], device: torch.device | None = None) -> None:
         self.span = span
         self.images = 0
-        # One sum per figure, and the number of images that have a depth.
-        self.sums = torch.zeros(len(FIGURE_NAMES) + 1, dtype=torch.float64, device=device)
+        # One sum per figure and the number of images that have a depth, then the same over pixels.
+        self.sums = torch.zeros(2 * (len(FIGURE_NAMES) + 1), dtype=torch.float64, device=device)
 
     def add(self, predicted: Tensor, depths: Tensor) -> None:
         """Count a batch of depth maps (images, height, width) in metres."""
@@ -199,26 +212,33 @@ class DepthMeter:
         self.sums = add_up(self.sums)
 
     def scores(self, *, without: Sequence[int] = ()) -> DepthScores:
-        """Return the averages over images; all are 0 where no image has a depth."""
+        """Return the averages over images and over pixels; all are 0 where no image has a depth."""
         del without
-        *sums, count = self.sums.tolist()
-        means = (value / max(count, 1) for value in sums)
-        return DepthScores(**dict(zip(FIGURE_NAMES, means, strict=True)), images=self.images)
+        figures: dict[str, float] = {}
+        for names, row in zip((FIGURE_NAMES, POOLED_NAMES), self.sums.reshape(2, -1).tolist(), strict=True):
+            *sums, count = row
+            for name, value in zip(names, sums, strict=True):
+                mean = value / max(count, 1)
+                figures[name] = math.sqrt(mean) if name in ROOTS else mean
+        return DepthScores(**figures, images=self.images)
 
 
 def _figures(found: Tensor, truth: Tensor) -> Tensor:
-    """Return the figures of one image in the order of `NAMES`, and 1; an image without depths gives zeros."""
+    """Return the figures of one image and 1, then the sums over its pixels and their number; zeros without depths."""
     if not truth.numel():
-        return truth.new_zeros(len(FIGURE_NAMES) + 1)
+        return truth.new_zeros(2 * (len(FIGURE_NAMES) + 1))
     error = found - truth
     log = found.clamp(min=MIN_DEPTH_METRES).log() - truth.log()
     factor = log.abs()
     rows = [
         (factor < power * torch.log(truth.new_tensor(DELTA_FACTOR))).double().mean() for power in (1, 2, 3)
     ]
-    rows += [(error**2).mean().sqrt(), (log**2).mean().sqrt()]
-    rows += [(error.abs() / truth).mean(), (error**2 / truth).mean(), truth.new_ones(())]
-    return torch.stack(rows)
+    rows += [(error**2).mean(), (log**2).mean(), (error.abs() / truth).mean(), (error**2 / truth).mean()]
+    means = torch.stack([*rows, truth.new_ones(())])
+    per_image = means.clone()
+    for name in ("rmse", "rmse_log"):
+        per_image[FIGURE_NAMES.index(name)].sqrt_()
+    return torch.cat([per_image, means * truth.numel()])
 
 
 class Metres(Head):

@@ -30,6 +30,7 @@ class Schedule:
     power: float = 0.9  # poly
     reach: float = 1.0  # poly: share of the curve that the run covers; below 1 it ends before the rate is 0
     gamma: float = 0.98  # exponential: per epoch; step: per milestone
+    epoch_steps: int | None = None  # exponential: steps that count as an epoch, by default those of the data
     milestones: tuple[float, ...] = (0.6, 0.85)  # step: shares of the run
     final: float = 0.0  # cosine: the last factor
     warmup: int = 0
@@ -48,6 +49,8 @@ class Schedule:
             raise UserError(f"schedule.reach: {self.reach} is no share of the curve; give 0 to 1, e.g. 0.75.")
         if not self.gamma > 0:
             raise UserError(f"schedule.gamma: {self.gamma} must be above 0.")
+        if self.epoch_steps is not None:
+            check_whole("schedule.epoch_steps", self.epoch_steps, least=1)
 
     def factor(self, done: int, *, total: int, steps_per_epoch: int) -> float:
         """Return the factor on the base rate for the step after `done` of `total` steps."""
@@ -57,7 +60,9 @@ class Schedule:
         progress = min(1.0, after / max(1, total - self.warmup))
         factors = {
             "poly": lambda: poly(self.reach * progress, power=self.power),
-            "exponential": lambda: exponential(after / steps_per_epoch, gamma=self.gamma),
+            "exponential": lambda: exponential(
+                after / (self.epoch_steps or steps_per_epoch), gamma=self.gamma
+            ),
             "cosine": lambda: cosine(progress, final=self.final),
             "step": lambda: step(progress, milestones=self.milestones, gamma=self.gamma),
             "constant": lambda: 1.0,

@@ -3,7 +3,9 @@
 The threads of one operation wait for each other. Where another program uses a core, each of the thousands of operations
 in a step waits for the scheduler: on two cores a step of a small network takes 4 s instead of 0.02 s, while a single
 thread is hardly slowed down. So a short probe chooses the number before the first step, and again when steps become
-slow. Results with another number of threads may differ in the last digits.
+slow. The probe's work is not that of the network: a supernet on small images has thousands of tiny operations that gain
+nothing from a second thread. So early in the run some steps are taken with one thread as well, and the faster number
+stays. Results with another number of threads may differ in the last digits.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ PROBE_SECONDS = 0.1  # per number of threads
 MIN_PROBE_STEPS = 3
 MAX_TIME_SHARE = 0.9  # more threads are chosen only if they take less than this share of the time of fewer
 SLOW_FACTOR = 1.6  # steps that take so many times the usual time cause a new probe
+TRIED_RECORD = 2  # after this progress record, steps are taken with one thread
 RECORDS = 3  # progress records whose median counts
 RETRY_SECONDS = 30.0  # until more threads are tried again; doubled after each try that changed nothing
 
@@ -70,13 +73,21 @@ class Threads:
         self._recent: list[float] = []
         self._usual = float("inf")
         self._pause = RETRY_SECONDS
+        self._trial: tuple[int, float] | None = None  # threads and seconds that one thread is compared with
+        self._tried = self._settled = False
         self.count = self._choose()
 
     def observe(self, *, steps: int, seconds: float) -> str | None:
         """Record how long some steps took; return a message if the number of threads changes."""
-        if self.most == 1 or not steps:
+        if self.most == 1 or not steps or self._settled:
             return None
+        if self._trial is not None:
+            return self._compare(seconds / steps)
         self._recent = [*self._recent[1 - RECORDS :], seconds / steps]
+        if not self._tried and self.count > 1 and len(self._recent) == TRIED_RECORD:
+            self._trial, self._tried = (self.count, seconds / steps), True
+            self._set(1)
+            return None
         if len(self._recent) < RECORDS:
             return None
         now = median(self._recent)
@@ -95,15 +106,29 @@ class Threads:
         why = "other programs use the processor" if after < before else "the processor is free again"
         return f"computing with {after} of {self.most} threads: {why}."
 
+    def _compare(self, alone: float) -> str | None:
+        """Keep the number of threads with which the steps themselves were faster."""
+        several, beside = self._trial or (1, alone)
+        self._trial = None
+        if beside < MAX_TIME_SHARE * alone:
+            self._set(several)
+            self._usual = beside
+            return None
+        self._settled = True  # other programs hardly slow down a single thread
+        return f"computing with 1 of {self.most} threads: more are no faster here."
+
     def _choose(self) -> int:
         """Probe, and set the fastest number of threads."""
         count = 1 if self.most == 1 else fastest_count(self.most, self._probe)
         if self.most > 1:
-            torch.set_num_threads(count)
-        self.count = count
-        self._recent, self._usual = [], float("inf")
+            self._set(count)
         self._retry = self._clock() + self._pause
         return count
+
+    def _set(self, count: int) -> None:
+        torch.set_num_threads(count)
+        self.count = count
+        self._recent, self._usual = [], float("inf")
 
 
 @contextmanager

@@ -180,7 +180,19 @@ def search_recipe(
         seed=base.seed if chosen.seed is None else chosen.seed,
     )
     recipe = with_chosen_start(recipe, chosen.start, scale=chosen.scale)
+    _tell_pacing(recipe)
     return with_settings(for_workers(recipe, chosen.workers or 1), map(_with_new_name, changes))
+
+
+def _tell_pacing(recipe: SearchRecipe) -> None:
+    """Say so where counted operations stand in for the latency that paces an expansion."""
+    from segtailor.strategies import Expansion
+
+    if isinstance(recipe.strategy, Expansion) and recipe.cost.unit != "ms":
+        note(
+            f"the expansion takes its steps by {recipe.cost.unit}, which stand in for the latency of the paper and "
+            "grow differently with depth, width and resolution; give --target or --pack to pace it by milliseconds."
+        )
 
 
 def with_chosen_start(
@@ -268,15 +280,18 @@ def system_recipe(
 
 
 def preview(recipe: SearchRecipe, *, context: Context | None = None) -> dict[str, JsonValue]:
-    """Return facts about the first candidates of a search; nothing is trained or timed."""
+    """Return facts about the first candidates of a search, or how long a gradient search on small crops will take."""
     from segtailor.costs.latency import TargetLatency
+    from segtailor.strategies.duration import estimate
+    from segtailor.strategies.gradient import GradientSearch
 
     job = recipe.job(context or Context())
+    if isinstance(job.search, GradientSearch):  # it has no candidates
+        measured = estimate(job.search)
+        return {"estimate": measured} if measured else {}
     if isinstance(recipe.cost, TargetLatency):
         return {}
     first = job.preview()
-    if not first:  # a gradient search has no candidates
-        return {}
     return {"first": len(first), "cheapest": min(item.cost for item in first), "unit": recipe.cost.unit}
 
 
@@ -352,8 +367,15 @@ def _cost(chosen: SearchChoices, cost: RecipeCost) -> RecipeCost:
 
 def _strategy(chosen: SearchChoices, strategy: Strategy) -> Strategy:
     if chosen.strategy is not None:
-        known = [name for name in STRATEGIES.names() if name != "gradient"]  # that one needs a recipe
-        if chosen.strategy not in known:
+        known = [name for name in STRATEGIES.names() if name != "gradient"]
+        own = STRATEGIES.name_of(type(strategy))
+        if chosen.strategy == "gradient" and own != "gradient":
+            raise Unsupported(
+                "--strategy gradient: a search by gradients needs a supernet and settings of its own, which this "
+                "recipe does not have. Use `segtailor search fasterseg`, `autortnet` or `squeezenas`, or one of the "
+                f"strategies {', '.join(known)}."
+            )
+        if chosen.strategy not in (*known, own):
             raise unknown("strategy", chosen.strategy, known)
         if chosen.strategy != STRATEGIES.name_of(type(strategy)):
             strategy = STRATEGIES.get(chosen.strategy)()

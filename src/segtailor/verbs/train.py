@@ -52,7 +52,8 @@ class TrainFlags:
     """Where weights come from: auto (the best at hand), none (random), a name of `segtailor list starts`, or the path
     of a bundle, a run directory or a published checkpoint."""
     recipe: str | None = None
-    """A published training: auxcells (stages, two optimisers, auxiliary coefficients); it fixes the other settings."""
+    """A published training: fasterseg, autortnet, auxcells, squeezenas or lpsnet (schedule, crop, losses, stages as in
+    the paper); it fixes the other settings."""
     scale: Literal["small", "paper"] = "small"
     """Of a published training: the paper's settings, or settings that a laptop can run."""
     set_: Set = ()
@@ -67,7 +68,7 @@ class TrainFlags:
     @property
     def fixed_by_recipe(self) -> bool:
         """Whether a flag was given that a published training fixes."""
-        return bool(self.fit or self.teacher or self.set_)
+        return bool(self.fit or self.set_)
 
 
 def train_(
@@ -149,29 +150,55 @@ def published_training(
     scale: Literal["small", "paper"] = "small",
     crop: tuple[int, int] | None = None,
     start: str = "auto",
+    teacher: str | Path | None = None,
     context: Context | None = None,
 ) -> StagedTrainRecipe:
-    """Return the training recipe of a published system; `data` may name one dataset per stage where it has several."""
+    """Return the training recipe of a published system; `data` may name one dataset per stage where it has several.
+
+    `teacher` is a bundle to distil from, for trainings that do. At the paper's scale `auto` starts from what the paper
+    starts from: random weights for FasterSeg, pre-trained ones for the others, whose absence is told.
+    """
     from segtailor.data.cache import open_pixels
     from segtailor.data.locate import locate
-    from segtailor.recipes.train import largest_crop
+    from segtailor.recipes.train import MAX_CROP, largest_crop
     from segtailor.spaces.networks import resolve
-    from segtailor.spaces.starts import NONE, choose_start
+    from segtailor.spaces.starts import AUTO, NONE, choose_start
+    from segtailor.systems.training import Asked, PublishedTraining
 
-    training = TRAININGS.get(name)
+    training: PublishedTraining = TRAININGS.get(name)
+    if teacher is not None and not training.teacher:
+        raise Unsupported(
+            f"the training '{name}' has no distillation; leave --teacher out, or train without --recipe."
+        )
     names = [data] if isinstance(data, str) else list(data)
     dataset = locate(names[-1])
-    size = crop or largest_crop(open_pixels(dataset, "train", (context or Context()).cache_folder))
+    size = crop or MAX_CROP  # a paper's crop is its own
+    if crop is None and scale == "small":
+        size = largest_crop(open_pixels(dataset, "train", (context or Context()).cache_folder))
     val = "val" if "val" in dataset.splits else None
     arch = resolve(model)
-    chosen, _ = choose_start(start, arch, dataset.task)
-    if chosen == NONE and start != NONE and scale == "paper":
+    from_scratch = training.begins == "scratch" and start == AUTO
+    chosen = NONE if from_scratch else choose_start(start, arch, dataset.task)[0]
+    unstarted = chosen == NONE and start != NONE and scale == "paper"
+    if unstarted and training.begins == "imagenet":
+        note(
+            f"the training '{name}' was published with ImageNet pre-training, and no such weights are at hand for this "
+            "network: it starts from random weights. Give --start a bundle or checkpoint that was pre-trained."
+        )
+    if unstarted and training.begins == "encoder":
         raise Unsupported(
             f"the training '{name}' begins from a pre-trained encoder, and none is at hand for this network. Give "
             "--start a checkpoint of the encoder, or say --start none to train from random weights."
         )
-    recipe: StagedTrainRecipe = training(arch, names, scale=scale, crop=size, val_split=val, start=chosen)
-    return recipe
+    asked = Asked(
+        data=tuple(names),
+        crop=size,
+        scale=scale,
+        val_split=val,
+        start=chosen,
+        teacher=None if teacher is None else str(teacher),
+    )
+    return training.recipe(arch, asked)
 
 
 def _flagged_recipe(
@@ -188,7 +215,14 @@ def _flagged_recipe(
                 f"--recipe {flags.recipe} fixes the settings; leave the others out, or write a recipe in Python."
             )
         return published_training(
-            flags.recipe, model, data, scale=flags.scale, crop=flags.crop, start=flags.start, context=context
+            flags.recipe,
+            model,
+            data,
+            scale=flags.scale,
+            crop=flags.crop,
+            start=flags.start,
+            teacher=flags.teacher,
+            context=context,
         )
     recipe = train_recipe(model, data, crop=flags.crop, start=flags.start, context=context)
     recipe = replace(recipe, fit=replace(recipe.fit, **flags.fit))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from pathlib import PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +12,13 @@ from numpy.typing import NDArray
 from segtailor.core.task import Task
 from segtailor.data.checks.census import Census, ImageFacts
 from segtailor.data.dataset import Finding
+from segtailor.data.recordings import MIN_FRAMES, names_recording, prefix_of
 
 # Of grey thumbnails: neighbouring video frames stay below, recompressed copies lie above.
 DUPLICATE_CORRELATION = 0.996
 MIN_CONTRAST_GREY_LEVELS = 3.0  # standard deviation; thumbnails with less are too similar to compare
 THUMBNAILS_PER_BLOCK = 1024  # compared at once
 MAX_THUMBNAILS_PER_SPLIT = 20_000  # more are not compared
-MIN_FRAMES_PER_DRIVE = 3  # on average; a prefix shared by fewer files is a running number, not a recording
-GENERIC_PREFIXES = frozenset(
-    ("img", "image", "frame", "pic", "picture", "photo", "sample", "scene", "train", "val", "valid", "test")
-)
 
 
 def exact_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
@@ -78,12 +73,17 @@ def near_duplicates(census: Sequence[Census], task: Task) -> Iterator[Finding]:
 def shared_drives(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """Report recordings whose frames are in two splits; frames of one share the first part of the file name."""
     del task
-    groups = {split.split: Counter(filter(None, map(_drive, split.pictures))) for split in census}
+    groups = {
+        split.split: Counter(filter(None, (prefix_of(record.name) for record in split.pictures)))
+        for split in census
+    }
     total = sum(groups.values(), Counter[str]())
-    if not total or total.total() < MIN_FRAMES_PER_DRIVE * len(total):
+    if not total or total.total() < MIN_FRAMES * len(total):
         return
     for first, second in combinations(groups, 2):
-        shared = sorted(name for name in groups[first].keys() & groups[second].keys() if _tells(name, total))
+        shared = sorted(
+            name for name in groups[first].keys() & groups[second].keys() if names_recording(name, total)
+        )
         if not shared:
             continue
         hit = sum(groups[second][name] for name in shared)
@@ -122,16 +122,3 @@ def _normalised(records: Sequence[ImageFacts]) -> NDArray[np.float32]:
     table = np.stack([record.thumbnail for record in records])
     table = table - table.mean(1, keepdims=True)
     return np.asarray(table / np.linalg.norm(table, axis=1, keepdims=True), np.float32)
-
-
-def _drive(record: ImageFacts) -> str:
-    """Return the part of a name before its running number, e.g. `0016E5` of `0016E5_08641`."""
-    match = re.match(r"([^_\-.]*[A-Za-z0-9][^_\-.]*)[_\-].*\d", PurePosixPath(record.name).name)
-    return match[1] if match else ""
-
-
-def _tells(name: str, total: Counter[str]) -> bool:
-    """Tell whether a prefix names a recording: not a word like `img`, not a year, not a single word for all files."""
-    if name.lower() in GENERIC_PREFIXES or re.fullmatch(r"(19|20)\d\d", name):
-        return False
-    return len(total) > 1 or any(character.isdigit() for character in name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
@@ -18,6 +19,7 @@ from segtailor.core.task import IGNORE, Kind, Task
 from segtailor.data.checks import leaks
 from segtailor.data.checks.census import Census, Fault
 from segtailor.data.dataset import Finding
+from segtailor.tasks.pose.persons import outside
 
 Rule: TypeAlias = Callable[[Sequence[Census], Task], Iterator[Finding]]
 Counts: TypeAlias = NDArray[np.int64]  # (256,)
@@ -374,9 +376,11 @@ def measured_share(counts: NDArray[np.int64], task: Task) -> dict[str, float]:
     return {task.classes[0]: float(counts[:IGNORE].sum() / max(int(counts.sum()), 1))}
 
 
-def joint_counts(target: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Count the labelled joints of a person, level by level in the order of the skeleton."""
+def joint_counts(target: NDArray[np.float32], *, size: tuple[int, int] | None = None) -> NDArray[np.int64]:
+    """Count the labelled joints of a person, level by level in the order of the skeleton; with `size`, in the crop."""
     labelled = target[:-1, 2] > 0
+    if size is not None:
+        labelled &= ~outside(target[:-1], size)
     counts = np.zeros(IGNORE + 1, np.int64)
     counts[: len(labelled)] = labelled
     counts[IGNORE] = int((~labelled).sum())
@@ -399,6 +403,11 @@ class KindChecks:
     count: Callable[[NDArray[Any]], Counts]
     rules: tuple[Rule, ...]
     shares: Callable[[Counts, Task], dict[str, float]]
+
+
+def counter(task: Task) -> Callable[[NDArray[Any]], Counts]:
+    """Return how the targets of a task are counted; of people, the joints that their crop shows."""
+    return partial(joint_counts, size=task.crop) if task.kind == "pose" else CHECKS[task.kind].count
 
 
 CLASSLESS_RULES: tuple[Rule, ...] = (faulty_files, small_splits, *SHARED_RULES)  # for unknown classes

@@ -57,13 +57,16 @@ class MultiResolutionSettings(SupernetSettings):
     """How this family's supernet computes, besides the general settings.
 
     `matrices` resizes by matrix products. `mix_inputs` runs a cell once on the mix of its inputs, which changes
-    results. `width_gradient` says how masked widths learn from data: by the score of the drawn one (FasterSeg), or
-    through the values of all norms, which tells widths apart.
+    results. `width_gradient` says how widths learn from data: through the values of all norms (`norms`), which tells
+    widths apart and needs `masked`, or by the score of the drawn one (`score`, as FasterSeg writes), whose gradient the
+    norm behind the next convolution removes.
     """
+
+    masked: bool = True
 
     matrices: bool = False
     mix_inputs: bool = False
-    width_gradient: Literal["score", "norms"] = "score"
+    width_gradient: Literal["score", "norms"] = "norms"
 
     def __post_init__(self) -> None:
         if self.width_gradient == "norms" and not self.masked:
@@ -76,7 +79,9 @@ class MultiResolutionSettings(SupernetSettings):
         """Return settings of this family: general ones get the defaults for the rest."""
         if isinstance(settings, cls):
             return settings
-        return cls() if settings is None else cls(**vars(settings))
+        if settings is None:
+            return cls()
+        return cls(**vars(settings), width_gradient="norms" if settings.masked else "score")
 
 
 class MultiResolutionSupernet(nn.Module):

@@ -105,14 +105,16 @@ def cut_person(
     margin: float = MARGIN,
     variation: Variation = PLAIN,
 ) -> tuple[NDArray[np.uint8], Joints, Crop]:
-    """Return pixels and joints of the crop, and the crop itself. Joints outside of picture or crop are unlabelled."""
+    """Return pixels and joints of the crop, and the crop itself. Joints outside of the picture are unlabelled.
+
+    Joints outside of the crop keep their place: they are part of the truth that a prediction is scored by. Heat maps
+    and training crops leave them out.
+    """
     image, person = view
     crop = crop_of(person.box, size, margin=margin, variation=variation)
     joints = check_joints(person.joints, skeleton.count, who=f"person {person.id}")
     moved = crop.to_crop(joints)
-    unlabelled = (
-        (joints[:, 2] <= 0) | outside(joints, (image.shape[0], image.shape[1])) | outside(moved, size)
-    )
+    unlabelled = (joints[:, 2] <= 0) | outside(joints, (image.shape[0], image.shape[1]))
     moved[unlabelled] = 0
     if variation.mirrored:
         moved = moved[list(skeleton.mirrored)]

@@ -7,7 +7,7 @@ Every crop shows one person, whose box is given: each found person is compared w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from segtailor.tasks.pose.oks import Found, KeypointScores, keypoint_scores
 from segtailor.tasks.pose.persons import Person
 from segtailor.tasks.pose.skeletons import Skeleton
 
+COCO_FIGURES = tuple(item.name for item in fields(KeypointScores))  # all ten
 COARSE_HEAD_SIZES, FINE_HEAD_SIZES = 0.5, 0.1  # thresholds of PCKh
 
 
@@ -30,7 +31,15 @@ class PoseScores:
     pckh: float | None = None
     pckh_fine: float | None = None
     ap: float | None = None
+    ap50: float | None = None
+    ap75: float | None = None
+    ap_medium: float | None = None
+    ap_large: float | None = None
     ar: float | None = None
+    ar50: float | None = None
+    ar75: float | None = None
+    ar_medium: float | None = None
+    ar_large: float | None = None
     joints: tuple[float | None, ...] = field(default=())
     images: int = 0
 
@@ -46,7 +55,7 @@ class PoseScores:
 
     def figures(self) -> dict[str, float]:
         """Return the figures that there are, by name."""
-        named = {"pckh": self.pckh, "pckh_fine": self.pckh_fine, "ap": self.ap, "ar": self.ar}
+        named = {name: getattr(self, name) for name in ("pckh", "pckh_fine", *COCO_FIGURES)}
         known = {name: value for name, value in named.items() if value is not None}
         return {"pose_quality": self.quality, **known}
 
@@ -96,8 +105,7 @@ class PoseMeter:
         return PoseScores(
             pckh=coarse.mean,
             pckh_fine=fine.mean,
-            ap=precise.ap if precise else None,
-            ar=precise.ar if precise else None,
+            **({} if precise is None else {name: getattr(precise, name) for name in COCO_FIGURES}),
             joints=tuple(coarse.per_joint[name] for name in self.skeleton.joints),
             images=self.images,
         )

@@ -1,0 +1,63 @@
+"""How long a gradient search will take here, from a few of its own steps.
+
+The steps are taken on a job that is thrown away afterwards, so they change no search, and with one thread: on crops of
+this size more gain little, and on a busy machine they lose much. Where a single step would take
+minutes or much memory, as at the scale of a paper on a CPU, nothing is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from segtailor.core.codec import Json
+
+if TYPE_CHECKING:
+    from segtailor.strategies.gradient import GradientSearch
+
+MAX_PIXELS = 2**17  # of a batch of crops: larger ones are not tried out
+MEASURED_STEPS = 2  # after one that builds what later steps use
+
+
+class Spent(NamedTuple):
+    """Seconds of a clock, and of the processor; the second is what a quiet core needs."""
+
+    clock: float
+    processor: float
+
+
+def estimate(search: GradientSearch) -> dict[str, Json]:
+    """Return the seconds that a search will take, and what that was computed from; empty where nothing was measured.
+
+    `seconds` are as busy as the machine is now, `quiet_seconds` of one core that does nothing else.
+    """
+    height, width = search.crop
+    if search.batch * height * width > MAX_PIXELS:
+        return {}
+    ahead, steps, judged = search.planned
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        parts = [(steps, _mean(search.try_step)), (judged, _mean(search.try_judging))]
+        parts += [(ahead, _mean(search.try_pretraining))] if ahead else []
+    finally:
+        torch.set_num_threads(threads)
+    told = f"{steps} steps" + (f" after {ahead} of pretraining" if ahead else "")
+    return {
+        "seconds": round(sum(count * spent.clock for count, spent in parts), 1),
+        "quiet_seconds": round(sum(count * spent.processor for count, spent in parts), 1),
+        "from": f"{MEASURED_STEPS} measured steps of each kind with one thread, for {told} and {judged} judgements",
+    }
+
+
+def _mean(work: Callable[[], None]) -> Spent:
+    work()
+    clock, processor = time.perf_counter(), time.process_time()
+    for _ in range(MEASURED_STEPS):
+        work()
+    return Spent(
+        (time.perf_counter() - clock) / MEASURED_STEPS, (time.process_time() - processor) / MEASURED_STEPS
+    )

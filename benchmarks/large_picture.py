@@ -95,7 +95,7 @@ def main() -> None:
             "file_mib": round(picture.stat().st_size / 2**20, 1),
             "labels_mib": round(Path(result["output"]).stat().st_size / 2**20, 1),
         }
-        print(json.dumps(figures))  # noqa: T201 - its result
+        print(json.dumps(figures))
 
 
 if __name__ == "__main__":

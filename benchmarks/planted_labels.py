@@ -1,9 +1,9 @@
 """How many planted wrong labels does `data suggest` find? python -m benchmarks.planted_labels CAMVID
 
-Of CamVid's training images 120 are taken, evenly spaced. In every tenth a mistake is planted, in turn: a class that covers
-at least 3 % of the image becomes another class, or the whole mask is moved by 32 of 480 pixels. The figure is the share of
-the planted samples among the first tenth of the ranking, by networks that were trained on the other folds, mistakes
-included.
+Of CamVid's training images 120 are taken, evenly spaced. In every tenth a mistake is planted, in turn: a class that
+covers at least 3 % of the image becomes another class, or the whole mask is moved by 32 of 480 pixels. The figure is
+the share of the planted samples among the first tenth of the ranking, by networks that were trained on the other
+folds, mistakes included.
 """
 
 from __future__ import annotations

@@ -22,9 +22,7 @@ def bands(path: Path, rows: int = 23) -> np.ndarray:
     with open_rows(path) as picture:
         assert picture is not None
         height = picture.size[0]
-        return np.concatenate(
-            [picture.read(top, min(top + rows, height)) for top in range(0, height, rows)]
-        )
+        return np.concatenate([picture.read(top, min(top + rows, height)) for top in range(0, height, rows)])
 
 
 @pytest.mark.parametrize("compression", ["raw", "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"])
@@ -103,7 +101,9 @@ def test_portable_and_array_files(tmp_path: Path) -> None:
     Image.fromarray(RGB[..., 0]).save(tmp_path / "b.pgm")
     np.save(tmp_path / "c.npy", RGB)
     np.save(tmp_path / "d.npy", GREY16)
-    (tmp_path / "e.pgm").write_bytes(b"P5\n# a comment\n70 100\n1023\n" + (GREY16 // 64).astype(">u2").tobytes())
+    (tmp_path / "e.pgm").write_bytes(
+        b"P5\n# a comment\n70 100\n1023\n" + (GREY16 // 64).astype(">u2").tobytes()
+    )
     grey = np.repeat(RGB[..., :1], 3, axis=2)
     for name, wanted in (("a.ppm", RGB), ("b.pgm", grey)):
         np.testing.assert_array_equal(bands(tmp_path / name), wanted)
@@ -125,7 +125,7 @@ def test_a_png_too_large_to_decode_is_told_what_can_be_read_in_parts(
 ) -> None:
     monkeypatch.setattr(files, "MAX_PIXELS", 100)
     Image.fromarray(RGB).save(tmp_path / "a.png")
-    with pytest.raises(TooLarge, match="70x100 is over the limit of 100 pixels.*TIFF.*read in parts.*PNG"):
+    with pytest.raises(TooLarge, match=r"70x100 is over the limit of 100 pixels.*TIFF.*read in parts.*PNG"):
         read_whole(tmp_path / "a.png")
 
 
@@ -135,7 +135,9 @@ def test_damaged_and_hostile_files_are_named(tmp_path: Path, monkeypatch: pytest
         (tmp_path / "cut.tif").write_bytes(good[:keep])
         with pytest.raises(DataProblem, match=r"cut\.tif"):
             bands(tmp_path / "cut.tif")
-    (tmp_path / "wide.tif").write_bytes(good.replace(struct.pack("<HHII", 256, 4, 1, 70), struct.pack("<HHII", 256, 4, 1, 2**31)))
+    (tmp_path / "wide.tif").write_bytes(
+        good.replace(struct.pack("<HHII", 256, 4, 1, 70), struct.pack("<HHII", 256, 4, 1, 2**31))
+    )
     with pytest.raises(DataProblem, match="side over"):
         bands(tmp_path / "wide.tif")
     monkeypatch.setattr(parts, "MAX_PART_PIXELS", 100)

@@ -84,7 +84,9 @@ def test_a_prediction_in_tiles_equals_the_whole_one() -> None:
     """The receptive field ends within the unused border of a tile, so all pixels are equal, seams included."""
     model = Local()
     whole = model.probabilities(NOISE)
-    bands = list(label_bands(WholeRows(pixels=NOISE), model.probabilities, Tiling(tile=(256, 256)), classes=3))
+    bands = list(
+        label_bands(WholeRows(pixels=NOISE), model.probabilities, Tiling(tile=(256, 256)), classes=3)
+    )
     assert len(bands) > 1
     assert [band.top for band in bands] == list(np.cumsum([0] + [len(band.labels) for band in bands[:-1]]))
     labels = np.concatenate([band.labels for band in bands])

@@ -16,6 +16,7 @@ from segtailor.data.subset import blocks, grouped_subset, groups_of, take
 from segtailor.recipes.learning_curve import LearningCurve, Point, estimates, fit_curve, subset_sizes
 from segtailor.recipes.suggest import choose_pictures, cross_fitted, examine_labels, ranked
 from segtailor.verbs.main import run
+from tests.schemas import conforming
 
 CLASSES = ("a", "b", "c")
 DATA = "synthetic:train=8,val=2,size=32x64"
@@ -60,7 +61,10 @@ def test_chosen_pictures_are_uncertain_and_unlike_each_other() -> None:
     chosen = choose_pictures(
         list("vwxyz"), [0.9, 0.5, 0.52, 0.4, 0.9], features, np.array([[0.0, 0.0]]), count=3
     )
-    assert [one.name for one in chosen[:2]] == ["x", "y"]  # w is a twin of x; v and z are like what is labelled
+    assert [one.name for one in chosen[:2]] == [
+        "x",
+        "y",
+    ]  # w is a twin of x; v and z are like what is labelled
     assert len(choose_pictures(list("vwxyz"), [0.5] * 5, features, np.zeros((0, 2)), count=99)) == 5
 
 
@@ -103,7 +107,9 @@ def test_folds_are_judged_by_networks_that_have_not_seen_them(tmp_path: Path) ->
 
     class Flat:
         def probabilities(self, image: np.ndarray) -> np.ndarray:
-            assert all(not np.array_equal(image, pixels.pair(pixels.names.index(name)).image) for name in seen[-1])
+            assert all(
+                not np.array_equal(image, pixels.pair(pixels.names.index(name)).image) for name in seen[-1]
+            )
             return np.full((pixels.task.outputs, *image.shape[:2]), 1 / pixels.task.outputs, np.float32)
 
     def train(part: object, fold: int) -> Flat:
@@ -118,7 +124,9 @@ def test_folds_are_judged_by_networks_that_have_not_seen_them(tmp_path: Path) ->
         cross_fitted(take(pixels, [0, 1]), train, folds=2, max_pixels=10**6)
 
 
-def test_the_commands_write_lists_sheets_and_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_write_lists_sheets_and_curves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pictures = tmp_path / "pictures"
     pictures.mkdir()
     for seed in range(3):
@@ -131,7 +139,7 @@ def test_the_commands_write_lists_sheets_and_curves(tmp_path: Path, capsys: pyte
     assert not (tmp_path / "out").exists()
     capsys.readouterr()
     assert run(words) == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = conforming("data suggest", capsys.readouterr().out)
     assert facts["out_of_sample"]
     assert len(facts["labels"]) == facts["images"] == 8
     assert sorted(row["name"] for row in facts["unlabelled"]) == ["0.png", "1.png", "2.png"]
@@ -144,7 +152,7 @@ def test_the_commands_write_lists_sheets_and_curves(tmp_path: Path, capsys: pyte
     words = ["data", "curve", "synthetic:train=16,val=2,size=32x64", "--steps", "1", "--repeats", "1"]
     words += ["--network", "lpsnet-step0", "--out", str(tmp_path / "curve"), *cache]
     assert run(words) == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = conforming("data curve", capsys.readouterr().out)
     assert [point["images"] for point in facts["points"]] == [4, 8, 16]
     assert [row["images"] for row in facts["estimates"]] == [16, 32, 64]
     assert (tmp_path / "curve" / "curve.svg").read_text().startswith("<svg ")

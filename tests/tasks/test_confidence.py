@@ -59,9 +59,7 @@ def test_confidence_is_the_largest_probability_and_labels_are_those_of_the_netwo
     logits = torch.randn(1, 3, 40, 5, generator=torch.Generator().manual_seed(0))
     for temperature in (0.7, 2.0):
         full = probabilities(logits, (300, 17), align_corners=False, temperature=temperature)
-        labels, sure = labels_and_confidence(
-            logits, (300, 17), align_corners=False, temperature=temperature
-        )
+        labels, sure = labels_and_confidence(logits, (300, 17), align_corners=False, temperature=temperature)
         torch.testing.assert_close(sure, full.max(1).values)
         assert torch.equal(labels.long(), full.argmax(1))
     model = Model(network=segtailor.create("lpsnet-step0", classes=3, seed=5), task=TASK, temperature=2.0)
@@ -128,7 +126,9 @@ def test_an_onnx_file_gives_the_confidence_of_its_network(tmp_path: Path) -> Non
         np.testing.assert_allclose(file.probabilities(image).max(0), confidence, atol=1e-4)
         np.testing.assert_allclose(file.probabilities(image).sum(0), 1, atol=1e-4)
         assert file.predict_with_confidence(halves(33, 47))[1].shape == (33, 47)
-    assert 0 <= json.loads((tmp_path / "labels" / "verify.json").read_text())["max_confidence_difference"] < 1e-3
+    assert (
+        0 <= json.loads((tmp_path / "labels" / "verify.json").read_text())["max_confidence_difference"] < 1e-3
+    )
     with pytest.raises(Unsupported, match="--output labels"):
         export(model, image=(64, 64), confidence=True, out=tmp_path / "x")
     with pytest.raises(Unsupported, match="--to onnx"):

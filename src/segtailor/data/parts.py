@@ -1,8 +1,8 @@
 """Pictures that are read a band of rows at a time: TIFF, binary PPM and PGM, and NPY files.
 
-Every other format is decoded whole, and is therefore bounded by `files.MAX_PIXELS`. A compressed part (a strip or a tile)
-of a TIFF is handed to PIL as a small TIFF of its own, so that all compressions that PIL knows can be read, and every part
-is bounded before it is decoded.
+Every other format is decoded whole, and is therefore bounded by `files.MAX_PIXELS`. A compressed part (a strip or a
+tile) of a TIFF is handed to PIL as a small TIFF of its own, so that all compressions that PIL knows can be read, and
+every part is bounded before it is decoded.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ MAX_PART_PIXELS = 2**26  # of one strip or tile, which is decoded at once
 MAX_FIELDS = 512  # of a TIFF directory
 MAX_PARTS = 2**24  # strips or tiles of a TIFF
 REMEDY = (
-    "Convert it to an upright TIFF in tiles. TIFF (in strips or tiles, chunky), binary PPM and PGM, and NPY files are read "
-    "in parts; the others (PNG, JPEG, WEBP, BMP, GIF, and TIFF files turned by their orientation) are decoded whole."
+    "Convert it to an upright TIFF in tiles. TIFF (in strips or tiles, chunky), binary PPM and PGM, and NPY files are "
+    "read in parts; the others (PNG, JPEG, WEBP, BMP, GIF, and TIFF files turned by their orientation) are "
+    "decoded whole."
 )
 UPRIGHT = 1
 CHUNKY = 1
@@ -249,8 +250,7 @@ def _open_tiff(stream: BinaryIO, path: Path) -> Rows | None:
         return None
     tiled = TILE_WIDTH in fields
     offsets, lengths = (
-        numbers(tag, ())
-        for tag in ((TILE_OFFSETS, TILE_BYTES) if tiled else (STRIP_OFFSETS, STRIP_BYTES))
+        numbers(tag, ()) for tag in ((TILE_OFFSETS, TILE_BYTES) if tiled else (STRIP_OFFSETS, STRIP_BYTES))
     )
     height = number(TILE_HEIGHT, 0) if tiled else min(number(ROWS_PER_STRIP, size[0]), size[0])
     width = number(TILE_WIDTH, 0) if tiled else size[1]

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,14 +59,14 @@ def blocks(names: Sequence[str], count: int) -> list[list[int]]:
     order = sorted(range(len(names)), key=lambda index: (groups[index], names[index]))
     parts = min(count, len(order))
     edges = [round(part * len(order) / parts) for part in range(parts + 1)]
-    return [order[first:last] for first, last in zip(edges, edges[1:], strict=False)]
+    return [order[first:last] for first, last in pairwise(edges)]
 
 
 def grouped_subset(names: Sequence[str], count: int, *, seed: int) -> list[int]:
     """Choose `count` samples as they would have been collected: group after group in random order.
 
-    Where there are fewer than eight groups, runs of neighbours are taken instead. Larger subsets of one seed contain the
-    smaller ones.
+    Where there are fewer than eight groups, runs of neighbours are taken instead. Larger subsets of one seed contain
+    the smaller ones.
     """
     groups = groups_of(names)
     rng = np.random.default_rng(seed)
@@ -76,9 +77,7 @@ def grouped_subset(names: Sequence[str], count: int, *, seed: int) -> list[int]:
     if len(runs) < 8:
         length = max(1, math.ceil(len(names) / 24))
         runs = [
-            members[start : start + length]
-            for members in runs
-            for start in range(0, len(members), length)
+            members[start : start + length] for members in runs for start in range(0, len(members), length)
         ]
     ordered = [index for place in rng.permutation(len(runs)) for index in runs[place]]
     return sorted(ordered[:count])

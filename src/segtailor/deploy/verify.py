@@ -37,7 +37,9 @@ class ParityLimits:
 
 LIMITS = {  # by precision
     "fp32": ParityLimits(),
-    "fp16": ParityLimits(label_agreement=0.99, max_rel_difference=2e-2, quality_drift=0.005, confidence_difference=0.05),
+    "fp16": ParityLimits(
+        label_agreement=0.99, max_rel_difference=2e-2, quality_drift=0.005, confidence_difference=0.05
+    ),
 }
 
 

@@ -103,9 +103,9 @@ Event: TypeAlias = Progress | Result | Failure
 class Settings:
     """How inputs are labelled; `frames` is the most that are read from a video or camera.
 
-    `tile` (height, width) labels pictures in overlapping tiles; those too large for the network as a whole are labelled in
-    tiles anyway, unless a `size` is given. `confidence` also writes how likely each label is, and `unsure` a mask of the
-    labels that are less likely than this.
+    `tile` (height, width) labels pictures in overlapping tiles; those too large for the network as a whole are
+    labelled in tiles anyway, unless a `size` is given. `confidence` also writes how likely each label is, and `unsure`
+    a mask of the labels that are less likely than this.
     """
 
     look: Look = field(default_factory=Look)
@@ -130,7 +130,6 @@ class Settings:
             network_size(self.size, self.size)  # raises if it is too large
         if self.frames is not None and self.frames < 1:
             raise Unsupported(f"{self.frames} frames leave nothing to label; give 1 or more.")
-
 
     @property
     def sure(self) -> bool:
@@ -244,9 +243,7 @@ def _in_tiles(
     palette = [value for colour in task.palette for value in colour]
     with ExitStack() as files:
         labels = files.enter_context(png_rows(path, rows.size, mode, palette))
-        others = {
-            name: files.enter_context(png_rows(file, rows.size, "L")) for name, file in beside.items()
-        }
+        others = {name: files.enter_context(png_rows(file, rows.size, "L")) for name, file in beside.items()}
         for band in label_bands(rows, scores, tiling, classes=task.outputs):
             if stop():
                 raise Interrupted(

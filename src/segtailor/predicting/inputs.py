@@ -92,9 +92,7 @@ def spare_others(
             raise UserError(
                 f"two results would be called {path}; label the inputs in two calls with another --out."
             )
-    refuse_overwrite(
-        [*zip(paths, kinds, strict=True), *((path, is_picture) for path in beside)], force=force
-    )
+    refuse_overwrite([*zip(paths, kinds, strict=True), *((path, is_picture) for path in beside)], force=force)
 
 
 def _inputs(text: str, out: Path) -> Iterator[Input]:

@@ -2,8 +2,8 @@
 
 Tiles start at multiples of `ALIGNMENT`, so that the layers of a network see the same grid as in the whole picture. Two
 neighbours overlap by a quarter of a tile. Near its border a tile is not used, because a network sees padding there
-instead of the picture; in the middle half of the overlap the weight moves smoothly from one tile to the next. The weights
-of all tiles add up to 1 at every pixel.
+instead of the picture; in the middle half of the overlap the weight moves smoothly from one tile to the next. The
+weights of all tiles add up to 1 at every pixel.
 
 Only the scores of one tile and of the blended rows below a row of tiles are kept, the latter on disk beyond
 `MAX_KEPT_BYTES`.
@@ -61,12 +61,10 @@ class Tiling:
     def __post_init__(self) -> None:
         if min(self.tile) < LEAST_TILE_PIXELS or math.prod(self.tile) > MAX_TILE_PIXELS:
             raise Unsupported(
-                f"tile {self.tile[0]}x{self.tile[1]} is too small or too large; give sides of {LEAST_TILE_PIXELS} pixels "
-                f"or more and at most {MAX_TILE_PIXELS} pixels, for example 1024x1024."
+                f"tile {self.tile[0]}x{self.tile[1]} is too small or too large; give sides of {LEAST_TILE_PIXELS} "
+                f"pixels or more and at most {MAX_TILE_PIXELS} pixels, for example 1024x1024."
             )
-        object.__setattr__(
-            self, "tile", tuple(math.ceil(side / ALIGNMENT) * ALIGNMENT for side in self.tile)
-        )
+        object.__setattr__(self, "tile", tuple(math.ceil(side / ALIGNMENT) * ALIGNMENT for side in self.tile))
 
     def count(self, size: tuple[int, int]) -> int:
         """Return the number of tiles of a picture."""

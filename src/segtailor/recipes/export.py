@@ -174,8 +174,8 @@ class ExportPlan:
             worst = max(worst, confidence_difference(run, self.model, self.graph, [noise(size, 1)]))
         if not worst <= most:
             raise ExportMismatch(
-                f"export --to {self.to}: the confidence of the written file is {worst:.2g} from that of the network (at "
-                f"most {most:g}). Nothing was kept. {self._advice}, and report it if it stays."
+                f"export --to {self.to}: the confidence of the written file is {worst:.2g} from that of the network "
+                f"(at most {most:g}). Nothing was kept. {self._advice}, and report it if it stays."
             )
         return {"max_confidence_difference": worst}
 

@@ -57,7 +57,9 @@ def fit_curve(points: Sequence[Point]) -> LearningCurve:
     counts = np.array([point.images for point in points], np.float64)
     quality = np.array([point.quality for point in points], np.float64)
     if len(set(counts.tolist())) < 3:
-        raise DataProblem("a curve needs trainings on 3 or more numbers of images; give more images or shares.")
+        raise DataProblem(
+            "a curve needs trainings on 3 or more numbers of images; give more images or shares."
+        )
     best = min((_with_rate(counts, quality, float(rate)) for rate in RATES), key=lambda found: found[0])
     return best[1]
 

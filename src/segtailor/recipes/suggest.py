@@ -1,9 +1,9 @@
 """What to look at next: samples whose labels are probably wrong, and unlabelled pictures that would teach most.
 
 A label is suspect where a network that has not seen the sample disagrees with it. Two signs are computed for each
-sample: the surprise (mean negative logarithm of the probability of the given labels), and the gain in agreement when the
-mask is moved as a whole, which tells masks that are displaced. Samples are ranked by the larger of the two, each in units
-of its usual spread over the samples.
+sample: the surprise (mean negative logarithm of the probability of the given labels), and the gain in agreement when
+the mask is moved as a whole, which tells masks that are displaced. Samples are ranked by the larger of the two, each
+in units of its usual spread over the samples.
 
 Unlabelled pictures are chosen one after the other: the next one is both uncertain (entropy) and far, in the features of
 the network, from everything that is labelled or chosen already.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +27,9 @@ from segtailor.data.subset import smaller_image, take
 CELLS = 64  # of the longer side of a picture, for comparing displaced masks
 MAX_SHIFT_SHARE = 0.12  # of a side
 LEAST_PROBABILITY = 1e-3  # so that one pixel cannot outweigh a picture
-SPREAD_TO_DEVIATION = 1.4826  # from the median absolute deviation to the standard deviation of a normal distribution
+SPREAD_TO_DEVIATION = (
+    1.4826  # from the median absolute deviation to the standard deviation of a normal distribution
+)
 MIN_SPREAD = 1e-3
 
 Probabilities = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
@@ -44,8 +46,9 @@ class Scorer(Protocol):
 class Suspect:
     """A sample by name, how suspicious its labels are, and the main reason.
 
-    `score` is in standard deviations of usual samples. `given` and `found` are the most frequent confident disagreement,
-    `share` its share of the labelled pixels. `shift` (rows, columns) is by how much the mask fits better when it is moved.
+    `score` is in standard deviations of usual samples. `given` and `found` are the most frequent confident
+    disagreement, `share` its share of the labelled pixels. `shift` (rows, columns) is by how much the mask fits better
+    when it is moved.
     """
 
     name: str
@@ -61,7 +64,7 @@ class Suspect:
 def examine_labels(
     probabilities: NDArray[np.floating], labels: NDArray[np.uint8], *, name: str, classes: Sequence[str]
 ) -> Suspect:
-    """Compare the probabilities (classes, height, width) of a sample with its labels (height, width); without a score."""
+    """Compare the probabilities (classes, height, width) of a sample with its labels (height, width); no score yet."""
     count = len(classes)
     known = labels < count
     if not known.any():
@@ -90,8 +93,6 @@ def examine_labels(
 
 def ranked(suspects: Sequence[Suspect]) -> list[Suspect]:
     """Return samples with their scores, the most suspicious first."""
-    from dataclasses import replace
-
     surprise = _spreads([one.surprise for one in suspects])
     gain = _spreads([one.gain for one in suspects])
     scored = [
@@ -125,7 +126,10 @@ def _displacement(
             if not (down or right):
                 continue
             there = (slice(max(down, 0), height + min(down, 0)), slice(max(right, 0), width + min(right, 0)))
-            here = (slice(max(-down, 0), height + min(-down, 0)), slice(max(-right, 0), width + min(-right, 0)))
+            here = (
+                slice(max(-down, 0), height + min(-down, 0)),
+                slice(max(-right, 0), width + min(-right, 0)),
+            )
             mask, label = known[here], true[here][None]
             if not mask.any():
                 continue
@@ -219,7 +223,9 @@ def choose_pictures(
     chosen = []
     for _ in range(min(count, len(names))):
         best = int(np.argmax(np.where(free, uncertain * distance, -1.0)))
-        chosen.append(Candidate(name=names[best], entropy=float(uncertain[best]), distance=float(distance[best])))
+        chosen.append(
+            Candidate(name=names[best], entropy=float(uncertain[best]), distance=float(distance[best]))
+        )
         free[best] = False
         distance = np.minimum(distance, np.linalg.norm(features - features[best], axis=1))
     return chosen

@@ -66,7 +66,9 @@ def curve_(
     files = [out / "curve.json", out / "curve.svg"]
     if dry_run:
         facts: dict[str, Any] = {"out": str(out), "files": [str(path) for path in files]}
-        emit(facts, lambda printer: printer.say(*(f"would write {file}" for file in facts["files"])), json=json)
+        emit(
+            facts, lambda printer: printer.say(*(f"would write {file}" for file in facts["files"])), json=json
+        )
         return
     found = curve(dataset, out, settings=flags, context=with_display(context, json=json), force=force)
     emit(found, lambda printer: _print(printer, found), json=json)

@@ -112,15 +112,14 @@ def evaluate(
         "data": data,
         "warnings": warnings,
     }
-    if tile is None and isinstance(trained, OnnxModel):
-        scores = score_predictions(trained.predict, pixels, task=dataset.task)
-        return {**scores.document(dataset.task.classes), **facts}
     device = pick_device(context.device)
     if tile is not None:
-        if not isinstance(trained, OnnxModel):
-            trained.network.to(device)
+        _move(trained, device)
         scores = score_predictions(_tiled(trained, tile), pixels, task=dataset.task)
         return {**scores.document(dataset.task.classes), **facts, "tile": list(tile)}
+    if isinstance(trained, OnnxModel):
+        scores = score_predictions(trained.predict, pixels, task=dataset.task)
+        return {**scores.document(dataset.task.classes), **facts}
     scores = score(
         trained.network.to(device),
         pixels,
@@ -158,7 +157,7 @@ def calibrate_confidence(
     trained = load(model) if isinstance(model, str | Path) else model
     if not isinstance(trained, Model):
         raise Unsupported(
-            "calibrate: a temperature is kept in a bundle, not in an ONNX file; calibrate the bundle and export it again."
+            "calibrate: a bundle keeps the temperature, an ONNX file cannot; calibrate the bundle and export again."
         )
     needs_classes(trained.task, "calibrating confidence")
     dataset = locate(data)
@@ -184,6 +183,14 @@ def check_calibration(model: str | Path | Model, *, write: bool) -> None:
             f"calibrate: '{model}' is part of the package and is not changed; copy its folder and give that, or add "
             "--dry-run."
         )
+
+
+def _move(model: Model | OnnxModel, device: Any) -> None:
+    """Move the network of a bundle; ONNX files run on the CPU."""
+    from segtailor.nets.bundle import Model
+
+    if isinstance(model, Model):
+        model.network.to(device)
 
 
 def _tiled(model: Model | OnnxModel, tile: tuple[int, int]) -> Callable[[Any], Any]:

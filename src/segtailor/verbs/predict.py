@@ -37,8 +37,8 @@ class PredictFlags:
     size: Size | None = None
     """HEIGHTxWIDTH at which the network sees the pictures; their own by default. Results always have their own."""
     tile: Size | None = None
-    """HEIGHTxWIDTH of overlapping tiles in which pictures are labelled at their own size, in bounded memory. Pictures of
-    more than 16.7 million pixels are labelled in tiles of 1024x1024 anyway, unless --size is given."""
+    """HEIGHTxWIDTH of overlapping tiles in which pictures are labelled at their own size, in bounded memory. Pictures
+    of more than 16.7 million pixels are labelled in tiles of 1024x1024 anyway, unless --size is given."""
     confidence: Annotated[bool, Parameter(negative=())] = False
     """Also write NAME.confidence.png: how likely each label is, as grey values (255 stands for 1)."""
     unsure: Positive | None = None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_PIXELS = 200 * 256  # of the pictures that networks get here
 CSV_HEAD = "# made by segtailor"
 IN_SAMPLE = (
-    "the scores are by one model. If it was trained on these samples it has learnt their mistakes too, and finds fewer; "
+    "the scores are by one model. If it was trained on these samples it has learnt their mistakes too and finds fewer; "
     "without --model, networks are trained that have not seen the samples they judge"
 )
 
@@ -67,7 +67,8 @@ def suggest_(
 ) -> None:
     """Rank samples by how likely their labels are wrong, and unlabelled pictures by how much they would teach.
 
-    Writes `labels.csv` and the contact sheet `labels.png`; with --unlabelled also `unlabelled.csv` and `unlabelled.png`.
+    Writes `labels.csv` and the contact sheet `labels.png`; with --unlabelled also `unlabelled.csv` and
+    `unlabelled.png`.
 
     Parameters
     ----------
@@ -78,7 +79,9 @@ def suggest_(
     """
     if dry_run:
         facts: dict[str, Any] = {"out": str(out), "files": [str(path) for path in _files(out, flags)]}
-        emit(facts, lambda printer: printer.say(*(f"would write {file}" for file in facts["files"])), json=json)
+        emit(
+            facts, lambda printer: printer.say(*(f"would write {file}" for file in facts["files"])), json=json
+        )
         return
     found = suggest(dataset, out, settings=flags, context=with_display(context, json=json), force=force)
     emit(found, lambda printer: _print(printer, found), json=json)
@@ -95,8 +98,8 @@ def suggest(
     """Examine the labels of a split, rank unlabelled pictures where a folder is given, and write lists and sheets."""
     from segtailor.data.cache import open_pixels
     from segtailor.data.locate import locate
-    from segtailor.recipes.suggest import cross_fitted, examined, ranked
     from segtailor.data.subset import take
+    from segtailor.recipes.suggest import cross_fitted, examined, ranked
 
     wanted, context, folder = settings or Suggestions(), context or Context(), Path(out)
     refuse_overwrite([(path, _is_ours) for path in _files(folder, wanted)], force=force)

@@ -20,8 +20,8 @@ from segtailor.nets.inference import (
     letterbox,
     normalise,
     pixels_of,
-    undo_letterbox,
     unboxed_logits,
+    undo_letterbox,
 )
 from segtailor.nets.onnx.confined import foreign_session
 from segtailor.nets.onnx.graph import first_line, onnx_errors
@@ -104,7 +104,7 @@ class OnnxModel:
         others = max(self.task.outputs - 1, 1)
         spread = np.repeat(((1 - confidence) / others)[None], self.task.outputs, axis=0)
         np.put_along_axis(spread, labels[None].astype(np.int64), confidence[None], axis=0)
-        return spread
+        return spread.astype(np.float32, copy=False)
 
     def predict_with_confidence(
         self, image: Image.Image | NDArray[np.uint8]

@@ -1,8 +1,8 @@
 """How sure a segmentation network is: probabilities of classes, and the temperature that makes them match reality.
 
-A temperature divides the logits before the softmax. It changes no label, only the probabilities (Guo et al., ICML 2017). It is
-fitted on a sample of labelled pixels by the likelihood; the expected calibration error (ECE) says how far confidence and the
-share of correct labels are apart, averaged over bins of confidence.
+A temperature divides the logits before the softmax. It changes no label, only the probabilities (Guo et al., ICML
+2017). It is fitted on a sample of labelled pixels by the likelihood; the expected calibration error (ECE) says how far
+confidence and the share of correct labels are apart, averaged over bins of confidence.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def labels_and_confidence(
     shape = (len(full), *size)
     labels = torch.empty(shape, dtype=torch.uint8, device=full.device)
     confidence = torch.empty(shape, dtype=torch.float32, device=full.device)
-    for top in range(0, size[0], ROWS_PER_STRIP):  # the exponentials of a whole picture would take its memory again
+    for top in range(
+        0, size[0], ROWS_PER_STRIP
+    ):  # the exponentials of a whole picture would take its memory again
         rows = slice(top, top + ROWS_PER_STRIP)
         strip = full[:, :, rows].float() / temperature
         best, label = strip.max(1)

@@ -12,7 +12,7 @@ from PIL import Image
 from segtailor.core.errors import DataProblem
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
-from segtailor.data.subset import blocks, grouped_subset, groups_of, take
+from segtailor.data.subset import grouped_subset, groups_of, take
 from segtailor.recipes.learning_curve import LearningCurve, Point, estimates, fit_curve, subset_sizes
 from segtailor.recipes.suggest import choose_pictures, cross_fitted, examine_labels, ranked
 from segtailor.verbs.main import run
@@ -72,9 +72,6 @@ def test_groups_follow_names() -> None:
     names = [f"drive{drive}_{frame:03d}" for drive in range(10) for frame in range(6)]
     assert len(set(groups_of(names))) == 10
     assert groups_of([f"{number:04d}" for number in range(9)]) == ["all"] * 9
-    parts = blocks(names, 5)
-    assert sorted(index for part in parts for index in part) == list(range(60))
-    assert all(len({names[index].split("_")[0] for index in part}) == 2 for part in parts)
     small, large = grouped_subset(names, 12, seed=1), grouped_subset(names, 30, seed=1)
     assert set(small) < set(large)
     assert len({names[index].split("_")[0] for index in small}) == 2  # whole drives

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import re
 import struct
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -23,6 +24,12 @@ from segtailor.data.files import MAX_PIXELS, TooLarge, decode_image, read_image,
 
 MAX_SIDE_PIXELS = 2**17  # a band of 1024 such rows takes 400 MB
 MAX_PART_PIXELS = 2**26  # of one strip or tile, which is decoded at once
+MAX_PART_BYTES = 8 * MAX_PART_PIXELS  # four channels of 16 bits
+# `tokenize` is what NumPy parses the header of an array with.
+DAMAGE = (
+    OSError, struct.error, ValueError, OverflowError, LookupError, SyntaxError, TypeError, RecursionError,
+    tokenize.TokenError,
+)  # fmt: skip
 MAX_FIELDS = 512  # of a TIFF directory
 MAX_PARTS = 2**24  # strips or tiles of a TIFF
 REMEDY = (
@@ -89,16 +96,24 @@ def open_rows(path: Path) -> Iterator[Rows | None]:
 
     A file that is damaged, or too large even in parts, raises `DataProblem`.
     """
-    try:
-        with path.open("rb") as stream:
-            begin = stream.read(8)
-            reader = _reader(begin)
+    with ExitStack() as stack:
+        with _damage(path):
+            stream = stack.enter_context(path.open("rb"))
+            reader = _reader(stream.read(8))
             rows = None if reader is None else reader(stream, path)
             if rows is not None:
                 _check_sides(rows.size, path)
-            yield rows
-    except (OSError, struct.error, ValueError, OverflowError, LookupError) as problem:
-        raise unusable(f"image {path}", getattr(problem, "strerror", None) or str(problem)) from None
+        yield rows
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Turn what damaged files cause into one clear error."""
+    try:
+        yield
+    except DAMAGE as problem:
+        reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+        raise unusable(f"image {path}", str(reason).splitlines()[0].rstrip(".")) from None
 
 
 def read_whole(path: Path) -> NDArray[np.uint8]:
@@ -225,8 +240,11 @@ class TiffRows:
         height, width = self.tile
         if width >= self.size[1] and TILE_WIDTH not in self.fields:
             height = min(height, self.size[0] - row * height)
-        self.stream.seek(self.offsets[index])
-        data = self.stream.read(self.lengths[index])
+        if self.lengths[index] > MAX_PART_BYTES:
+            raise unusable(f"image {self.path}", f"its part {index} claims {self.lengths[index]} bytes")
+        with _damage(self.path):
+            self.stream.seek(self.offsets[index])
+            data = self.stream.read(self.lengths[index])
         small = _one_part_tiff(data, (height, width), self.fields, self.order)
         return decode_image(small, name=f"{self.path} (part {index})", limit=MAX_PART_PIXELS)
 

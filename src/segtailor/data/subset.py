@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,15 +50,6 @@ def groups_of(names: Sequence[str]) -> list[str]:
         if 1 < len(set(found)) <= len(names) / MIN_GROUP:
             return found
     return ["all"] * len(names)
-
-
-def blocks(names: Sequence[str], count: int) -> list[list[int]]:
-    """Divide samples into `count` parts of about equal size; a part holds neighbours (by group, then by name)."""
-    groups = groups_of(names)
-    order = sorted(range(len(names)), key=lambda index: (groups[index], names[index]))
-    parts = min(count, len(order))
-    edges = [round(part * len(order) / parts) for part in range(parts + 1)]
-    return [order[first:last] for first, last in pairwise(edges)]
 
 
 def grouped_subset(names: Sequence[str], count: int, *, seed: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -119,13 +120,15 @@ def test_bad_files_are_explained_and_the_others_done(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.png", "z.png"]
 
 
-def test_a_picture_of_400_million_pixels_is_refused_unread(tmp_path: Path) -> None:
-    with (tmp_path / "huge.pgm").open("wb") as stream:
-        stream.write(b"P5 20000 20000 255\n")
-        stream.truncate(20000 * 20000 + 20)  # a file with a hole: it takes no space
-    events = predicted(tmp_path / "out", tmp_path / "huge.pgm", saved(tmp_path / "a.png"))
+def test_a_bitmap_of_400_million_pixels_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "huge.bmp").open("wb") as stream:
+        header = struct.pack("<IIIIHHIIIIII", 0, 0, 54, 40, 1, 24, 0, 0, 0, 0, 0, 0)
+        size = struct.pack("<ii", 20000, 20000)
+        stream.write(b"BM" + header[:16] + size + header[16:])
+        stream.truncate(20000 * 20000 * 3 + 54)  # a file with a hole: it takes no space
+    events = predicted(tmp_path / "out", tmp_path / "huge.bmp", saved(tmp_path / "a.png"))
     assert isinstance(events[0], Failure)
-    assert "over the limit of 134217728 pixels. Make it smaller first." in events[0].problem
+    assert "over the limit of 134217728 pixels. Convert it to an upright TIFF in tiles." in events[0].problem
     assert isinstance(events[1], Result)
 
 

@@ -49,6 +49,10 @@ MAX_YAML_BYTES = 2**20
 TIFF_SOFTWARE_TAG = 305  # holds the name of the program that wrote the file
 
 
+class TooLarge(DataProblem):
+    """A picture that would have to be decoded whole and has too many pixels for that."""
+
+
 class RawMask(NamedTuple):
     """A mask as the file stores it: ids (height, width) or colours (height, width, 3).
 
@@ -77,7 +81,7 @@ def decode_image(data: bytes, *, name: str, limit: int = MAX_PIXELS) -> NDArray[
     """Decode an image that arrived as bytes, just as `read_image` would; `limit` bounds its pixels."""
     subject = f"image {name}"
     if not data:
-        raise _unusable(subject, "it is empty (zero bytes)")
+        raise unusable(subject, "it is empty (zero bytes)")
     with _decoded(BytesIO(data), subject, limit) as picture:
         return _upright_rgb(picture, subject)
 
@@ -86,7 +90,7 @@ def image_size(data: bytes, *, name: str, limit: int = MAX_PIXELS) -> tuple[int,
     """Return the height and width that the header of an image states; `limit` bounds its pixels."""
     subject = f"image {name}"
     if not data:
-        raise _unusable(subject, "it is empty (zero bytes)")
+        raise unusable(subject, "it is empty (zero bytes)")
     with _decoded(BytesIO(data), subject, limit, load=False) as picture:
         return picture.height, picture.width
 
@@ -97,7 +101,7 @@ def read_mask(path: Path) -> RawMask:
         upright = ImageOps.exif_transpose(picture)
         mode = upright.mode
         if mode == "F":
-            raise _unusable(f"mask {path}", "it holds floating-point values")
+            raise unusable(f"mask {path}", "it holds floating-point values")
         if mode in ("P", "PA"):
             flat = upright.getpalette("RGB") or []
             indices = np.array(upright if mode == "P" else upright.getchannel(0), dtype=np.uint8)
@@ -108,6 +112,15 @@ def read_mask(path: Path) -> RawMask:
         if mode.startswith("I"):
             return RawMask(np.array(upright).astype(np.int32))
         return RawMask(np.array(upright.convert("RGB"), dtype=np.uint8))
+
+
+def to_rgb(values: NDArray[Any], *, brightest: int) -> NDArray[np.uint8]:
+    """Scale grey or colour (height, width, 1 or 3) of any whole numbers, 0 to `brightest`, to RGB in uint8."""
+    if brightest == 65535:
+        values = values // 257
+    elif brightest != 255:
+        values = np.minimum(values, brightest).astype(np.uint32) * 255 // brightest
+    return np.broadcast_to(values, (*values.shape[:2], 3)).astype(np.uint8)
 
 
 def colours_of(raw: RawMask) -> NDArray[np.uint8] | None:
@@ -223,11 +236,11 @@ def _opened(path: Path, what: str) -> Iterator[Image.Image]:
     try:
         status = path.stat()
     except (OSError, ValueError) as problem:
-        raise _unusable(subject, _reason(problem)) from None
+        raise unusable(subject, _reason(problem)) from None
     if not stat.S_ISREG(status.st_mode):
-        raise _unusable(subject, "it is not a regular file")
+        raise unusable(subject, "it is not a regular file")
     if status.st_size == 0:
-        raise _unusable(subject, "it is empty (zero bytes)")
+        raise unusable(subject, "it is empty (zero bytes)")
     with _decoded(path, subject, MAX_PIXELS) as picture:
         yield picture
 
@@ -242,27 +255,27 @@ def _decoded(source: Path | BytesIO, subject: str, limit: int, *, load: bool = T
         with opened as picture:
             if picture.width * picture.height > limit:
                 size = f"{picture.width}x{picture.height}"
-                raise _unusable(subject, f"{size} is over the limit of {limit} pixels", smaller)
+                raise TooLarge(str(unusable(subject, f"{size} is over the limit of {limit} pixels", smaller)))
             if load:
                 picture.load()
             yield picture
     except Image.DecompressionBombError:
-        raise _unusable(subject, f"it is over the limit of {limit} pixels", smaller) from None
+        raise TooLarge(str(unusable(subject, f"it is over the limit of {limit} pixels", smaller))) from None
     except UnidentifiedImageError:
-        raise _unusable(subject, "its content is not a picture of a known format") from None
+        raise unusable(subject, "its content is not a picture of a known format") from None
     except _DAMAGE as problem:
-        raise _unusable(subject, _reason(problem)) from None
+        raise unusable(subject, _reason(problem)) from None
 
 
 def _upright_rgb(picture: Image.Image, subject: str) -> NDArray[np.uint8]:
     upright = ImageOps.exif_transpose(picture)
     if upright.mode == "F":
-        raise _unusable(subject, "it holds floating-point values")
+        raise unusable(subject, "it holds floating-point values")
     if upright.mode.startswith("I"):
         grey = np.asarray(upright).astype(np.int64)
         if grey.min() < 0 or grey.max() > 65535:
-            raise _unusable(subject, "its values exceed 16 bits")
-        return np.repeat((grey // 257).astype(np.uint8)[:, :, None], 3, axis=2)
+            raise unusable(subject, "its values exceed 16 bits")
+        return to_rgb(grey[:, :, None], brightest=65535)
     if upright.mode == "P" and "transparency" in upright.info:
         upright = upright.convert("RGBA")
     return np.array(upright.convert("RGB"), dtype=np.uint8)
@@ -273,7 +286,8 @@ def _reason(problem: Exception) -> str:
     return str(reason).rstrip(".")
 
 
-def _unusable(subject: str, reason: str, remedy: str = "Restore, convert or remove it.") -> DataProblem:
+def unusable(subject: str, reason: str, remedy: str = "Restore, convert or remove it.") -> DataProblem:
+    """Return the error for a file that cannot be read; `subject` is its kind and path."""
     return DataProblem(f"{subject} cannot be read: {reason}. {remedy}")
 
 

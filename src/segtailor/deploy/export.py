@@ -30,7 +30,7 @@ class Graph:
     """What is exported: the image size (height, width), kind of input and output, and the precision inside.
 
     A `dynamic` graph accepts other sizes as well; it is then checked at the size `image`. Inputs and outputs are in
-    single precision, whatever the precision inside.
+    single precision, whatever the precision inside. With `confidence`, labels come with a second output of that name.
     """
 
     image: tuple[int, int]
@@ -38,8 +38,14 @@ class Graph:
     output: OutputKind = "logits"
     precision: Precision = "fp32"
     dynamic: bool = False
+    confidence: bool = False
 
     def __post_init__(self) -> None:
+        if self.confidence and self.output != "labels":
+            raise Unsupported(
+                "export --confidence adds the probability of each label to a file of labels; give --output labels. "
+                "Logits hold it already."
+            )
         if not all(1 <= side <= MAX_SIDE_PIXELS for side in self.image):
             raise Unsupported(
                 f"export: image {self.image} is out of range; give 1 to {MAX_SIDE_PIXELS} pixels per side."
@@ -74,10 +80,13 @@ class SinglePrecisionEnds(nn.Module):
         super().__init__()
         self.module, self.dtype = module, dtype
 
-    def forward(self, image: Tensor) -> Tensor:
+    def forward(self, image: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Convert, run, convert back; integers (pixels, labels) stay as they are."""
-        output: Tensor = self.module(image.to(self.dtype) if image.is_floating_point() else image)
-        return output.float() if output.is_floating_point() else output
+        output = self.module(image.to(self.dtype) if image.is_floating_point() else image)
+        if isinstance(output, tuple):
+            return tuple(part.float() if part.is_floating_point() else part for part in output)
+        single: Tensor = output.float() if output.is_floating_point() else output
+        return single
 
 
 class ChannelsLast(nn.Module):
@@ -105,6 +114,7 @@ def graph_module(model: Model, graph: Graph) -> nn.Module:
         preprocessing=model.preprocessing,
         image=None if graph.dynamic else graph.image,
         task=model.task,
+        temperature=model.temperature if graph.confidence else None,
     )
     if graph.precision == "fp16":
         module = SinglePrecisionEnds(module.half(), torch.float16)
@@ -122,6 +132,8 @@ def metadata_of(model: Model, graph: Graph) -> OnnxMetadata:
         architecture=architecture_document(model.architecture),
         fingerprint=fingerprint_of(model.architecture),
         provenance=dict(model.provenance),
+        confidence=graph.confidence,
+        temperature=model.temperature,
     )
 
 

@@ -28,6 +28,9 @@ METADATA_FILE = "segtailor.json"  # inside files that are archives
 VERIFY_FILE, DECISION_FILE = "verify.json", "int8.json"
 
 
+CONFIDENCE = "confidence"  # name of a second output
+
+
 class Format(Protocol):
     """A kind of file. `files` are the names it writes; a runtime opens the first one."""
 
@@ -152,6 +155,12 @@ FORMATS: dict[str, type[Format]] = {
 }
 
 
+def onnx_confidence(file: Path) -> Runner:
+    """Open an ONNX file that gives labels and confidence; return a function to the confidence."""
+    session = onnx_session(file)
+    return lambda array: session.run([CONFIDENCE], {IMAGE: array})[0]
+
+
 def format_for(name: str) -> Format:
     """Return the format of a name; an unknown one is refused."""
     if name not in FORMATS:
@@ -166,7 +175,7 @@ def onnx_graph(model: Model, graph: Graph) -> bytes:
             graph_module(model, graph),
             (graph.example,),
             names=(IMAGE,),
-            output=graph.output,
+            output=(graph.output, CONFIDENCE) if graph.confidence else graph.output,
             dynamic=graph.open_sides,
         )
 

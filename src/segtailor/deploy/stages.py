@@ -14,6 +14,7 @@ from segtailor.core.target import Includes
 from segtailor.core.task import Preprocessing, Task
 from segtailor.nets.network import Network
 from segtailor.tasks import Head, kind_of
+from segtailor.tasks.segmentation.confident_head import ConfidentHead
 from segtailor.tasks.segmentation.kind import LabelHead
 
 
@@ -77,20 +78,26 @@ def staged(
     preprocessing: Preprocessing | None = None,
     image: tuple[int, int] | None = None,
     task: Task | None = None,
+    temperature: float | None = None,
 ) -> nn.Module:
     """Add the stages that `includes` names around a network; without a `task` its outputs are classes.
+
+    With a `temperature`, finished labels come with their confidence.
 
     If the `image` size (height, width) is given, an exported graph computes labels in bands of rows.
     """
     if isinstance(includes, str) and includes not in INCLUDED:
         raise unknown("kind of timing", includes, get_args(Includes))
     stages = includes if isinstance(includes, Stages) else INCLUDED[includes]
+    align = network.plan.align_corners
     if task is None:
         classes = network.plan.shape(network.plan.outputs[MAIN]).channels
         label_type = torch.int32 if classes > 256 else torch.uint8
-        head: Head = LabelHead(align_corners=network.plan.align_corners, label_type=label_type)
+        head: Head = LabelHead(align_corners=align, label_type=label_type)
+    elif temperature is not None:
+        head = ConfidentHead(align_corners=align, label_type=torch.uint8, temperature=temperature)
     else:
-        head = kind_of(task).head(task, align_corners=network.plan.align_corners)
+        head = kind_of(task).head(task, align_corners=align)
     if image is not None and stages.finished and stages.resize:
         head.prepare(output_size(network, image), image)
     module = Staged(network, stages, head)

@@ -32,11 +32,14 @@ class ParityLimits:
     label_agreement: float = 0.999
     max_rel_difference: float = 1e-3
     quality_drift: float = 0.001
+    confidence_difference: float = 1e-3
 
 
 LIMITS = {  # by precision
     "fp32": ParityLimits(),
-    "fp16": ParityLimits(label_agreement=0.99, max_rel_difference=2e-2, quality_drift=0.005),
+    "fp16": ParityLimits(
+        label_agreement=0.99, max_rel_difference=2e-2, quality_drift=0.005, confidence_difference=0.05
+    ),
 }
 
 
@@ -107,6 +110,22 @@ def verify_file(
         max_rel_difference=parity.max_rel_difference,
     )
     return VerifiedOutputs(full, wanted, given)
+
+
+def confidence_difference(
+    run: Runner, model: Model, graph: Graph, pictures: Sequence[NDArray[np.uint8]]
+) -> float:
+    """Return the largest difference between the confidence of a file and that of the network of its bundle."""
+    worst = 0.0
+    model.network.cpu()
+    for pixels in pictures:
+        image = normalise(pixels[None], model.preprocessing, torch.device("cpu"))
+        _, wanted = model.predict_with_confidence(pixels)
+        given = run(pixels[None] if graph.input == "pixels" else image.numpy())[0]
+        if given.shape != wanted.shape or not np.isfinite(given).all():
+            return float("inf")
+        worst = max(worst, float(np.abs(given - wanted).max()))
+    return worst
 
 
 def verify_onnx(file: Path, module: nn.Module, images: Sequence[NDArray[Any]]) -> Parity:

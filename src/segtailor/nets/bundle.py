@@ -20,11 +20,17 @@ from segtailor.core.codec import Json, from_json, read_json, short, to_json
 from segtailor.core.errors import UserError
 from segtailor.core.shipped import DESCRIPTION
 from segtailor.core.space import Architecture, architecture_document, parse_architecture
-from segtailor.core.task import Preprocessing, Task
+from segtailor.core.task import KIND_FACTS, Preprocessing, Task, needs_classes
 from segtailor.core.text import require_utf8
 from segtailor.nets.checkpoint_file import read_safetensors
-from segtailor.nets.inference import pixels_of, predict_picture
+from segtailor.nets.inference import (
+    class_probabilities,
+    pixels_of,
+    predict_picture,
+    predict_with_confidence,
+)
 from segtailor.nets.network import Network, build
+from segtailor.tasks.segmentation.confidence import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 FORMAT = 1
 WEIGHTS = "model.safetensors"
@@ -38,13 +44,17 @@ class BundleProblem(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A trained network with all that is needed to use it."""
+    """A trained network with all that is needed to use it.
+
+    `temperature` divides the logits of a segmentation where probabilities are asked for (`eval --calibrate` fits it).
+    """
 
     network: Network
     task: Task
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     provenance: Mapping[str, Json] = field(default_factory=dict)
     numbers: Mapping[str, Json] = field(default_factory=dict)
+    temperature: float = 1.0
 
     @property
     def architecture(self) -> Architecture:
@@ -58,9 +68,42 @@ class Model:
         joints (joints, 3) as x, y and score.
         """
         pixels = pixels_of(image)
-        device = next(self.network.parameters()).device
         return predict_picture(
-            self.network, pixels, task=self.task, preprocessing=self.preprocessing, device=device
+            self.network, pixels, task=self.task, preprocessing=self.preprocessing, device=self.device
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.network.parameters()).device
+
+    @property
+    def confident(self) -> bool:
+        """Whether it gives probabilities of classes."""
+        return KIND_FACTS[self.task.kind].labelled
+
+    def probabilities(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the probabilities (classes, height, width) of a segmentation at the image's own size."""
+        needs_classes(self.task, "a probability")
+        return class_probabilities(
+            self.network,
+            pixels_of(image),
+            preprocessing=self.preprocessing,
+            device=self.device,
+            temperature=self.temperature,
+        )
+
+    def predict_with_confidence(
+        self, image: Image.Image | NDArray[np.uint8]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """Return the labels of `predict`, and the probability of each label (height, width)."""
+        needs_classes(self.task, "confidence")
+        return predict_with_confidence(
+            self.network,
+            pixels_of(image),
+            preprocessing=self.preprocessing,
+            device=self.device,
+            temperature=self.temperature,
         )
 
 
@@ -85,6 +128,7 @@ def save_bundle(folder: Path, model: Model, *, precision: Precision = "fp32") ->
         "preprocessing": to_json(model.preprocessing),
         "provenance": dict(model.provenance),
         "numbers": dict(model.numbers),
+        **({} if model.temperature == 1.0 else {"temperature": model.temperature}),
     }
     write_json(folder / DESCRIPTION, description, what="description of the model")
 
@@ -123,7 +167,29 @@ def load_bundle(folder: Path) -> Model:
         preprocessing=preprocessing,
         provenance=facts.get("provenance", {}),
         numbers=facts.get("numbers", {}),
+        temperature=_temperature(facts, folder),
     )
+
+
+def set_temperature(folder: Path, temperature: float, calibration: Mapping[str, Json]) -> None:
+    """Write a temperature and the figures of its fit (`numbers.calibration`) into the description of a bundle."""
+    facts = read_json(folder / DESCRIPTION, what="bundle", error=BundleProblem)
+    numbers = {**facts.get("numbers", {}), "calibration": dict(calibration)}
+    document = {**facts, "temperature": temperature, "numbers": numbers}
+    _temperature(document, folder)
+    write_json(folder / DESCRIPTION, document, what="description of the model")
+
+
+def _temperature(facts: Mapping[str, Json], folder: Path) -> float:
+    """Return the temperature of a description; it is checked, because logits are divided by it."""
+    value = facts.get("temperature", 1.0)
+    usable = isinstance(value, int | float) and MIN_TEMPERATURE <= value <= MAX_TEMPERATURE
+    if not usable or isinstance(value, bool):
+        raise BundleProblem(
+            f"bundle {folder}: temperature is {short(value)}, not a number from {MIN_TEMPERATURE:g} to "
+            f"{MAX_TEMPERATURE:g}. Copy it or calibrate it again."
+        )
+    return float(value)  # type: ignore[arg-type]
 
 
 def _part(kind: type[T], facts: Mapping[str, Json], name: str, folder: Path) -> T:

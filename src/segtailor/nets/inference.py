@@ -19,6 +19,7 @@ from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.tasks import kind_of
 from segtailor.tasks.enlarging import enlarge
+from segtailor.tasks.segmentation.confidence import labels_and_confidence, probabilities
 
 Size = tuple[int, int]  # height, width
 
@@ -39,6 +40,40 @@ def predict_picture(
     return to_image(predictions[0].to(kind.dtype).cpu().numpy())
 
 
+def class_probabilities(
+    network: nn.Module,
+    image: NDArray[np.uint8],
+    *,
+    preprocessing: Preprocessing,
+    device: torch.device,
+    temperature: float = 1.0,
+) -> NDArray[np.float32]:
+    """Return the probabilities (classes, height, width) of a segmentation of one image (height, width, 3)."""
+    with inference(network):
+        logits = network(normalise(image[None], preprocessing, device))
+        found = probabilities(
+            logits, image.shape[:2], align_corners=aligns_corners(network), temperature=temperature
+        )
+    return found[0].cpu().numpy()
+
+
+def predict_with_confidence(
+    network: nn.Module,
+    image: NDArray[np.uint8],
+    *,
+    preprocessing: Preprocessing,
+    device: torch.device,
+    temperature: float = 1.0,
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Return labels (height, width) of one image and the probability of each; as `predict_picture` labels it."""
+    with inference(network):
+        logits = network(normalise(image[None], preprocessing, device))
+        labels, confidence = labels_and_confidence(
+            logits, image.shape[:2], align_corners=aligns_corners(network), temperature=temperature
+        )
+    return labels[0].cpu().numpy(), confidence[0].cpu().numpy()
+
+
 def predict(network: nn.Module, images: Tensor, task: Task) -> Tensor:
     """Return predictions for normalised images at their size, from the main output, resized as the plan says."""
     return kind_of(task).predict(network, images, task=task, align_corners=aligns_corners(network))
@@ -57,9 +92,16 @@ def inference(network: nn.Module) -> Iterator[None]:
 
 
 def pixels_of(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the RGB pixels (height, width, 3) of a PIL image, turned upright, or of an array of this form."""
+    """Return the RGB pixels (height, width, 3) of a PIL image, turned upright, or of an array of this form.
+
+    16-bit greyscale is scaled from its full range, as files are.
+    """
     if isinstance(image, Image.Image):
-        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I"):  # PIL would cut 16 bits at 255
+            grey = np.clip(np.asarray(upright).astype(np.int64), 0, 65535) // 257
+            return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
+        return np.asarray(upright.convert("RGB"))
     array = np.asarray(image)
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8 or min(array.shape) < 1:
         raise UserError(
@@ -118,11 +160,20 @@ def undo_letterbox(
         return kind.finish(output[0], image, task=task)
     if finished:
         return kind.resized(kind.corner(kind.finish(output[0], frame, task=task), inner), inner, image)
+    logits, align_corners = unboxed_logits(output, frame, image, align_corners=align_corners)
+    return decode_logits(logits, image, task=task, align_corners=align_corners)
+
+
+def unboxed_logits(
+    output: NDArray[Any], frame: Size, image: Size, *, align_corners: bool
+) -> tuple[Tensor, bool]:
+    """Return the logits of an image from those of its letterboxed form, and whether their resize aligns corners."""
+    inner = fit_within(image, frame)
     logits = torch.from_numpy(output.astype(np.float32, copy=False))
     if inner == frame:
-        return decode_logits(logits, image, task=task, align_corners=align_corners)
+        return logits, align_corners
     part = enlarge(logits, frame, align_corners=align_corners)[..., : inner[0], : inner[1]]
-    return decode_logits(part, image, task=task, align_corners=False)  # as `letterbox` resizes
+    return part, False  # as `letterbox` resizes
 
 
 def fit_within(size: Size, within: Size) -> Size:

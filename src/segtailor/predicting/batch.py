@@ -4,38 +4,57 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from segtailor.core.atomic import write_bytes, writing
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, Interrupted, Unsupported, UserError
-from segtailor.core.task import KIND_FACTS
-from segtailor.data.files import read_image
+from segtailor.core.task import KIND_FACTS, needs_classes
+from segtailor.data.parts import Rows, WholeRows, open_rows, read_whole
 from segtailor.predicting.inputs import Input, Kind
-from segtailor.predicting.labelling import Labelled, Predictor, described, label, network_size, paint, png
+from segtailor.predicting.labelling import (
+    NETWORK_PIXELS,
+    Labelled,
+    Predictor,
+    confidence_picture,
+    described,
+    label,
+    network_size,
+    paint,
+    png,
+    scores_of,
+    scoring,
+    unsure_picture,
+)
+from segtailor.predicting.png_stream import Mode, png_rows
+from segtailor.predicting.tiles import DEFAULT_TILE, LEAST_TILE_PIXELS, Tiling, label_bands
 from segtailor.predicting.video import Footage, frame_folder, movie, open_camera, open_video
 from segtailor.tasks import Look
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """One frame of a moving input is done; `total` where it is known."""
+    """One frame of a moving input is done, or some rows of a large picture; `total` where it is known."""
 
     text: str
     done: int
     total: int | None
+    frame: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """What was written for one input; `note` is for the user.
 
-    `facts` are numbers about the prediction, averaged over frames, and `described` is their name.
+    `facts` are numbers about the prediction, averaged over frames, and `described` is their name. `tiles` is the number
+    of tiles that a picture was labelled in; `beside` are files of other content, by name.
     """
 
     text: str
@@ -48,6 +67,8 @@ class Result:
     described: str
     facts: Mapping[str, float]
     note: str | None = None
+    tiles: int = 1
+    beside: Mapping[str, Path] = field(default_factory=dict)
 
     def document(self) -> dict[str, Json]:
         """Return plain data."""
@@ -62,6 +83,8 @@ class Result:
             "seconds": self.seconds,
             self.described: dict(self.facts),
             "note": self.note,
+            "tiles": self.tiles,
+            **{name: str(path) for name, path in self.beside.items()},
         }
 
 
@@ -78,17 +101,46 @@ Event: TypeAlias = Progress | Result | Failure
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How inputs are labelled; `frames` is the most that are read from a video or camera."""
+    """How inputs are labelled; `frames` is the most that are read from a video or camera.
+
+    `tile` (height, width) labels pictures in overlapping tiles; those too large for the network as a whole are
+    labelled in tiles anyway, unless a `size` is given. `confidence` also writes how likely each label is, and `unsure`
+    a mask of the labels that are less likely than this.
+    """
 
     look: Look = field(default_factory=Look)
     size: tuple[int, int] | None = None
     frames: int | None = None
+    tile: tuple[int, int] | None = None
+    confidence: bool = False
+    unsure: float | None = None
 
     def __post_init__(self) -> None:
+        if self.tile is not None:
+            Tiling(tile=self.tile)  # raises if it is too small or too large
+            if self.size is not None:
+                raise Unsupported(
+                    "size and tile: tiles are cut from the picture at its own size; give one of both."
+                )
+        if self.unsure is not None and not 0 < self.unsure <= 1:
+            raise Unsupported(
+                f"unsure: {self.unsure:g} is no probability; give more than 0 and at most 1, e.g. 0.6."
+            )
         if self.size is not None:
             network_size(self.size, self.size)  # raises if it is too large
         if self.frames is not None and self.frames < 1:
             raise Unsupported(f"{self.frames} frames leave nothing to label; give 1 or more.")
+
+    @property
+    def sure(self) -> bool:
+        """Whether the probability of labels is needed."""
+        return self.confidence or self.unsure is not None
+
+
+def files_beside(path: Path, settings: Settings) -> dict[str, Path]:
+    """Return the files that are written beside the result `path` of a picture, by what they hold."""
+    wanted = {"confidence": settings.confidence, "unsure": settings.unsure is not None}
+    return {name: path.with_suffix(f".{name}.png") for name, asked in wanted.items() if asked}
 
 
 def predict_all(
@@ -108,7 +160,11 @@ def predict_all(
             with writing(path, what="folder"):
                 path.parent.mkdir(parents=True, exist_ok=True)
             if item.kind == "image":
-                yield _picture(predictor, item, path, settings)
+                yield from _picture(predictor, item, path, settings, stop)
+            elif settings.sure or settings.tile:
+                raise Unsupported(
+                    f"{item.text}: tiles and confidence are for pictures; label videos and cameras without."
+                )
             else:
                 yield from _moving(predictor, item, path, settings, stop)
         except UserError as problem:
@@ -119,15 +175,112 @@ def predict_all(
             )
 
 
-def _picture(predictor: Predictor, item: Input, path: Path, settings: Settings) -> Result:
+def _picture(
+    predictor: Predictor, item: Input, path: Path, settings: Settings, stop: Callable[[], bool]
+) -> Iterator[Event]:
+    with open_rows(item.path) as rows:
+        if rows is None or (settings.tile is None and rows.size[0] * rows.size[1] <= NETWORK_PIXELS):
+            rows = WholeRows(pixels=_pixels(item.path, rows))
+        tiling = _tiling(predictor, rows, settings)
+        if tiling is not None:
+            yield from _in_tiles(predictor, item, path, settings, rows=rows, tiling=tiling, stop=stop)
+        else:
+            image = rows.pixels if isinstance(rows, WholeRows) else read_whole(item.path)
+            yield _whole(predictor, item, path, settings, image)
+
+
+def _pixels(path: Path, rows: Rows | None) -> NDArray[np.uint8]:
+    if path.suffix.lower() == ".npy" and rows is not None:
+        return rows.read(0, rows.size[0])
+    return read_whole(path)
+
+
+def _tiling(predictor: Predictor, rows: Rows, settings: Settings) -> Tiling | None:
+    """Return how a picture is divided: as asked, or because the network cannot take it as a whole."""
+    if settings.tile is not None:
+        needs_classes(predictor.task, "a prediction in tiles")
+        return Tiling(tile=settings.tile)
+    height, width = rows.size
+    labelled = KIND_FACTS[predictor.task.kind].labelled
+    if settings.size is not None or not labelled or height * width <= NETWORK_PIXELS:
+        return None
+    return Tiling(tile=_own_size(predictor) or DEFAULT_TILE)
+
+
+def _own_size(predictor: Predictor) -> tuple[int, int] | None:
+    """Return the size that a file was made for, if it is one for tiles: in another the picture would be scaled."""
+    size = getattr(predictor, "size", None)
+    return size if size is not None and min(size) >= LEAST_TILE_PIXELS else None
+
+
+def _whole(
+    predictor: Predictor, item: Input, path: Path, settings: Settings, image: NDArray[np.uint8]
+) -> Result:
     start = time.perf_counter()
-    image = read_image(item.path)
-    labelled = label(predictor, image, size=settings.size)
+    labelled = label(predictor, image, size=settings.size, confidence=settings.sure)
     picture = paint(image, labelled.labels, predictor.task, settings.look)
     write_bytes(path, png(picture), what="prediction")
+    beside = files_beside(path, settings)
+    if labelled.confidence is not None:
+        for name, file in beside.items():
+            content = Image.fromarray(_beside(name, labelled.confidence, settings))
+            write_bytes(file, png(content), what=name)
     tally = _Tally(predictor)
     tally.add(image, labelled)
-    return tally.result(item, path, start, reduced=settings.size is None)
+    return replace(tally.result(item, path, start, reduced=settings.size is None), beside=beside)
+
+
+def _in_tiles(
+    predictor: Predictor, item: Input, path: Path, settings: Settings, *, rows: Rows, tiling: Tiling,
+    stop: Callable[[], bool],
+) -> Iterator[Event]:  # fmt: skip
+    """Label a picture in tiles and write its results row by row."""
+    start, beside = time.perf_counter(), files_beside(path, settings)
+    scores = scoring(predictor).probabilities if settings.sure else scores_of(predictor)
+    task, (height, width) = predictor.task, rows.size
+    counts = np.zeros(task.outputs, np.int64)
+    mode: Mode = {"colour": "P", "ids": "L", "overlay": "RGB"}[settings.look.form]  # type: ignore[assignment]
+    palette = [value for colour in task.palette for value in colour]
+    with ExitStack() as files:
+        labels = files.enter_context(png_rows(path, rows.size, mode, palette))
+        others = {name: files.enter_context(png_rows(file, rows.size, "L")) for name, file in beside.items()}
+        for band in label_bands(rows, scores, tiling, classes=task.outputs):
+            if stop():
+                raise Interrupted(
+                    f"interrupted in {item.text}, of which nothing was kept. Run the same command again."
+                )
+            labels.add(np.asarray(paint(band.pixels, band.labels, task, settings.look)))
+            for name, writer in others.items():
+                writer.add(_beside(name, band.confidence, settings))
+            for line in band.labels:
+                counts += np.bincount(line, minlength=task.outputs)
+            yield Progress(text=item.text, done=band.top + len(band.labels), total=height, frame=False)
+    tiles = tiling.count(rows.size)
+    shape = (min(tiling.tile[0], height), min(tiling.tile[1], width))
+    note = None
+    if settings.tile is None:
+        note = f"{item.text} is large: it was labelled in {tiles} tiles of {shape[0]}x{shape[1]}."
+    shares = zip(task.classes, counts / (height * width), strict=True)
+    yield Result(
+        text=item.text,
+        kind=item.kind,
+        output=path,
+        size=rows.size,
+        network_size=shape,
+        frames=1,
+        seconds=time.perf_counter() - start,
+        described=KIND_FACTS[task.kind].described,
+        facts={name: float(share) for name, share in shares if share > 0},
+        note=note,
+        tiles=tiles,
+        beside=beside,
+    )
+
+
+def _beside(name: str, confidence: NDArray[np.float32], settings: Settings) -> NDArray[np.uint8]:
+    if name == "unsure" and settings.unsure is not None:
+        return unsure_picture(confidence, settings.unsure)
+    return confidence_picture(confidence)
 
 
 def _moving(

@@ -17,7 +17,7 @@ from segtailor.core.ownership import is_frames, is_picture, refuse_overwrite
 from segtailor.data.files import PICTURE_SUFFIXES, list_pictures
 from segtailor.tasks import Form
 
-IMAGES = PICTURE_SUFFIXES | {".webp", ".gif", ".ppm", ".pgm", ".jfif"}
+IMAGES = PICTURE_SUFFIXES | {".webp", ".gif", ".ppm", ".pgm", ".jfif", ".npy"}
 VIDEOS = frozenset(
     {".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".ts", ".mts", ".wmv", ".flv", ".ogv", ".3gp"}
 )  # fmt: skip
@@ -74,11 +74,25 @@ def destinations(inputs: Sequence[Input], out: Path, form: Form) -> list[Path]:
     return paths
 
 
-def spare_others(inputs: Sequence[Input], paths: Sequence[Path], form: Form, *, force: bool) -> None:
-    """Refuse to replace files, and folders of frames, that this program did not write."""
+def spare_others(
+    inputs: Sequence[Input],
+    paths: Sequence[Path],
+    form: Form,
+    *,
+    force: bool,
+    beside: Sequence[Path] = (),
+) -> None:
+    """Refuse to replace files, and folders of frames, that this program did not write; `beside` are more pictures."""
     folders = [form == "ids" and item.kind != "image" for item in inputs]
     kinds = [is_frames if folder else is_picture for folder in folders]
-    refuse_overwrite(zip(paths, kinds, strict=True), force=force)
+    _spare_inputs(inputs, beside)
+    results = {_folded(path) for path in paths}
+    for path in beside:
+        if _folded(path) in results:
+            raise UserError(
+                f"two results would be called {path}; label the inputs in two calls with another --out."
+            )
+    refuse_overwrite([*zip(paths, kinds, strict=True), *((path, is_picture) for path in beside)], force=force)
 
 
 def _inputs(text: str, out: Path) -> Iterator[Input]:
@@ -158,7 +172,7 @@ def _numbered(names: Sequence[PurePath]) -> list[PurePath]:
     return unique
 
 
-def _folded(name: PurePath) -> str:
+def _folded(name: PurePath | Path) -> str:
     return str(name).casefold()  # on some file systems a.png and A.png are the same file
 
 

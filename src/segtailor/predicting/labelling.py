@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from segtailor.core.errors import Unsupported
-from segtailor.core.task import Task
+from segtailor.core.task import Task, needs_classes
 from segtailor.data.files import software_tag
 from segtailor.tasks import Look, kind_of
 
@@ -39,11 +39,32 @@ class Predictor(Protocol):
         """Predict an image (height, width, 3) at its own size."""
 
 
+@runtime_checkable
+class ScoringPredictor(Predictor, Protocol):
+    """A predictor for segmentation that can say how sure it is."""
+
+    @property
+    def confident(self) -> bool:
+        """Whether it gives probabilities; a file that gives bare labels does not."""
+
+    def probabilities(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the probabilities (classes, height, width) of an image."""
+
+    def predict_with_confidence(
+        self, image: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """Return the labels of an image, and the probability of each."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """The prediction of a picture, e.g. labels (height, width), the size of the network's input, and the time taken."""
+    """The prediction of a picture, e.g. labels (height, width), the size of the network's input, and the time taken.
+
+    `confidence` (height, width) is the probability of each label, where it was asked for.
+    """
 
     labels: NDArray[Any]
+    confidence: NDArray[np.float32] | None = None
     network_size: tuple[int, int]
     resize_ms: float
     network_ms: float
@@ -55,6 +76,7 @@ def label(
     *,
     size: tuple[int, int] | None = None,
     pixels: int = NETWORK_PIXELS,
+    confidence: bool = False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Labelled:
     """Label a picture. The network gets it at `size`; else at its own size, reduced if it has more than `pixels`."""
@@ -63,14 +85,56 @@ def label(
     start = clock()
     resized = image if input_size == image_size else _resized(image, input_size)
     ready = clock()
-    labels = predictor.predict(resized)
+    sure = None
+    if confidence:
+        labels, sure = scoring(predictor).predict_with_confidence(resized)
+    else:
+        labels = predictor.predict(resized)
     done = clock()
     if input_size != image_size:
         labels = kind_of(predictor.task).resized(labels, input_size, image_size)
+        if sure is not None:
+            enlarged = Image.fromarray(sure).resize(image_size[::-1], Image.Resampling.BILINEAR)
+            sure = np.asarray(enlarged)
     resize_ms = 1e3 * (ready - start + clock() - done)
     return Labelled(
-        labels=labels, network_size=input_size, resize_ms=resize_ms, network_ms=1e3 * (done - ready)
+        labels=labels,
+        confidence=sure,
+        network_size=input_size,
+        resize_ms=resize_ms,
+        network_ms=1e3 * (done - ready),
     )
+
+
+def scoring(predictor: Predictor) -> ScoringPredictor:
+    """Return the predictor as one that gives probabilities, or raise `Unsupported`."""
+    needs_classes(predictor.task, "confidence")
+    if not isinstance(predictor, ScoringPredictor) or not predictor.confident:
+        raise Unsupported(
+            "this model gives labels without confidence. Use the bundle, or export it with --confidence or with logits."
+        )
+    return predictor
+
+
+def scores_of(predictor: Predictor) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
+    """Return the function that gives the scores (classes, height, width) by which tiles are blended.
+
+    A model that gives bare labels scores its label with 1: two tiles then meet in the middle of their overlap.
+    """
+    if isinstance(predictor, ScoringPredictor) and predictor.confident:
+        return predictor.probabilities
+    classes = np.arange(predictor.task.outputs, dtype=np.uint8)[:, None, None]
+    return lambda image: (predictor.predict(image)[None] == classes).astype(np.float32)
+
+
+def confidence_picture(confidence: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return probabilities as grey values: 255 stands for 1."""
+    return np.rint(np.clip(confidence, 0, 1) * 255).astype(np.uint8)
+
+
+def unsure_picture(confidence: NDArray[np.float32], below: float) -> NDArray[np.uint8]:
+    """Return a mask that is 255 where the label is less likely than `below`, and 0 elsewhere."""
+    return np.where(confidence < below, 255, 0).astype(np.uint8)
 
 
 def described(prediction: NDArray[Any], task: Task) -> dict[str, float]:

@@ -21,7 +21,7 @@ from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import DataProblem, Unsupported, UserError
 from segtailor.core.ownership import refuse_overwrite
 from segtailor.core.shipped import VERSION, is_shipped
-from segtailor.core.task import KIND_FACTS, Figure
+from segtailor.core.task import KIND_FACTS, Figure, needs_classes
 from segtailor.core.text import require_utf8
 from segtailor.data.dataset import Pair
 from segtailor.data.locate import locate
@@ -33,10 +33,18 @@ from segtailor.deploy.formats import (
     Format,
     Runner,
     format_for,
+    onnx_confidence,
     onnx_graph,
     recognised_by,
 )
-from segtailor.deploy.verify import LIMITS, ExportMismatch, ParityLimits, VerifiedOutputs, verify_file
+from segtailor.deploy.verify import (
+    LIMITS,
+    ExportMismatch,
+    ParityLimits,
+    VerifiedOutputs,
+    confidence_difference,
+    verify_file,
+)
 from segtailor.nets.bundle import Model
 from segtailor.nets.models import load, model_place
 from segtailor.nets.onnx.metadata import OutputKind
@@ -70,7 +78,7 @@ class ExportOptions(TypedDict, total=False):
     `logits` at the network's own stride, or what is finished (`labels` or `depth` at image size, `heatmaps`); with
     `preprocess` the file reads uint8 pixels (1, height, width, 3) instead of normalised images. `data` is a data set
     to check the file on, `out` the folder (the bundle itself by default). `force` replaces files there that are no
-    exports of ours.
+    exports of ours. `confidence` adds a second output to an ONNX file of labels: how likely each label is.
     """
 
     to: str
@@ -79,6 +87,7 @@ class ExportOptions(TypedDict, total=False):
     precision: Precision
     output: OutputKind
     preprocess: bool
+    confidence: bool
     data: str | None
     out: str | Path | None
     force: bool
@@ -115,6 +124,8 @@ class ExportPlan:
         with _staging(self.out, self.files[0].name) as folder:
             kind.write(self.model, self.graph, folder)
             figures = self._verified(kind.open(folder), samples, kind)
+            if self.graph.confidence:
+                figures |= self._verified_confidence(onnx_confidence(folder / kind.files[0]), samples)
             sync_tree(folder)
             for file in self.files:
                 (folder / file.name).replace(file)
@@ -154,6 +165,19 @@ class ExportPlan:
                 "versions": _versions("torch", "numpy", *{"onnx", kind.runtime}),
             },
         }
+
+    def _verified_confidence(self, run: Runner, samples: Sequence[Pair]) -> dict[str, Json]:
+        most = LIMITS[self.graph.precision].confidence_difference
+        pictures = [pair.image for pair in samples]
+        worst = confidence_difference(run, self.model, self.graph, pictures)
+        for size in other_sizes(self.graph):
+            worst = max(worst, confidence_difference(run, self.model, self.graph, [noise(size, 1)]))
+        if not worst <= most:
+            raise ExportMismatch(
+                f"export --to {self.to}: the confidence of the written file is {worst:.2g} from that of the network "
+                f"(at most {most:g}). Nothing was kept. {self._advice}, and report it if it stays."
+            )
+        return {"max_confidence_difference": worst}
 
     @property
     def _headline(self) -> Figure:
@@ -241,7 +265,12 @@ def plan_export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> 
         output=output,
         precision=options.get("precision", "fp32"),
         dynamic=options.get("dynamic", False),
+        confidence=options.get("confidence", False),
     )
+    if graph.confidence:
+        if to != "onnx":
+            raise Unsupported(f"export --confidence is for --to onnx; {to} files have one output.")
+        needs_classes(loaded.task, "confidence")
     _format(to, graph).check(graph)
     folder = Path(out) if out is not None else model_place(str(model))
     require_utf8(folder, what="folder")

@@ -15,7 +15,7 @@ from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import KIND_FACTS
 from segtailor.data.files import decode_image, image_size
-from segtailor.predicting.labelling import Predictor, described, label, paint, png
+from segtailor.predicting.labelling import Predictor, ScoringPredictor, described, label, paint, png
 from segtailor.tasks import Look
 
 Answer: TypeAlias = dict[str, Json]
@@ -90,7 +90,8 @@ class Demo:
         times = [time.perf_counter()]
         image = decode_image(data, name="you sent", limit=self.limits.pixels)
         times.append(time.perf_counter())
-        labelled = label(self.predictor, image, pixels=self.limits.network_pixels)
+        sure = isinstance(self.predictor, ScoringPredictor) and self.predictor.confident
+        labelled = label(self.predictor, image, pixels=self.limits.network_pixels, confidence=sure)
         times.append(time.perf_counter())
         facts = described(labelled.labels, self.predictor.task)
         painted = paint(image, labelled.labels, self.predictor.task, Look())
@@ -104,6 +105,7 @@ class Demo:
             "network_size": list(labelled.network_size),
             "shares": [facts.get(name, 0.0) for name in self.predictor.task.classes],
             "facts": {name: value for name, value in facts.items() if value > 0},
+            "confidence": None if labelled.confidence is None else float(labelled.confidence.mean()),
             "mask": base64.b64encode(mask).decode(),
             "timings_ms": {
                 "decode": decode,

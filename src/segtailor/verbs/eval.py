@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from segtailor.core.codec import Json as JsonValue
-from segtailor.core.errors import DataProblem
-from segtailor.core.shipped import DATA_PLACEHOLDER
-from segtailor.core.task import KIND_FACTS, Task
+from segtailor.core.errors import DataProblem, Unsupported
+from segtailor.core.shipped import DATA_PLACEHOLDER, is_shipped
+from segtailor.core.task import KIND_FACTS, Task, needs_classes
 from segtailor.runs import Context
-from segtailor.verbs.options import Count, Json
+from segtailor.verbs.options import Count, DryRun, Json, Size
 from segtailor.verbs.output import Printer, emit, with_display
 
 if TYPE_CHECKING:
@@ -29,7 +29,10 @@ def eval_(
     data: str,
     split: str = "val",
     batch: Count = 4,
+    tile: Size | None = None,
+    calibrate: Annotated[bool, Parameter(negative=())] = False,
     context: Annotated[Context, Parameter(name="*")] = Context(),
+    dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
     """Score a trained network on a split of a dataset, whole images at their own size.
@@ -44,8 +47,20 @@ def eval_(
         Which split.
     batch:
         Images at a time.
+    tile:
+        HEIGHTxWIDTH of overlapping tiles in which images are labelled, as `predict --tile` does.
+    calibrate:
+        Fit the temperature of the bundle's confidence to this split, and store it in the bundle. With --dry-run
+        nothing is stored.
     """
-    scores = evaluate(model, data, split=split, batch=batch, context=with_display(context, json=json))
+    wanted = with_display(context, json=json)
+    if calibrate:
+        check_calibration(model, write=not dry_run)
+    scores = evaluate(model, data, split=split, batch=batch, tile=tile, context=wanted)
+    if calibrate:
+        scores["calibration"] = calibrate_confidence(
+            model, data, split=split, context=wanted, write=not dry_run
+        )
     emit(scores, lambda printer: _print(printer, scores), json=json)
 
 
@@ -55,11 +70,13 @@ def evaluate(
     *,
     split: str = "val",
     batch: int = 4,
+    tile: tuple[int, int] | None = None,
     context: Context | None = None,
 ) -> dict[str, Any]:
     """Score a trained network on whole images at their own size by the figures of its task, shares as fractions.
 
-    A model is a bundle, an ONNX file (run by ONNX Runtime, one image at a time) or the name of shipped weights.
+    A model is a bundle, an ONNX file (run by ONNX Runtime, one image at a time) or the name of shipped weights. With a
+    `tile` (height, width), images are labelled in overlapping tiles, one image at a time.
     """
     import torch
 
@@ -95,10 +112,14 @@ def evaluate(
         "data": data,
         "warnings": warnings,
     }
+    device = pick_device(context.device)
+    if tile is not None:
+        _move(trained, device)
+        scores = score_predictions(_tiled(trained, tile), pixels, task=dataset.task)
+        return {**scores.document(dataset.task.classes), **facts, "tile": list(tile)}
     if isinstance(trained, OnnxModel):
         scores = score_predictions(trained.predict, pixels, task=dataset.task)
         return {**scores.document(dataset.task.classes), **facts}
-    device = pick_device(context.device)
     scores = score(
         trained.network.to(device),
         pixels,
@@ -108,6 +129,79 @@ def evaluate(
         batch=batch,
     )
     return {**scores.document(dataset.task.classes), **facts}
+
+
+def calibrate_confidence(
+    model: str | Path | Model,
+    data: str,
+    *,
+    split: str = "val",
+    context: Context | None = None,
+    write: bool = True,
+) -> dict[str, Any]:
+    """Fit the temperature of a bundle's confidence to the labelled pixels of a split, and `write` it into the bundle.
+
+    The expected calibration error after it is measured on images that the temperature was not fitted to.
+    """
+    from dataclasses import asdict
+
+    from segtailor.data.cache import open_pixels
+    from segtailor.data.locate import locate
+    from segtailor.nets.bundle import Model, set_temperature
+    from segtailor.nets.models import load, model_place
+    from segtailor.training.calibrate import fit_calibration
+    from segtailor.training.device import pick_device
+
+    context = context or Context()
+    check_calibration(model, write=write)
+    trained = load(model) if isinstance(model, str | Path) else model
+    if not isinstance(trained, Model):
+        raise Unsupported(
+            "calibrate: a bundle keeps the temperature, an ONNX file cannot; calibrate the bundle and export again."
+        )
+    needs_classes(trained.task, "calibrating confidence")
+    dataset = locate(data)
+    device = pick_device(context.device)
+    pixels = open_pixels(dataset, split, context.cache_folder)
+    found = fit_calibration(
+        trained.network.to(device),
+        pixels,
+        classes=dataset.task.outputs,
+        preprocessing=trained.preprocessing,
+        device=device,
+    )
+    figures: dict[str, Any] = {**asdict(found), "split": split, "data": data}
+    if write and isinstance(model, str | Path):
+        set_temperature(model_place(model), found.temperature, figures)
+    return figures
+
+
+def check_calibration(model: str | Path | Model, *, write: bool) -> None:
+    """Refuse to change weights that come with the package."""
+    if write and isinstance(model, str) and is_shipped(model):
+        raise Unsupported(
+            f"calibrate: '{model}' is part of the package and is not changed; copy its folder and give that, or add "
+            "--dry-run."
+        )
+
+
+def _move(model: Model | OnnxModel, device: Any) -> None:
+    """Move the network of a bundle; ONNX files run on the CPU."""
+    from segtailor.nets.bundle import Model
+
+    if isinstance(model, Model):
+        model.network.to(device)
+
+
+def _tiled(model: Model | OnnxModel, tile: tuple[int, int]) -> Callable[[Any], Any]:
+    """Return the function that labels an image in tiles."""
+    from segtailor.data.parts import WholeRows
+    from segtailor.predicting.labelling import scores_of
+    from segtailor.predicting.tiles import Tiling, label_in_tiles
+
+    needs_classes(model.task, "a prediction in tiles")
+    tiling, scores, classes = Tiling(tile=tile), scores_of(model), model.task.outputs
+    return lambda image: label_in_tiles(WholeRows(pixels=image), scores, tiling, classes=classes)
 
 
 def _differing_names(model: Task, data: Task) -> list[str]:
@@ -154,6 +248,12 @@ def _print(printer: Printer, scores: dict[str, Any]) -> None:
     figures = [item for item in KIND_FACTS[scores["kind"]].figures if item.name in scores]
     told = "  ".join(f"{item.label} {item.told(scores[item.name])}" for item in figures)
     printer.say(f"{told}  on {scores['images']} images of {scores['split']}")
+    if "calibration" in scores:
+        found = scores["calibration"]
+        printer.say(
+            f"confidence: temperature {found['temperature']:.3f}; expected calibration error "
+            f"{100 * found['ece_before']:.2f} % before, {100 * found['ece_after']:.2f} % after"
+        )
 
 
 def _percent(value: float | None) -> str:

@@ -32,6 +32,8 @@ class ExportFlags:
     file), depth at image size in metres, heatmaps at a quarter of it."""
     preprocess: Annotated[bool, Parameter(negative=())] = False
     """Normalise inside the file: it reads uint8 pixels (1, height, width, 3)."""
+    confidence: Annotated[bool, Parameter(negative=())] = False
+    """Add a second output `confidence` to a file of labels: the probability of each label (onnx only)."""
     data: str | None = None
     """Dataset whose validation images the file is checked on; rendered scenes and noise when left out."""
     out: Path | None = None
@@ -69,6 +71,7 @@ def export_(
         precision="fp32" if flags.precision == "int8" else flags.precision,
         output=flags.output,
         preprocess=flags.preprocess,
+        confidence=flags.confidence,
         data=flags.data,
         out=flags.out,
         force=flags.force,

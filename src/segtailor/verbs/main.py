@@ -42,7 +42,10 @@ DATA_VERBS: tuple[tuple[str, str], ...] = (
     ("check", "Examine a dataset and say what is wrong with it, where, and how to fix it."),
     ("show", "Draw a contact sheet of images with their labels."),
     ("convert", "Write a dataset once as a folder of images and masks, e.g. from annotation files."),
+    ("suggest", "Find labels that are probably wrong, and unlabelled pictures worth labelling."),
+    ("curve", "Estimate how much more images would help."),
 )
+DATA_MODULES = {"suggest": "suggest", "curve": "curve"}  # of subcommands that are not in `verbs/data.py`
 MODULES = {
     "tailor": "tailoring.tailor",
     "import": "verbs.import_",
@@ -67,7 +70,8 @@ def build() -> App:
         app.command(f"segtailor.{MODULES.get(name, f'verbs.{name}')}:{name}_", name=name, help=summary)
     data = App(name="data", help="Look at datasets.")
     for name, summary in DATA_VERBS:
-        data.command(f"segtailor.verbs.data:{name}_", name=name, help=summary)
+        module = DATA_MODULES.get(name, "data")
+        data.command(f"segtailor.verbs.{module}:{name}_", name=name, help=summary)
     app.command(data)
     return app
 

@@ -15,7 +15,7 @@ from segtailor.core.codec import Json as JsonValue
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.job import Step
 from segtailor.runs import Display, Quiet, display_for
-from segtailor.verbs.options import Count, DryRun, Force, Json, Size
+from segtailor.verbs.options import Count, DryRun, Force, Json, Positive, Size
 from segtailor.verbs.output import Printer, emit
 
 if TYPE_CHECKING:
@@ -36,6 +36,13 @@ class PredictFlags:
     """Opacity of the colours in overlays, 0 to 1."""
     size: Size | None = None
     """HEIGHTxWIDTH at which the network sees the pictures; their own by default. Results always have their own."""
+    tile: Size | None = None
+    """HEIGHTxWIDTH of overlapping tiles in which pictures are labelled at their own size, in bounded memory. Pictures
+    of more than 16.7 million pixels are labelled in tiles of 1024x1024 anyway, unless --size is given."""
+    confidence: Annotated[bool, Parameter(negative=())] = False
+    """Also write NAME.confidence.png: how likely each label is, as grey values (255 stands for 1)."""
+    unsure: Positive | None = None
+    """Also write NAME.unsure.png: 255 where the label is less likely than this, e.g. 0.6."""
     frames: Count | None = None
     """Maximum number of frames of a video or camera. Without it a camera runs until Ctrl-C."""
     device: str | None = None
@@ -70,7 +77,12 @@ def predict_(
     from segtailor.tasks import Look
 
     settings = Settings(
-        look=Look(form=flags.form, opacity=flags.opacity), size=flags.size, frames=flags.frames
+        look=Look(form=flags.form, opacity=flags.opacity),
+        size=flags.size,
+        frames=flags.frames,
+        tile=flags.tile,
+        confidence=flags.confidence,
+        unsure=flags.unsure,
     )
     if dry_run:
         model_place(model)
@@ -109,7 +121,7 @@ def plan_predictions(
 
     Files in the place of results that are no results of ours are refused, unless `force`.
     """
-    from segtailor.predicting.batch import Failure, Settings
+    from segtailor.predicting.batch import Failure, Settings, files_beside
     from segtailor.predicting.inputs import destinations, expand, spare_others
 
     folder, wanted = Path(out), settings or Settings()
@@ -119,7 +131,8 @@ def plan_predictions(
         raise UserError(f"{folder} is a file; give a folder for the results.")
     found, problems = expand(inputs, out=folder)
     paths = destinations(found, folder, wanted.look.form)
-    spare_others(found, paths, wanted.look.form, force=force)
+    beside = [file for path in paths for file in files_beside(path, wanted).values()]
+    spare_others(found, paths, wanted.look.form, force=force, beside=beside)
     failures = tuple(Failure(text=text, problem=problem) for text, problem in problems)
     return PredictionPlan(work=tuple(zip(found, paths, strict=True)), failures=failures, out=folder)
 
@@ -178,7 +191,7 @@ class _Collector:
         if isinstance(event, Failure):
             self.failed(event)
         elif isinstance(event, Progress):
-            self._frames += 1
+            self._frames += event.frame
             self._step(event.text, event.done, event.total)
         else:
             self._frames += event.kind == "image"  # frames of videos were counted one by one

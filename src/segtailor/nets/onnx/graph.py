@@ -22,12 +22,12 @@ def onnx_bytes(
     inputs: Sequence[Tensor],
     *,
     names: Sequence[str],
-    output: str,
+    output: str | Sequence[str],
     dynamic: tuple[dict[int, Any], ...] | None = None,
 ) -> bytes:
     """Return the serialised ONNX model of a module at the sizes and types of `inputs`, weights included.
 
-    `dynamic` says for each input which sides are dynamic; none by default.
+    `output` is its name, or their names. `dynamic` says for each input which sides are dynamic; none by default.
     """
     _need_exporter()
     with _quiet(), torch.no_grad():
@@ -39,7 +39,7 @@ def onnx_bytes(
             verbose=False,
             opset_version=OPSET,
             input_names=list(names),
-            output_names=[output],
+            output_names=[output] if isinstance(output, str) else list(output),
             dynamic_shapes=dynamic,
         )
     if program is None:

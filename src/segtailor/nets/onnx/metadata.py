@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from segtailor.core.codec import canonical, from_json, short, to_json
 from segtailor.core.errors import UserError
 from segtailor.core.task import KIND_FACTS, Preprocessing, Task
+from segtailor.tasks.segmentation.confidence import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 FORMAT = 1
 KEY = "segtailor"  # of the entry in the file's metadata_props
@@ -31,7 +32,8 @@ class OnnxMetadata:
 
     `input` is `image` (normalised floats, NCHW) or `pixels` (uint8, NHWC); `output` is `logits` at the network's own
     stride or a finished prediction: `labels`, `depth` or `heatmaps`; `align_corners` is the flag of the resize from the
-    logits to the image. `architecture` is the document of an architecture file.
+    logits to the image. `architecture` is the document of an architecture file. Where `confidence` is set, a file of
+    labels has a second output of that name: the probability of each label, from logits divided by `temperature`.
     """
 
     task: Task
@@ -42,6 +44,8 @@ class OnnxMetadata:
     architecture: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    confidence: bool = False
+    temperature: float = 1.0
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -50,6 +54,12 @@ class OnnxMetadata:
             raise OnnxProblem(
                 f"output: '{self.output}'; a file for the task '{self.task.kind}' gives logits or {finished}."
             )
+        if not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
+            raise OnnxProblem(
+                f"temperature: {self.temperature:g}; it is from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}."
+            )
+        if self.confidence and self.output != "labels":
+            raise OnnxProblem("confidence: only a file that gives labels has this output.")
 
 
 def with_metadata(model: bytes, metadata: OnnxMetadata) -> bytes:

@@ -11,14 +11,23 @@ import psutil
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
-from segtailor.core.errors import UserError
-from segtailor.core.task import IGNORE, KIND_FACTS, Preprocessing, Task
-from segtailor.nets.inference import letterbox, normalise, pixels_of, undo_letterbox
+from segtailor.core.errors import Unsupported, UserError
+from segtailor.core.task import IGNORE, KIND_FACTS, Preprocessing, Task, needs_classes
+from segtailor.nets.inference import (
+    fit_within,
+    letterbox,
+    normalise,
+    pixels_of,
+    unboxed_logits,
+    undo_letterbox,
+)
 from segtailor.nets.onnx.confined import foreign_session
 from segtailor.nets.onnx.graph import first_line, onnx_errors
 from segtailor.nets.onnx.metadata import InputKind, OnnxMetadata, OnnxProblem, OutputKind, parse_metadata
 from segtailor.tasks import kind_of
+from segtailor.tasks.segmentation.confidence import labels_and_confidence, probabilities
 
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 INTEGERS = ("tensor(uint8)", "tensor(int8)", "tensor(int32)", "tensor(int64)", "tensor(uint16)")
@@ -73,6 +82,62 @@ class OnnxModel:
         except UserError as problem:
             raise OnnxProblem(f"ONNX file {self.file} {problem} Export it again.") from None
         return to_image(prediction)
+
+    @property
+    def confident(self) -> bool:
+        """Whether the file gives probabilities: it gives logits, or a confidence beside its labels."""
+        logits = self.metadata.output == "logits" and KIND_FACTS[self.task.kind].labelled
+        return logits or (self.metadata.confidence and len(self.session.get_outputs()) > 1)
+
+    def probabilities(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the probabilities (classes, height, width) of a segmentation.
+
+        A file of labels with a confidence gives its label that probability, and the rest to the others in equal parts.
+        """
+        if self.metadata.output == "logits":
+            pixels = pixels_of(image)
+            logits, align = self._logits(pixels)
+            size = (pixels.shape[0], pixels.shape[1])
+            found = probabilities(logits, size, align_corners=align, temperature=self.metadata.temperature)
+            return found[0].numpy()
+        labels, confidence = self.predict_with_confidence(image)
+        others = max(self.task.outputs - 1, 1)
+        spread = np.repeat(((1 - confidence) / others)[None], self.task.outputs, axis=0)
+        np.put_along_axis(spread, labels[None].astype(np.int64), confidence[None], axis=0)
+        return spread.astype(np.float32, copy=False)
+
+    def predict_with_confidence(
+        self, image: Image.Image | NDArray[np.uint8]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """Return the labels of `predict`, and the probability of each label (height, width)."""
+        needs_classes(self.task, "confidence")
+        if not self.confident:
+            raise Unsupported(
+                f"ONNX file {self.file} gives labels without confidence; export it with --confidence, or with logits."
+            )
+        pixels = pixels_of(image)
+        size = (pixels.shape[0], pixels.shape[1])
+        if self.metadata.output == "logits":
+            logits, align = self._logits(pixels)
+            found = labels_and_confidence(
+                logits, size, align_corners=align, temperature=self.metadata.temperature
+            )
+            return found[0][0].numpy(), found[1][0].numpy()
+        frame = self.size or size
+        boxed = self._input(letterbox(pixels, frame, self.preprocessing))
+        (source, *_) = self.session.get_inputs()
+        output, sure = self.session.run(None, {source.name: boxed})[:2]
+        labels = undo_letterbox(output, frame, size, task=self.task, finished=True, align_corners=False)
+        inner = fit_within(size, frame)
+        part = Image.fromarray(sure[0][: inner[0], : inner[1]].astype(np.float32))
+        return labels, np.asarray(part.resize(size[::-1], Image.Resampling.BILINEAR))
+
+    def _logits(self, pixels: NDArray[np.uint8]) -> tuple[Tensor, bool]:
+        """Return the logits of an image, and whether their resize to the image aligns corners."""
+        size = (pixels.shape[0], pixels.shape[1])
+        frame = self.size or size
+        output = self.run(self._input(letterbox(pixels, frame, self.preprocessing)))
+        return unboxed_logits(output, frame, size, align_corners=self.metadata.align_corners)
 
     def run(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the output for an array of the file's type, e.g. logits (1, classes, h, w) or labels (1, h, w)."""

@@ -85,7 +85,8 @@ async function draw(picture, facts, name) {
   $("download").href = shown.url;
   $("download").download = `${name.replace(/\.[^.]*$/, "") || "picture"}-mask.png`;
   $("download").removeAttribute("aria-disabled");
-  $("size").textContent = `${facts.width} × ${facts.height}`;
+  const sure = facts.confidence == null ? "" : ` · ${Math.round(100 * facts.confidence)} % sure`;
+  $("size").textContent = `${facts.width} × ${facts.height}${sure}`;
   legend(facts.shares);
   if (!model.classes.length) tell(facts.facts);
   latency(facts);

@@ -1,0 +1,42 @@
+"""The temperature of a network's confidence, fitted to labelled pixels of a split."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from segtailor.core.task import Preprocessing
+from segtailor.nets.inference import aligns_corners, inference, normalise
+from segtailor.tasks.enlarging import enlarge
+from segtailor.tasks.segmentation.confidence import Calibration, calibrate, sample_pixels
+from segtailor.training.evaluate import LabelledImages
+from segtailor.training.threads import chosen_threads
+
+MAX_SAMPLED_PIXELS = 2**20  # of all images: 44 MB for 11 classes
+MIN_PIXELS_PER_IMAGE = 256
+
+
+def fit_calibration(
+    network: nn.Module,
+    samples: LabelledImages,
+    *,
+    classes: int,
+    preprocessing: Preprocessing,
+    device: torch.device,
+    seed: int = 0,
+) -> Calibration:
+    """Run a network on all images, and fit a temperature to some labelled pixels of each."""
+    most = max(MIN_PIXELS_PER_IMAGE, MAX_SAMPLED_PIXELS // max(len(samples), 1))
+    generator = torch.Generator().manual_seed(seed)
+    logits, labels = [], []
+    with inference(network), chosen_threads(device):
+        for index in range(len(samples)):
+            image, target = samples.pair(index)
+            found = network(normalise(image[None], preprocessing, device))
+            full = enlarge(found, image.shape[:2], align_corners=aligns_corners(network))[0].cpu()
+            truth = torch.from_numpy(np.array(target))
+            some, true = sample_pixels(full, truth, classes=classes, most=most, generator=generator)
+            logits.append(some.clone())
+            labels.append(true)
+    return calibrate(logits, labels)

@@ -55,6 +55,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         lists.mkdir(parents=True, exist_ok=True)
         (lists / f"{split}.txt").write_text("\n".join(f"{split}{number}" for number in range(6)))
     published_checkpoint(tmp_path / "mac_small.pth")
+    write_image(tmp_path / "more_photos" / "a.png", SIZE)
     for name in ("street.jpg", "person.jpg"):
         Image.new("RGB", (96, 64)).save(tmp_path / name)
     return tmp_path
@@ -95,6 +96,8 @@ def _more(words: list[str]) -> list[str]:
         if "synthetic:task=pose" in " ".join(words):
             settings = ["--set", "fit.steps=1", "--batch", "2"]
         return [*settings, *around]
+    if words[:2] in (["data", "suggest"], ["data", "curve"]):
+        return ["--steps", "1", "--network", "lpsnet-step0", *around]
     return {
         "bench": ["--seconds", "0.01"],
         "calibrate": ["--minutes", "0.02", "--networks", "2"],

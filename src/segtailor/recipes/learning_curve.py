@@ -79,7 +79,7 @@ def estimates(points: Sequence[Point], numbers: Sequence[int], *, seed: int = 0)
     ]
 
 
-def subset_sizes(images: int, *, count: int = 4, least: int = 4) -> list[int]:
+def subset_sizes(images: int, *, count: int = 4, least: int = 2) -> list[int]:
     """Return numbers of images, each half of the next, up to all of them."""
     sizes = sorted({max(least, images >> power) for power in range(count)})
     sizes = [size for size in sizes if size <= images]

@@ -121,6 +121,7 @@ def test_folds_are_judged_by_networks_that_have_not_seen_them(tmp_path: Path) ->
         cross_fitted(take(pixels, [0, 1]), train, folds=2, max_pixels=10**6)
 
 
+@pytest.mark.slow
 def test_the_commands_write_lists_sheets_and_curves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -333,7 +333,9 @@ def _test_score(name: str, results: Results) -> str:
     score = results.test_scores["miou"].get(name)
     if score is None:
         return ""
-    return f"**{100 * score:.1f} % mIoU on CamVid's official test split**: {results.test_scores['source']}.\n\n"
+    return (
+        f"**{100 * score:.1f} % mIoU on CamVid's official test split**: {results.test_scores['source']}.\n\n"
+    )
 
 
 def _scored_rows(origin: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from segtailor.core.atomic import sync_folder, sync_tree, temporary_name, write_json, writing
+from segtailor.core.atomic import sync_folder, sync_tree, temporary_name, write_bytes, write_json, writing
 from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import DataProblem, Unsupported, UserError
 from segtailor.core.ownership import refuse_overwrite
@@ -26,6 +26,7 @@ from segtailor.core.text import require_utf8
 from segtailor.data.dataset import Pair
 from segtailor.data.locate import locate
 from segtailor.data.scene import render
+from segtailor.deploy.example import check_example, example_programs, is_program, program_names
 from segtailor.deploy.export import Graph, Precision
 from segtailor.deploy.formats import (
     INT8_FILES,
@@ -56,10 +57,15 @@ class Exported:
     files: tuple[Path, ...]
     verify: Path
     figures: Mapping[str, Json]
+    programs: tuple[Path, ...] = ()
 
     def document(self) -> dict[str, Json]:
         """Return the JSON form."""
-        return {"files": [str(file) for file in self.files], "verify": str(self.verify), **self.figures}
+        programs: dict[str, Json] = (
+            {"programs": [str(file) for file in self.programs]} if self.programs else {}
+        )
+        files: list[Json] = [str(file) for file in self.files]
+        return {"files": files, **programs, "verify": str(self.verify), **self.figures}
 
 
 class ExportOptions(TypedDict, total=False):
@@ -70,7 +76,7 @@ class ExportOptions(TypedDict, total=False):
     `logits` at the network's own stride, or what is finished (`labels` or `depth` at image size, `heatmaps`); with
     `preprocess` the file reads uint8 pixels (1, height, width, 3) instead of normalised images. `data` is a data set
     to check the file on, `out` the folder (the bundle itself by default). `force` replaces files there that are no
-    exports of ours.
+    exports of ours. With `example` programs are written beside the file that read a picture and write its labels.
     """
 
     to: str
@@ -82,6 +88,7 @@ class ExportOptions(TypedDict, total=False):
     data: str | None
     out: str | Path | None
     force: bool
+    example: bool
 
 
 def export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Exported:
@@ -103,6 +110,12 @@ class ExportPlan:
     out: Path
     data: str | None = None
     assumed: bool = False
+    example: bool = False
+
+    @property
+    def programs(self) -> tuple[Path, ...]:
+        """The programs that will be written beside the file."""
+        return tuple(self.out / name for name in program_names(self.to)) if self.example else ()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -123,7 +136,13 @@ class ExportPlan:
                     (self.out / name).unlink(missing_ok=True)
             sync_folder(self.out)
         write_json(self.out / VERIFY_FILE, self._with_others(figures), what="figures of the export")
-        return Exported(files=self.files, verify=self.out / VERIFY_FILE, figures=figures)
+        if self.example:
+            texts = example_programs(self.to, kind.files[0], self.model, self.graph)
+            for name, text in texts.items():
+                write_bytes(self.out / name, text.encode(), what="example program")
+        return Exported(
+            files=self.files, verify=self.out / VERIFY_FILE, figures=figures, programs=self.programs
+        )
 
     def _verified(self, run: Runner, samples: Sequence[Pair], kind: Format) -> dict[str, Json]:
         limits = LIMITS[self.graph.precision]
@@ -243,13 +262,23 @@ def plan_export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> 
         dynamic=options.get("dynamic", False),
     )
     _format(to, graph).check(graph)
+    example = options.get("example", False)
+    if example:
+        check_example(to, loaded)
     folder = Path(out) if out is not None else model_place(str(model))
     require_utf8(folder, what="folder")
     plan = ExportPlan(
-        model=loaded, to=to, graph=graph, out=folder, data=options.get("data"), assumed=known is None
+        model=loaded,
+        to=to,
+        graph=graph,
+        out=folder,
+        data=options.get("data"),
+        assumed=known is None,
+        example=example,
     )
-    places = [*plan.files, folder / VERIFY_FILE]
-    refuse_overwrite([(path, recognised_by(path.name)) for path in places], force=options.get("force", False))
+    places = [(path, recognised_by(path.name)) for path in (*plan.files, folder / VERIFY_FILE)]
+    places += [(path, is_program) for path in plan.programs]
+    refuse_overwrite(places, force=options.get("force", False))
     return plan
 
 

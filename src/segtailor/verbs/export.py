@@ -36,6 +36,8 @@ class ExportFlags:
     """Dataset whose validation images the file is checked on; rendered scenes and noise when left out."""
     out: Path | None = None
     """Folder to write to; the bundle itself when left out."""
+    with_example: Annotated[bool, Parameter(negative=())] = False
+    """Also write short Python and C++ programs that read a picture and write its labels with the file."""
     force: Force = False
 
 
@@ -72,6 +74,7 @@ def export_(
         data=flags.data,
         out=flags.out,
         force=flags.force,
+        example=flags.with_example,
     )
     height, width = plan.graph.image
     if plan.assumed:
@@ -120,6 +123,8 @@ def _print(printer: Printer, document: dict[str, Any], *, dry_run: bool) -> None
     facts += [] if drift is None else [f"{headline.label} moved by {100 * drift:+.2f} points"]
     pictures = f"{document['conditions']['images']} images"
     printer.say(f"wrote {written}", f"checked on {pictures}: {', '.join(facts)}")
+    if "programs" in document:
+        printer.say(f"programs that use it: {' and '.join(document['programs'])}")
     if "int8" in document:
         printer.say(f"int8: {document['int8']['reason']}")
     first = document["files"][0]

@@ -32,6 +32,9 @@ class Programs:
 PROGRAMS: Mapping[str, Programs] = {
     "onnx": Programs(package="onnxruntime", build=ONNXRUNTIME_BUILD),
     "openvino": Programs(package="openvino", build=OPENVINO_BUILD),
+    "ncnn": Programs(package="ncnn"),
+    "litert": Programs(package="ai-edge-litert"),
+    "executorch": Programs(package="executorch"),
 }
 is_program: IsOurs = contains_mark(MARK.encode(), within=64)
 

@@ -48,6 +48,11 @@ from segtailor.tasks.segmentation.kind import Labels
 DEFAULT_SIZE = (512, 1024)  # height and width, where a bundle does not tell its own
 DATA_SAMPLES = 8  # pictures of a data set that a file is checked on
 SCENES, NOISE = 3, 1  # and without a data set
+PACKAGES = {  # of runtimes that are not named as their package
+    "ncnn": ("ncnn", "pnnx"),
+    "litert": ("litert-torch", "ai-edge-litert"),
+    "coreml": ("coremltools",),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +76,13 @@ class Exported:
 class ExportOptions(TypedDict, total=False):
     """What can be asked of an export.
 
-    `to` is `onnx` (the default), `openvino`, `torchscript`, `exported-program` or `tensorrt`. `image` is (height,
-    width), by default that of the data the network was trained on; a `dynamic` file takes others too. `output` is
-    `logits` at the network's own stride, or what is finished (`labels` or `depth` at image size, `heatmaps`); with
-    `preprocess` the file reads uint8 pixels (1, height, width, 3) instead of normalised images. `data` is a data set
-    to check the file on, `out` the folder (the bundle itself by default). `force` replaces files there that are no
-    exports of ours. With `example` programs are written beside the file that read a picture and write its labels.
+    `to` is `onnx` (the default), `openvino`, `torchscript`, `exported-program`, `ncnn`, `litert`, `executorch`,
+    `coreml` or `tensorrt`. `image` is (height, width), by default that of the data the network was trained on; a
+    `dynamic` file takes others too. `output` is `logits` at the network's own stride, or what is finished (`labels` or
+    `depth` at image size, `heatmaps`); with `preprocess` the file reads uint8 pixels (1, height, width, 3) instead of
+    normalised images. `data` is a data set to check the file on, `out` the folder (the bundle itself by default).
+    `force` replaces files there that are no exports of ours. With `example` programs are written beside the file that
+    read a picture and write its labels.
     """
 
     to: str
@@ -127,7 +133,11 @@ class ExportPlan:
         kind, samples = _format(self.to, self.graph), self._samples()
         with _staging(self.out, self.files[0].name) as folder:
             kind.write(self.model, self.graph, folder)
-            figures = self._verified(kind.open(folder), samples, kind)
+            reason = getattr(kind, "cannot_run", None)
+            if reason is None:
+                figures = self._verified(kind.open(folder), samples, kind)
+            else:
+                figures = self._unverified(reason, kind)
             sync_tree(folder)
             for file in self.files:
                 (folder / file.name).replace(file)
@@ -156,6 +166,7 @@ class ExportPlan:
         parity = answers.parity
         return {
             "file": kind.files[0],
+            "ran": True,
             "equal": True,
             "max_logit_difference": parity.max_abs_difference,
             "max_relative_logit_difference": parity.max_rel_difference,
@@ -170,7 +181,28 @@ class ExportPlan:
                 "pixels": parity.pixels,
                 "samples": self.data or f"{SCENES} rendered street scenes and {NOISE} of noise",
                 "runtime": kind.runtime,
-                "versions": _versions("torch", "numpy", *{"onnx", kind.runtime}),
+                "versions": _versions("torch", "numpy", "onnx", *packages_of(kind)),
+            },
+        }
+
+    def _unverified(self, reason: str, kind: Format) -> dict[str, Json]:
+        """Return the figures of a file that cannot be run here: nothing is known of its outputs."""
+        return {
+            "file": kind.files[0],
+            "ran": False,
+            "reason": reason,
+            "equal": None,
+            "max_logit_difference": None,
+            "max_relative_logit_difference": None,
+            "label_agreement": None,
+            "headline": self._headline.name,
+            f"{self._headline.name}_drift": None,
+            "limits": dict(asdict(LIMITS[self.graph.precision])),
+            "conditions": {
+                **_plain(self.graph),
+                "images": 0,
+                "runtime": kind.runtime,
+                "versions": _versions("torch", "numpy", *packages_of(kind)),
             },
         }
 
@@ -280,6 +312,11 @@ def plan_export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> 
     places += [(path, is_program) for path in plan.programs]
     refuse_overwrite(places, force=options.get("force", False))
     return plan
+
+
+def packages_of(kind: Format) -> tuple[str, ...]:
+    """Return the packages that write and run a format's files."""
+    return PACKAGES.get(kind.runtime, (kind.runtime,))
 
 
 def other_sizes(graph: Graph) -> tuple[tuple[int, int], ...]:

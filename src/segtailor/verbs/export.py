@@ -44,7 +44,17 @@ class ExportFlags:
 def export_(
     model: str,
     *,
-    to: Literal["onnx", "openvino", "torchscript", "exported-program", "tensorrt"] = "onnx",
+    to: Literal[
+        "onnx",
+        "openvino",
+        "torchscript",
+        "exported-program",
+        "ncnn",
+        "litert",
+        "executorch",
+        "coreml",
+        "tensorrt",
+    ] = "onnx",
     flags: Annotated[ExportFlags, Parameter(name="*")] = ExportFlags(),
     dry_run: DryRun = False,
     json: Json = False,
@@ -115,6 +125,9 @@ def _print(printer: Printer, document: dict[str, Any], *, dry_run: bool) -> None
     if dry_run:
         height, width = document["image"]
         printer.say(f"would write {written} for images of {height}x{width}")
+        return
+    if not document["ran"]:
+        printer.say(f"wrote {written}", f"not checked: {document['reason']}")
         return
     headline = next(fact for fact in _headlines() if fact.name == document["headline"])
     worst, drift = document["max_logit_difference"], document[f"{headline.name}_drift"]

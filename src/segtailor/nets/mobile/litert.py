@@ -47,7 +47,7 @@ class LiteRt:
     name: ClassVar[str] = "litert"
     files: ClassVar[tuple[str, ...]] = ("model.tflite",)
     imports: ClassVar[tuple[str, ...]] = ("litert_torch", "ai_edge_litert")
-    install: ClassVar[str] = "pip install litert-torch"
+    install: ClassVar[str] = "pip install litert-torch && pip install --upgrade typing-extensions"
 
     def convert(
         self, module: nn.Module, examples: Sequence[Tensor], folder: Path, *, half: bool = False

@@ -11,6 +11,7 @@ import ast
 import inspect
 import json
 import re
+import tomllib
 import types
 import typing
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from cyclopts.argument import Argument
 
 import segtailor
 from segtailor.core.space import architecture_schema, families
-from segtailor.verbs.main import build
+from segtailor.verbs.main import DATA_VERBS, VERBS, build
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
@@ -66,6 +67,30 @@ Terms: DATASET is `synthetic[:options]`, `folder:PATH`, `camvid:PATH`, `cityscap
 or a YAML file. TARGET is `device/runtime/precision` with options after `?`, e.g. `cpu/onnxruntime/fp32?threads=2`.
 MODEL is a bundle, an ONNX file or the name of shipped weights. A budget is `12ms` or `60fps`.
 """
+FRONT_HEAD = """\
+# segtailor
+
+> Semantic segmentation networks made to measure: from images with masks, a device and a latency budget to a trained,
+> exported and verified network. Python package and command line `segtailor`.
+
+Rules for scripts: every verb takes `--json` and then prints exactly one JSON document on stdout; progress, warnings and
+errors go to stderr. Verbs that write files take `--dry-run`. Files of other programs are never overwritten without
+`--force`. An error is one line: what was asked, why not, what to do.
+Exit codes: {codes}.
+[All verbs as JSON](reference/verbs.json): every flag with type, default and meaning, and the keys each verb prints.
+
+Pages below are those of the built site; in the repository the same names end in `.md` instead of `.html`.
+"""
+EXIT_CODES = {
+    0: "done",
+    1: "an error that the user can fix",
+    2: "a bug in segtailor",
+    130: "interrupted and resumable",
+}
+OUTPUT_SCHEMA = ROOT / "tests" / "schemas" / "output.json"
+PRINTED = {
+    "tailor": ("tailor", "plan")
+}  # definitions of the schema that a verb prints, where not its own name
 API_HEAD = """\
 # Python
 
@@ -91,6 +116,8 @@ def pages() -> dict[Path, str]:
     return {
         ROOT / "docs/reference/cli.md": cli_page(),
         ROOT / "docs/reference/api.md": api_page(),
+        ROOT / "docs/reference/verbs.json": json.dumps(verbs_document(), indent=1, ensure_ascii=False) + "\n",
+        ROOT / "docs/llms.txt": front_page(),
         ROOT / "tests/golden/cli.json": json.dumps(surface(), indent=1) + "\n",
         **schemas(),
     }
@@ -201,6 +228,113 @@ def _row(item: Argument) -> str:
     text = re.sub(r"\s+", " ", item.parameter.help or "").strip().replace("|", "\\|")
     names = " ".join(f"`{name}`" for name in item.names)
     return f"| {names} | {cell} | {text} |"
+
+
+# For scripts and agents.
+
+
+def verbs_document() -> dict[str, Any]:
+    """Return the command line as one JSON document: verbs with their flags, and the keys that they print."""
+    schema = json.loads(OUTPUT_SCHEMA.read_text(encoding="utf-8"))["$defs"]
+    return {
+        "program": "segtailor",
+        "exit_codes": {str(code): meaning for code, meaning in EXIT_CODES.items()},
+        "verbs": [_described(name, app, schema) for name, app in verbs()],
+    }
+
+
+def _described(name: str, app: App, schema: dict[str, Any]) -> dict[str, Any]:
+    taken = arguments(app)
+    about = (inspect.getdoc(app.default_command) or "").split("\nParameters\n----------")[0]
+    printed = [
+        {"document": form, **_keys(schema, form)} for form in PRINTED.get(name, (name,)) if form in schema
+    ]
+    return {
+        "name": name,
+        "summary": summaries()[name],
+        "about": re.sub(r"\s+", " ", about).strip(),
+        "arguments": [_argument(item) for item in taken if item.index is not None],
+        "flags": [_argument(item) for item in taken if item.index is None],
+        "prints": printed,
+    }
+
+
+def _argument(item: Argument) -> dict[str, Any]:
+    kind, default = _kind(item), item.field_info.default
+    several = kind.endswith("...")
+    kind = kind.removesuffix("...")
+    choices = kind.split("|") if "|" in kind else None
+    plain = None if default is inspect.Parameter.empty else default
+    return {
+        "names": list(item.names),
+        "type": "choice" if choices else kind,
+        **({"choices": choices} if choices else {}),
+        "several": several,
+        "required": item.required,
+        "default": plain if isinstance(plain, bool | int | float) else _value(plain) or None,
+        "help": re.sub(r"\s+", " ", item.parameter.help or "").strip(),
+    }
+
+
+def _keys(schema: dict[str, Any], form: str) -> dict[str, Any]:
+    """Return what is known of a printed document: the keys that it always holds, and those that it may hold."""
+    definition = schema[form]
+    if "anyOf" in definition:
+        return {"one_of": [_keys_of(part, schema) for part in definition["anyOf"]]}
+    return _keys_of(definition, schema)
+
+
+def _keys_of(definition: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in definition:
+        definition = schema[definition["$ref"].removeprefix("#/$defs/")]
+    if definition.get("type") == "array":
+        return {"type": "array"}
+    always = definition.get("required", [])
+    return {
+        "type": "object",
+        "keys": always,
+        "optional_keys": [key for key in definition.get("properties", {}) if key not in always],
+    }
+
+
+def summaries() -> dict[str, str]:
+    """Return the line that `segtailor --help` shows for every verb."""
+    return {**dict(VERBS), **{f"data {name}": summary for name, summary in DATA_VERBS}}
+
+
+def front_page() -> str:
+    """Return the front page for agents: what this is, the rules for scripts, every verb, every page."""
+    codes = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+    lines = [FRONT_HEAD.format(codes=codes), "## Verbs", ""]
+    for name, summary in summaries().items():
+        lines.append(f"- [segtailor {name}](reference/cli.html#{name.replace(' ', '-')}): {summary}")
+    site = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    lines += ["", "## Pages", ""]
+    decisions = []
+    for title, page in _entries(site["nav"]):
+        heading = _first_heading(page)
+        line = f"- [{title}]({page.removesuffix('.md')}.html)" + (f": {heading}" if heading != title else "")
+        (decisions if page.startswith("decisions/") else lines).append(line)
+    return "\n".join([*lines, "", "## Optional", "", *decisions]) + "\n"
+
+
+def _entries(nav: Any) -> Iterator[tuple[str, str]]:
+    """Yield title and file of every page of the navigation."""
+    for entry in nav:
+        if isinstance(entry, str):
+            yield _first_heading(entry), entry
+            continue
+        for title, below in entry.items():
+            if isinstance(below, str):
+                yield title, below
+            else:
+                yield from _entries(below)
+
+
+def _first_heading(page: str) -> str:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    heading = re.search(r"^# (.+)$", text, re.MULTILINE)
+    return heading[1].strip() if heading else page
 
 
 def api_page() -> str:

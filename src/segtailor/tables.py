@@ -96,6 +96,9 @@ RUNTIMES = {
     "graph": "segtailor.targets.graph:CudaGraph",
     "onnxruntime": "segtailor.targets.onnx:OnnxRuntime",
     "openvino": "segtailor.targets.openvino:OpenVino",
+    "ncnn": "segtailor.targets.mobile:NcnnRuntime",
+    "litert": "segtailor.targets.mobile:LiteRtRuntime",
+    "executorch": "segtailor.targets.mobile:ExecuTorchRuntime",
     "tensorrt": "segtailor.targets.tensorrt:TensorRt",
 }
 OBJECTIVES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -52,9 +53,38 @@ def generated() -> dict[str, str]:
     return {path.relative_to(ROOT).as_posix(): text for path, text in write_reference.pages().items()}
 
 
-@pytest.mark.parametrize("name", ["docs/reference/cli.md", "docs/reference/api.md", "tests/golden/cli.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "docs/reference/cli.md",
+        "docs/reference/api.md",
+        "docs/reference/verbs.json",
+        "docs/llms.txt",
+        "tests/golden/cli.json",
+    ],
+)
 def test_what_is_generated_from_code_is_up_to_date(name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8") == generated()[name], "run `make reference`"
+
+
+def test_the_document_of_verbs_names_every_flag_of_the_pinned_command_line() -> None:
+    document = json.loads((DOCS / "reference" / "verbs.json").read_text(encoding="utf-8"))
+    told = {
+        verb["name"]: [" ".join(item["names"]) for item in (*verb["arguments"], *verb["flags"])]
+        for verb in document["verbs"]
+    }
+    pinned = json.loads((ROOT / "tests" / "golden" / "cli.json").read_text(encoding="utf-8"))
+    assert {name: sorted(flags) for name, flags in told.items()} == {
+        name: sorted(flags) for name, flags in pinned.items()
+    }
+    assert [verb["name"] for verb in document["verbs"] if not verb["summary"] or not verb["prints"]] == []
+
+
+def test_links_of_the_front_page_lead_to_pages() -> None:
+    told = re.findall(r"\]\(([^)#]+)", (DOCS / "llms.txt").read_text(encoding="utf-8"))
+    files = [DOCS / (name.removesuffix(".html") + ".md" if name.endswith(".html") else name) for name in told]
+    assert len(files) > 30
+    assert [file.name for file in files if not file.is_file()] == []
 
 
 @pytest.mark.slow
@@ -73,6 +103,8 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Warning:" not in done.stderr
+    for name in ("llms.txt", "reference/verbs.json"):  # files for scripts are served beside the pages
+        assert (tmp_path / "site" / name).read_bytes() == (DOCS / name).read_bytes()
     built = list((tmp_path / "site").rglob("*.html"))
     assert len(built) >= len(list(DOCS.rglob("*.md")))
     loaded = re.compile(

@@ -4,23 +4,30 @@ import stat
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import segtailor
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Shape
 from segtailor.core.target import parse_target
+from segtailor.targets.onnx import graph_of
 from segtailor.targets.runtime import compile_network, runtime_for
+from segtailor.targets.tensorrt import check_graph_precision
 from segtailor.targets.timing import TimingSettings, stopwatch, time_all
 
 TARGET = parse_target("cuda/tensorrt/fp16")
 STAND_IN = """#!/bin/sh
+built= typed=
 for word in "$@"; do case "$word" in
+  --fp16) exit 5 ;;
+  --stronglyTyped) typed=1 ;;
   --onnx=*) test -s "${word#--onnx=}" || exit 3 ;;
-  --saveEngine=*) echo engine > "${word#--saveEngine=}" ;;
+  --saveEngine=*) built=1; echo engine > "${word#--saveEngine=}" ;;
   --loadEngine=*) test -s "${word#--loadEngine=}" || exit 4 ;;
   --exportTimes=*) echo '[{"computeMs": 2.0}, {"computeMs": 3.0}, {"computeMs": 4.0}]' > "${word#--exportTimes=}" ;;
 esac; done
-"""
+test "$built" = "$typed" || exit 6
+"""  # version 11 knows no --fp16, version 10 needs --stronglyTyped to take precisions from the graph
 
 
 @pytest.fixture
@@ -62,3 +69,15 @@ def test_without_command_and_package_the_reason_is_told(monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Unsupported, match="cannot be used here"):
         runtime_for(TARGET)
+
+
+@pytest.mark.parametrize(("inside", "asked"), [("fp32", "fp16"), ("fp16", "fp32")])
+def test_a_graph_of_another_precision_than_its_target_is_refused(inside: str, asked: str) -> None:
+    network = nn.Conv2d(3, 4, 3)
+    graphs = {
+        name: graph_of(network, parse_target(f"cuda/tensorrt/{name}"), (Shape(3, 32, 32),), pixels=False)
+        for name in {inside, asked}
+    }
+    check_graph_precision(graphs[asked], parse_target(f"cuda/tensorrt/{asked}"))
+    with pytest.raises(Unsupported, match=f"computes in {inside}.*--precision {asked}"):
+        check_graph_precision(graphs[inside], parse_target(f"cuda/tensorrt/{asked}"))

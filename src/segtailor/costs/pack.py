@@ -23,6 +23,14 @@ from segtailor.ops.convolutions import HiddenClassifier
 
 FORMAT = 1
 MAX_PACK_BYTES = 64 * 2**20  # the largest shipped pack has about 2 MiB
+RUNTIME_PACKAGES = {  # whose version changes latencies; of all others it is torch
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "ncnn": "ncnn",
+    "litert": "ai-edge-litert",
+    "executorch": "executorch",
+    "tensorrt": "tensorrt",
+}
 DISTURBED_RATIO = 1.2  # median over fastest run: beyond this, other programs disturbed a network
 
 
@@ -263,7 +271,7 @@ def _machine_differences(pack: Pack, here: Mapping[str, Any]) -> list[str]:
     names = ["cpu", "cores", "system"] if pack.target.startswith("cpu") else ["gpus", "driver"]
     pairs = [(name, pack.machine.get(name), here.get(name)) for name in names]
     runtime = parse_target(pack.target).runtime
-    package = runtime if runtime in ("onnxruntime", "openvino", "tensorrt") else "torch"
+    package = RUNTIME_PACKAGES.get(runtime, "torch")
     then, now = (machine.get("versions", {}).get(package) for machine in (pack.machine, here))
     pairs.append((package, then, now))
     return [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from segtailor.core.atomic import write_bytes
@@ -22,6 +24,7 @@ from segtailor.nets.onnx.metadata import InputKind, OnnxMetadata, OutputKind
 
 IMAGE = "image"  # name of every graph's input; the output is named by its content: `logits`, `labels`, ...
 Precision: TypeAlias = Literal["fp32", "fp16"]
+Runner: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]  # from an input array to the output array
 MAX_SIDE_PIXELS = 2**15
 
 

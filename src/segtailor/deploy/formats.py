@@ -6,11 +6,11 @@ A file of an earlier export may be replaced; recognising it keeps files of other
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol
 
 import torch
 from numpy.typing import NDArray
@@ -19,11 +19,12 @@ from segtailor.core.codec import read_json, to_json
 from segtailor.core.errors import Unsupported, UserError, unknown
 from segtailor.core.ownership import IsOurs, contains_mark, has_fields, has_marked_neighbour
 from segtailor.deploy.export import IMAGE, ChannelsLast, Graph, graph_module, metadata_of
+from segtailor.deploy.export import Runner as Runner
+from segtailor.deploy.mobile import CoreMlFormat, ExecuTorchFormat, LiteRtFormat, NcnnFormat
 from segtailor.nets.bundle import Model
 from segtailor.nets.onnx.graph import onnx_bytes, onnx_session
 from segtailor.nets.onnx.metadata import KEY, with_metadata
 
-Runner: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 METADATA_FILE = "segtailor.json"  # inside files that are archives
 VERIFY_FILE, DECISION_FILE = "verify.json", "int8.json"
 
@@ -32,7 +33,10 @@ CONFIDENCE = "confidence"  # name of a second output
 
 
 class Format(Protocol):
-    """A kind of file. `files` are the names it writes; a runtime opens the first one."""
+    """A kind of file. `files` are the names it writes; a runtime opens the first one.
+
+    A format whose files cannot be run on this machine says why in `cannot_run`.
+    """
 
     files: ClassVar[tuple[str, ...]]
     runtime: ClassVar[str]
@@ -152,6 +156,10 @@ FORMATS: dict[str, type[Format]] = {
     "openvino": OpenVinoFormat,
     "torchscript": TorchScriptFormat,
     "exported-program": ExportedProgramFormat,
+    "ncnn": NcnnFormat,
+    "litert": LiteRtFormat,
+    "executorch": ExecuTorchFormat,
+    "coreml": CoreMlFormat,
 }
 
 
@@ -225,8 +233,8 @@ def _is_int8_onnx(path: Path) -> bool:
     )
 
 
-def _is_engine(path: Path) -> bool:
-    """Recognise by verify.json, which names it: an engine cannot hold metadata."""
+def _is_named_by_figures(path: Path) -> bool:
+    """Recognise by verify.json, which names it: engines and files for phones hold no metadata."""
     verified = _read_object(path.with_name(VERIFY_FILE))
     return path.is_file() and path.name in (verified.get("file"), *verified.get("others", ()))
 
@@ -237,7 +245,12 @@ EXPORTED_FILES: Mapping[str, IsOurs] = {
     "model.bin": has_marked_neighbour("model.xml", _is_xml),
     "model.ts": is_archive,
     "model.pt2": is_archive,
-    "model.engine": _is_engine,
+    "model.engine": _is_named_by_figures,
+    "model.ncnn.param": _is_named_by_figures,
+    "model.ncnn.bin": has_marked_neighbour("model.ncnn.param", _is_named_by_figures),
+    "model.tflite": _is_named_by_figures,
+    "model.pte": _is_named_by_figures,
+    "model.mlpackage.zip": _is_named_by_figures,
     VERIFY_FILE: is_figures,
 }
 INT8_FILES: Mapping[str, IsOurs] = {

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from segtailor.core.atomic import sync_folder, sync_tree, temporary_name, write_json, writing
+from segtailor.core.atomic import sync_folder, sync_tree, temporary_name, write_bytes, write_json, writing
 from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import DataProblem, Unsupported, UserError
 from segtailor.core.ownership import refuse_overwrite
@@ -26,6 +26,7 @@ from segtailor.core.text import require_utf8
 from segtailor.data.dataset import Pair
 from segtailor.data.locate import locate
 from segtailor.data.scene import render
+from segtailor.deploy.example import check_example, example_programs, is_program, program_names
 from segtailor.deploy.export import Graph, Precision
 from segtailor.deploy.formats import (
     INT8_FILES,
@@ -55,6 +56,11 @@ from segtailor.tasks.segmentation.kind import Labels
 DEFAULT_SIZE = (512, 1024)  # height and width, where a bundle does not tell its own
 DATA_SAMPLES = 8  # pictures of a data set that a file is checked on
 SCENES, NOISE = 3, 1  # and without a data set
+PACKAGES = {  # of runtimes that are not named as their package
+    "ncnn": ("ncnn", "pnnx"),
+    "litert": ("litert-torch", "ai-edge-litert"),
+    "coreml": ("coremltools",),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,21 +70,28 @@ class Exported:
     files: tuple[Path, ...]
     verify: Path
     figures: Mapping[str, Json]
+    programs: tuple[Path, ...] = ()
 
     def document(self) -> dict[str, Json]:
         """Return the JSON form."""
-        return {"files": [str(file) for file in self.files], "verify": str(self.verify), **self.figures}
+        programs: dict[str, Json] = (
+            {"programs": [str(file) for file in self.programs]} if self.programs else {}
+        )
+        files: list[Json] = [str(file) for file in self.files]
+        return {"files": files, **programs, "verify": str(self.verify), **self.figures}
 
 
 class ExportOptions(TypedDict, total=False):
     """What can be asked of an export.
 
-    `to` is `onnx` (the default), `openvino`, `torchscript`, `exported-program` or `tensorrt`. `image` is (height,
-    width), by default that of the data the network was trained on; a `dynamic` file takes others too. `output` is
-    `logits` at the network's own stride, or what is finished (`labels` or `depth` at image size, `heatmaps`); with
-    `preprocess` the file reads uint8 pixels (1, height, width, 3) instead of normalised images. `data` is a data set
-    to check the file on, `out` the folder (the bundle itself by default). `force` replaces files there that are no
-    exports of ours. `confidence` adds a second output to an ONNX file of labels: how likely each label is.
+    `to` is `onnx` (the default), `openvino`, `torchscript`, `exported-program`, `ncnn`, `litert`, `executorch`,
+    `coreml` or `tensorrt`. `image` is (height, width), by default that of the data the network was trained on; a
+    `dynamic` file takes others too. `output` is `logits` at the network's own stride, or what is finished (`labels` or
+    `depth` at image size, `heatmaps`); with `preprocess` the file reads uint8 pixels (1, height, width, 3) instead of
+    normalised images. `data` is a data set to check the file on, `out` the folder (the bundle itself by default).
+    `force` replaces files there that are no exports of ours. With `example` programs are written beside the file that
+    read a picture and write its labels. `confidence` adds a second output to an ONNX file of labels: how likely each
+    label is.
     """
 
     to: str
@@ -91,6 +104,7 @@ class ExportOptions(TypedDict, total=False):
     data: str | None
     out: str | Path | None
     force: bool
+    example: bool
 
 
 def export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> Exported:
@@ -112,6 +126,12 @@ class ExportPlan:
     out: Path
     data: str | None = None
     assumed: bool = False
+    example: bool = False
+
+    @property
+    def programs(self) -> tuple[Path, ...]:
+        """The programs that will be written beside the file."""
+        return tuple(self.out / name for name in program_names(self.to)) if self.example else ()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -123,9 +143,13 @@ class ExportPlan:
         kind, samples = _format(self.to, self.graph), self._samples()
         with _staging(self.out, self.files[0].name) as folder:
             kind.write(self.model, self.graph, folder)
-            figures = self._verified(kind.open(folder), samples, kind)
-            if self.graph.confidence:
-                figures |= self._verified_confidence(onnx_confidence(folder / kind.files[0]), samples)
+            reason = getattr(kind, "cannot_run", None)
+            if reason is None:
+                figures = self._verified(kind.open(folder), samples, kind)
+                if self.graph.confidence:
+                    figures |= self._verified_confidence(onnx_confidence(folder / kind.files[0]), samples)
+            else:
+                figures = self._unverified(reason, kind)
             sync_tree(folder)
             for file in self.files:
                 (folder / file.name).replace(file)
@@ -134,7 +158,13 @@ class ExportPlan:
                     (self.out / name).unlink(missing_ok=True)
             sync_folder(self.out)
         write_json(self.out / VERIFY_FILE, self._with_others(figures), what="figures of the export")
-        return Exported(files=self.files, verify=self.out / VERIFY_FILE, figures=figures)
+        if self.example:
+            texts = example_programs(self.to, kind.files[0], self.model, self.graph)
+            for name, text in texts.items():
+                write_bytes(self.out / name, text.encode(), what="example program")
+        return Exported(
+            files=self.files, verify=self.out / VERIFY_FILE, figures=figures, programs=self.programs
+        )
 
     def _verified(self, run: Runner, samples: Sequence[Pair], kind: Format) -> dict[str, Json]:
         limits = LIMITS[self.graph.precision]
@@ -148,6 +178,7 @@ class ExportPlan:
         parity = answers.parity
         return {
             "file": kind.files[0],
+            "ran": True,
             "equal": True,
             "max_logit_difference": parity.max_abs_difference,
             "max_relative_logit_difference": parity.max_rel_difference,
@@ -162,7 +193,28 @@ class ExportPlan:
                 "pixels": parity.pixels,
                 "samples": self.data or f"{SCENES} rendered street scenes and {NOISE} of noise",
                 "runtime": kind.runtime,
-                "versions": _versions("torch", "numpy", *{"onnx", kind.runtime}),
+                "versions": _versions("torch", "numpy", "onnx", *packages_of(kind)),
+            },
+        }
+
+    def _unverified(self, reason: str, kind: Format) -> dict[str, Json]:
+        """Return the figures of a file that cannot be run here: nothing is known of its outputs."""
+        return {
+            "file": kind.files[0],
+            "ran": False,
+            "reason": reason,
+            "equal": None,
+            "max_logit_difference": None,
+            "max_relative_logit_difference": None,
+            "label_agreement": None,
+            "headline": self._headline.name,
+            f"{self._headline.name}_drift": None,
+            "limits": dict(asdict(LIMITS[self.graph.precision])),
+            "conditions": {
+                **_plain(self.graph),
+                "images": 0,
+                "runtime": kind.runtime,
+                "versions": _versions("torch", "numpy", *packages_of(kind)),
             },
         }
 
@@ -272,14 +324,29 @@ def plan_export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> 
             raise Unsupported(f"export --confidence is for --to onnx; {to} files have one output.")
         needs_classes(loaded.task, "confidence")
     _format(to, graph).check(graph)
+    example = options.get("example", False)
+    if example:
+        check_example(to, loaded)
     folder = Path(out) if out is not None else model_place(str(model))
     require_utf8(folder, what="folder")
     plan = ExportPlan(
-        model=loaded, to=to, graph=graph, out=folder, data=options.get("data"), assumed=known is None
+        model=loaded,
+        to=to,
+        graph=graph,
+        out=folder,
+        data=options.get("data"),
+        assumed=known is None,
+        example=example,
     )
-    places = [*plan.files, folder / VERIFY_FILE]
-    refuse_overwrite([(path, recognised_by(path.name)) for path in places], force=options.get("force", False))
+    places = [(path, recognised_by(path.name)) for path in (*plan.files, folder / VERIFY_FILE)]
+    places += [(path, is_program) for path in plan.programs]
+    refuse_overwrite(places, force=options.get("force", False))
     return plan
+
+
+def packages_of(kind: Format) -> tuple[str, ...]:
+    """Return the packages that write and run a format's files."""
+    return PACKAGES.get(kind.runtime, (kind.runtime,))
 
 
 def other_sizes(graph: Graph) -> tuple[tuple[int, int], ...]:

@@ -11,7 +11,7 @@ from segtailor.spaces.decoder_cell.encoder_weights import LITE0
 from segtailor.spaces.starts import AUTO, IMAGENET, NONE, imagenet_at_hand
 from segtailor.tailoring.facts import DataFacts
 from segtailor.tailoring.machine import MachineFacts, SizeRange
-from segtailor.tailoring.recipe import Effort, TailorRecipe, TailorRequest, TrainingSpeed
+from segtailor.tailoring.recipe import Effort, TailorRecipe, TailorRequest, TrainingSpeed, timed_stages
 from segtailor.tailoring.time_plan import (
     ENOUGH_STEPS,
     MIN_SECONDS_WITH_PACK,
@@ -75,6 +75,7 @@ def choose(request: TailorRequest, facts: DataFacts, machine: MachineFacts, *, d
         search_limit_ms=limit,
         search_limit_macs=round(max(limit * rate, MIN_LIMIT_IN_SMALLEST * machine.sizes(image).least)),
         precision=machine.precision,
+        includes=timed_stages(request.target),
     )
     return replace(recipe, choices=tuple(_explained(recipe, facts, machine)))
 

@@ -18,6 +18,7 @@ from segtailor.costs.timers import timer_for
 from segtailor.data.cache import open_pixels
 from segtailor.data.dataset import Dataset, Pair
 from segtailor.nets.bundle import load_bundle
+from segtailor.nets.onnx.metadata import OutputKind
 from segtailor.recipes.export import export as export_bundle
 from segtailor.recipes.quantise import FP32_FILE, INT8_FILE, Int8Settings, quantise
 from segtailor.spaces.networks import expand
@@ -48,6 +49,7 @@ MAX_TRIVIAL_IMAGES = 200  # on which the prediction of one class everywhere is s
 INT8_IMAGES = 100  # that int8 is scored on
 LAYER_SECONDS, MAX_LAYERS = 0.05, 32  # timing of each layer, and number of layers that are timed
 INT8_RUNTIMES = ("onnxruntime", "openvino")
+CONVERTED_RUNTIMES = ("ncnn", "litert", "executorch")  # whose own file is written beside the ONNX file
 FILE_RUNTIMES = (*INT8_RUNTIMES, "tensorrt")  # that run the exported file itself
 
 
@@ -151,9 +153,11 @@ class EveryNth(NamedTuple):
 def export(stage: StageContext, best: Recommendation) -> ExportOutcome:
     """Stage `export`: write the recommended network for its runtime, from normalised image to labels, and verify it."""
     recipe = stage.recipe
-    exported = export_bundle(
-        stage.inside(best.model), to="onnx", image=recipe.image, output="labels", data=recipe.data
-    )
+    runtime, model = parse_target(recipe.request.target).runtime, stage.inside(best.model)
+    if runtime in CONVERTED_RUNTIMES:  # the ONNX file comes last: `verify.json` names it first
+        output: OutputKind = "logits" if recipe.includes == "network" else "labels"
+        export_bundle(model, to=runtime, image=recipe.image, output=output, data=recipe.data)
+    exported = export_bundle(model, to="onnx", image=recipe.image, output="labels", data=recipe.data)
     return from_json(ExportOutcome, exported.document(), what="figures of the export", error=RunProblem)
 
 

@@ -22,7 +22,7 @@ from segtailor.recipes.train import TrainRecipe, usual_augment
 from segtailor.runs import Context
 from segtailor.spaces.networks import count, resolve
 from segtailor.strategies.gradient_settings import Gradient
-from segtailor.tailoring.recipe import GIGA, IMAGE_TO_LABELS, TrainingSpeed
+from segtailor.tailoring.recipe import GIGA, TrainingSpeed, timed_stages
 from segtailor.targets.timing import TimingSettings
 from segtailor.training.device import pick_device
 from segtailor.training.settings import FitSettings
@@ -137,7 +137,7 @@ class MeasuredMachine:
             [network],
             [self.target],
             image=image,
-            includes=IMAGE_TO_LABELS,
+            includes=timed_stages(self.target),
             classes=self.dataset.task.outputs,
             settings=timing_settings(1.0),
         )

@@ -236,6 +236,7 @@ class ExportOutcome:
     miou_drift: float | None
     limits: Mapping[str, Any]
     conditions: Mapping[str, Any]
+    ran: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

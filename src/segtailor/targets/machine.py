@@ -17,7 +17,16 @@ import psutil
 
 from segtailor.core.codec import fingerprint, to_json
 
-PACKAGES = ("torch", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt")
+PACKAGES = (
+    "torch",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "openvino",
+    "ncnn",
+    "ai-edge-litert",
+    "executorch",
+    "tensorrt",
+)
 BUSY_SHARE = 0.25  # of the processor, used by other processes: beyond this a measurement warns
 CLOCK_RATIO = 0.85  # clock after over clock before: below this a measurement warns
 

@@ -1,17 +1,19 @@
 """TensorRT, through its Python package or its command `trtexec` (which only times), and its engines as files.
 
-Experimental: written from the documentation of version 10, not yet run on a device. The tests of `trtexec` run a
-script that writes files of the same form.
+Experimental: written from the documentation of versions 10 and 11, not yet run on a device. The tests of `trtexec` run
+a script that writes files of the same form. Version 11 has no precision flags: networks are strongly typed, so the
+graph's own types say where to compute in half precision, and a graph of another precision than its target is refused.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,8 +66,9 @@ class TensorRt:
 
     def compile_onnx(self, data: bytes, target: Target, arrays: Sequence[NDArray[Any]]) -> Compiled:
         """Build an engine from a serialised model, with `arrays` as its resident inputs."""
+        check_graph_precision(data, target)
         if find_spec("tensorrt") is None:
-            return TrtexecCompiled(data, half=target.precision == "fp16")
+            return TrtexecCompiled(data)
         import torch
 
         engine = read_engine(engine_bytes(data))
@@ -119,16 +122,15 @@ class TrtCompiled(TorchCompiled):
 class TrtexecCompiled(Compiled):
     """An engine file for the command trtexec, and the times that the command measured for it."""
 
-    def __init__(self, model: bytes, *, half: bool) -> None:
+    def __init__(self, model: bytes) -> None:
         self._folder = TemporaryDirectory(prefix="segtailor-trtexec-")
         self._times: deque[float] = deque()
         source = self._file("model.onnx")
         source.write_bytes(model)
-        precision = ["--fp16"] if half else []
         self._call(
             f"--onnx={source}",
             f"--saveEngine={self._file('engine')}",
-            *precision,
+            "--stronglyTyped",  # needed by version 10, always on in version 11
             seconds=BUILD_TIMEOUT_SECONDS,
         )
 
@@ -217,6 +219,23 @@ class EngineFile:
             return TrtCompiled(engine, [torch.from_numpy(array).to("cuda")]).outputs(array)
 
         return run
+
+
+def check_graph_precision(data: bytes, target: Target) -> None:
+    """Refuse a graph whose weights have another precision than the target: its time would bear a wrong name."""
+    import onnx
+
+    weights = onnx.load_model_from_string(data).graph.initializer
+    sizes = {
+        name: sum(math.prod(weight.dims) for weight in weights if weight.data_type == kind)
+        for name, kind in (("fp32", onnx.TensorProto.FLOAT), ("fp16", onnx.TensorProto.FLOAT16))
+    }
+    found = max(sizes, key=lambda name: sizes[name])
+    if any(sizes.values()) and found != target.precision:
+        raise Unsupported(
+            f"target {target}: the graph computes in {found}, and TensorRT takes precisions from the graph. Export it "
+            f"with --precision {target.precision}, or use {replace(target, precision=found)}."
+        )
 
 
 def engine_bytes(data: bytes) -> bytes:

@@ -38,13 +38,25 @@ class ExportFlags:
     """Dataset whose validation images the file is checked on; rendered scenes and noise when left out."""
     out: Path | None = None
     """Folder to write to; the bundle itself when left out."""
+    with_example: Annotated[bool, Parameter(negative=())] = False
+    """Also write short Python and C++ programs that read a picture and write its labels with the file."""
     force: Force = False
 
 
 def export_(
     model: str,
     *,
-    to: Literal["onnx", "openvino", "torchscript", "exported-program", "tensorrt"] = "onnx",
+    to: Literal[
+        "onnx",
+        "openvino",
+        "torchscript",
+        "exported-program",
+        "ncnn",
+        "litert",
+        "executorch",
+        "coreml",
+        "tensorrt",
+    ] = "onnx",
     flags: Annotated[ExportFlags, Parameter(name="*")] = ExportFlags(),
     dry_run: DryRun = False,
     json: Json = False,
@@ -75,6 +87,7 @@ def export_(
         data=flags.data,
         out=flags.out,
         force=flags.force,
+        example=flags.with_example,
     )
     height, width = plan.graph.image
     if plan.assumed:
@@ -116,6 +129,9 @@ def _print(printer: Printer, document: dict[str, Any], *, dry_run: bool) -> None
         height, width = document["image"]
         printer.say(f"would write {written} for images of {height}x{width}")
         return
+    if not document["ran"]:
+        printer.say(f"wrote {written}", f"not checked: {document['reason']}")
+        return
     headline = next(fact for fact in _headlines() if fact.name == document["headline"])
     worst, drift = document["max_logit_difference"], document[f"{headline.name}_drift"]
     facts = [f"{document['label_agreement']:.3%} of predictions agree with the network"]
@@ -123,6 +139,8 @@ def _print(printer: Printer, document: dict[str, Any], *, dry_run: bool) -> None
     facts += [] if drift is None else [f"{headline.label} moved by {100 * drift:+.2f} points"]
     pictures = f"{document['conditions']['images']} images"
     printer.say(f"wrote {written}", f"checked on {pictures}: {', '.join(facts)}")
+    if "programs" in document:
+        printer.say(f"programs that use it: {' and '.join(document['programs'])}")
     if "int8" in document:
         printer.say(f"int8: {document['int8']['reason']}")
     first = document["files"][0]

@@ -1,0 +1,90 @@
+"""What a converter is: it writes a traced module as the files of one runtime, and opens them again on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from segtailor.core.errors import Unsupported
+
+
+class Session(Protocol):
+    """Files opened by their runtime. `threads` is None if the runtime does not tell."""
+
+    threads: int | None
+
+    def load(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """Copy or keep the inputs of the next runs."""
+
+    def run(self) -> None:
+        """Do one inference on them."""
+
+    def output(self) -> NDArray[Any]:
+        """Return a copy of the output of the last run."""
+
+
+class Converter(Protocol):
+    """A way to write files. `imports` are the modules that it needs, `install` how to get them."""
+
+    name: ClassVar[str]
+    files: ClassVar[tuple[str, ...]]
+    imports: ClassVar[tuple[str, ...]]
+    install: ClassVar[str]
+
+    def convert(
+        self, module: nn.Module, examples: Sequence[Tensor], folder: Path, *, half: bool = False
+    ) -> None:
+        """Write the files of a module in evaluation mode; with `half` weights are stored in half precision."""
+
+    def open(self, folder: Path, *, threads: int | None = None) -> Session:
+        """Open files that were written here."""
+
+
+def missing(converter: Converter) -> str | None:
+    """Return which packages are not installed and how to get them, or None."""
+    absent = [name for name in converter.imports if find_spec(name) is None]
+    if not absent:
+        return None
+    return f"{converter.name} needs {' and '.join(absent)}, not installed here: `{converter.install}`."
+
+
+def at_one_size(module: nn.Module, examples: Sequence[Tensor]) -> torch.fx.GraphModule:
+    """Return the module with all sizes as constants; traces of the module itself would compute sizes at run time."""
+    exported: torch.fx.GraphModule = torch.export.export(module, tuple(examples)).module()
+    return exported
+
+
+def contiguous(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return arrays in the plain layout: these runtimes read memory without looking at strides."""
+    return [np.ascontiguousarray(array) for array in arrays]
+
+
+@contextlib.contextmanager
+def converting(name: str) -> Iterator[None]:
+    """Keep a converter's chatter off stdout, and turn its errors into one that says what to do."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    except Unsupported:
+        raise
+    except Exception as problem:  # converters raise anything
+        line = " ".join(str(problem).split())[:200]
+        raise Unsupported(
+            f"{name} cannot convert this network ({type(problem).__name__}: {line}). Use onnx, or cpu/onnxruntime/fp32."
+        ) from problem
+    finally:
+        logging.disable(before)

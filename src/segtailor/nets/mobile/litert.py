@@ -1,0 +1,87 @@
+"""LiteRT (TensorFlow Lite): converted by litert-torch, run by the interpreter of ai-edge-litert."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from segtailor.nets.mobile.converter import Session, at_one_size, contiguous, converting
+
+
+class LiteRtSession:
+    """An interpreter."""
+
+    def __init__(self, file: Path, *, threads: int | None) -> None:
+        from ai_edge_litert.interpreter import Interpreter
+
+        self.threads = threads
+        self._interpreter: Any = Interpreter(model_path=str(file), num_threads=threads)
+        self._interpreter.allocate_tensors()
+        inputs = sorted(self._interpreter.get_input_details(), key=lambda detail: str(detail["name"]))
+        self._inputs = [detail["index"] for detail in inputs]
+        self._output = self._interpreter.get_output_details()[0]["index"]
+
+    def load(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """Copy the inputs."""
+        for index, array in zip(self._inputs, contiguous(arrays), strict=True):
+            self._interpreter.set_tensor(index, array)
+
+    def run(self) -> None:
+        """Run all layers."""
+        self._interpreter.invoke()
+
+    def output(self) -> NDArray[Any]:
+        """Return a copy of the output."""
+        return np.array(self._interpreter.get_tensor(self._output))
+
+
+class LiteRt:
+    """LiteRT on processors, through XNNPACK."""
+
+    name: ClassVar[str] = "litert"
+    files: ClassVar[tuple[str, ...]] = ("model.tflite",)
+    imports: ClassVar[tuple[str, ...]] = ("litert_torch", "ai_edge_litert")
+    install: ClassVar[str] = "pip install litert-torch && pip install --upgrade typing-extensions"
+
+    def convert(
+        self, module: nn.Module, examples: Sequence[Tensor], folder: Path, *, half: bool = False
+    ) -> None:
+        """Convert in single precision."""
+        del half
+        with converting(self.name), torch.no_grad():
+            import litert_torch
+
+            graph = without_expanding(at_one_size(module, examples))
+            litert_torch.convert(graph, tuple(examples)).export(str(folder / self.files[0]))
+
+    def open(self, folder: Path, *, threads: int | None = None) -> Session:
+        """Load the file."""
+        return LiteRtSession(folder / self.files[0], threads=threads)
+
+
+def without_expanding(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Replace `expand` of single pixels by the same pixel enlarged: litert-torch 0.10 confuses its axes.
+
+    It turns maps into channels-last ones, but not the sizes that `expand` is given.
+    """
+    aten = torch.ops.aten
+    for node in module.graph.nodes:
+        if node.op != "call_function" or node.target is not aten.expand.default:
+            continue
+        wanted = tuple(node.meta["val"].shape)
+        if len(wanted) != 4 or tuple(node.args[0].meta["val"].shape) != (*wanted[:2], 1, 1):
+            continue
+        with module.graph.inserting_before(node):
+            enlarged = module.graph.call_function(
+                aten.upsample_nearest2d.vec, (node.args[0], list(wanted[2:]), None)
+            )
+        node.replace_all_uses_with(enlarged)
+        module.graph.erase_node(node)
+    module.recompile()
+    return module

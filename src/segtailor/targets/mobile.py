@@ -1,0 +1,123 @@
+"""ncnn, LiteRT and ExecuTorch on the CPU of this machine: networks are converted to their files and run from there.
+
+Latencies on this machine compare networks within one runtime; a phone or board has other kernels for its processor.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import psutil
+from numpy.typing import NDArray
+
+from segtailor.core.plan import Shape
+from segtailor.core.target import Target
+from segtailor.targets.runtime import Compiled, example_inputs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from segtailor.nets.mobile.converter import Converter, Session
+
+
+class MobileCompiled(Compiled):
+    """A session on converted files, which are kept until it is closed."""
+
+    def __init__(
+        self, session: Session, place: TemporaryDirectory[str], arrays: Sequence[NDArray[Any]]
+    ) -> None:
+        self._session: Session | None = session
+        self._place, self._resident = place, arrays
+        self.threads = session.threads
+        session.load(arrays)
+
+    def run(self) -> None:
+        """Do one inference on the resident inputs."""
+        if self._session is not None:
+            self._session.run()
+
+    def outputs(self, *arrays: NDArray[Any]) -> NDArray[Any]:
+        """Run on arrays in host memory, and put the resident inputs back."""
+        if self._session is None:
+            raise ValueError("the network is closed")
+        self._session.load(arrays)
+        self._session.run()
+        output = self._session.output()
+        self._session.load(self._resident)
+        return output
+
+    def close(self) -> None:
+        """Free the session and remove the files."""
+        self._session = None
+        self._place.cleanup()
+
+
+class MobileRuntime:
+    """What these runtimes have in common. Option: threads."""
+
+    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    precisions: ClassVar[tuple[str, ...]] = ("fp32",)
+    options: ClassVar[tuple[str, ...]] = ("threads",)
+    experimental: ClassVar[bool] = False
+
+    def converter(self) -> Converter:
+        """Return the converter to the runtime's files."""
+        raise NotImplementedError
+
+    def available(self, target: Target) -> str | None:  # noqa: ARG002 - the form of the protocol
+        """Return which package is missing."""
+        from segtailor.nets.mobile.converter import missing
+
+        return missing(self.converter())
+
+    def compile(
+        self, network: nn.Module, target: Target, inputs: Sequence[Shape], *, pixels: bool = False
+    ) -> Compiled:
+        """Convert a copy of the network and open it."""
+        import torch
+
+        arrays = example_inputs(inputs, pixels=pixels)
+        module = copy.deepcopy(network).eval().requires_grad_(False).cpu().float()
+        place = TemporaryDirectory()
+        try:
+            converter = self.converter()
+            converter.convert(module, [torch.from_numpy(array) for array in arrays], Path(place.name))
+            threads = target.threads or psutil.cpu_count(logical=False) or 1
+            return MobileCompiled(converter.open(Path(place.name), threads=threads), place, arrays)
+        except BaseException:
+            place.cleanup()
+            raise
+
+
+class NcnnRuntime(MobileRuntime):
+    """ncnn in single precision. Option: threads."""
+
+    def converter(self) -> Converter:
+        """Return pnnx and ncnn."""
+        from segtailor.nets.mobile.ncnn import Ncnn
+
+        return Ncnn()
+
+
+class LiteRtRuntime(MobileRuntime):
+    """LiteRT (TensorFlow Lite) in single precision. Option: threads."""
+
+    def converter(self) -> Converter:
+        """Return litert-torch and its interpreter."""
+        from segtailor.nets.mobile.litert import LiteRt
+
+        return LiteRt()
+
+
+class ExecuTorchRuntime(MobileRuntime):
+    """ExecuTorch with XNNPACK in single precision. Option: threads (of the process)."""
+
+    def converter(self) -> Converter:
+        """Return ExecuTorch."""
+        from segtailor.nets.mobile.executorch import ExecuTorch
+
+        return ExecuTorch()

@@ -145,7 +145,7 @@ def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_p
         Context(cache=tmp_path / f"cache-{folder.name}", device="cpu", folder=folder)
         for folder in (whole, parts)
     )
-    plan = tiny(first_context, runtime="eager", budget_ms=LOOSE)
+    plan = tiny(first_context, system="dilated", runtime="eager", budget_ms=LOOSE)
     plan = replace(plan, effort=replace(TINY, pack_minutes=0.02, pack_networks=2), search_limit_ms=LOOSE)
     first = dict(plan.carry_out(replace(first_context, display=watch)))
     watch.message("stage end")

@@ -28,3 +28,11 @@ def test_the_source_has_these_only_where_they_belong(rule: str) -> None:
         if re.search(pattern, line)
     ]
     assert lines == []
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            homes.setdefault(name, []).append(str(path.relative_to(SOURCE)))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

@@ -13,7 +13,7 @@ from segtailor.core.errors import DataProblem
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.data.subset import grouped_subset, groups_of, take
-from segtailor.recipes.learning_curve import LearningCurve, Point, estimates, fit_curve, subset_sizes
+from segtailor.recipes.learning_curve import CurvePoint, LearningCurve, estimates, fit_curve, subset_sizes
 from segtailor.recipes.suggest import choose_pictures, cross_fitted, examine_labels, ranked
 from segtailor.verbs.main import run
 from tests.schemas import conforming
@@ -81,7 +81,7 @@ def test_a_known_curve_is_found_with_its_range() -> None:
     true = LearningCurve(ceiling=0.8, gap=1.5, rate=0.6)
     rng = np.random.default_rng(0)
     points = [
-        Point(images=count, seed=seed, quality=true.at(count) + rng.normal(0, 0.005))
+        CurvePoint(images=count, seed=seed, quality=true.at(count) + rng.normal(0, 0.005))
         for count in (25, 50, 100, 200)
         for seed in range(3)
     ]
@@ -89,7 +89,7 @@ def test_a_known_curve_is_found_with_its_range() -> None:
         assert one.low <= true.at(one.images) <= one.high
         assert one.low <= one.quality <= one.high
         assert one.high - one.low < 0.15
-    flat = fit_curve([Point(images=count, seed=0, quality=0.5) for count in (10, 20, 40)])
+    flat = fit_curve([CurvePoint(images=count, seed=0, quality=0.5) for count in (10, 20, 40)])
     assert flat.at(10_000) == pytest.approx(0.5)
     with pytest.raises(DataProblem, match="3 or more"):
         fit_curve(points[:3])

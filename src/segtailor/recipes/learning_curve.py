@@ -21,7 +21,7 @@ INTERVAL = (10.0, 90.0)  # percentiles
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class CurvePoint:
     """One training: its number of images, seed and quality (0 to 1)."""
 
     images: int
@@ -30,7 +30,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class CurveEstimate:
     """The quality expected from a number of images; `low` to `high` holds it with a probability of 80 %."""
 
     images: int
@@ -52,7 +52,7 @@ class LearningCurve:
         return float(np.clip(self.ceiling - self.gap * images**-self.rate, 0.0, 1.0))
 
 
-def fit_curve(points: Sequence[Point]) -> LearningCurve:
+def fit_curve(points: Sequence[CurvePoint]) -> LearningCurve:
     """Fit a curve that never falls and never exceeds 1."""
     counts = np.array([point.images for point in points], np.float64)
     quality = np.array([point.quality for point in points], np.float64)
@@ -64,7 +64,7 @@ def fit_curve(points: Sequence[Point]) -> LearningCurve:
     return best[1]
 
 
-def estimates(points: Sequence[Point], numbers: Sequence[int], *, seed: int = 0) -> list[Estimate]:
+def estimates(points: Sequence[CurvePoint], numbers: Sequence[int], *, seed: int = 0) -> list[CurveEstimate]:
     """Return what is to be expected from these numbers of images."""
     curve, rng = fit_curve(points), np.random.default_rng(seed)
     scatter = np.array([point.quality - curve.at(point.images) for point in points])
@@ -74,7 +74,7 @@ def estimates(points: Sequence[Point], numbers: Sequence[int], *, seed: int = 0)
     drawn += deviation * rng.standard_normal((len(drawn), 1))
     low, high = np.clip(np.percentile(drawn, INTERVAL, axis=0), 0, 1)
     return [
-        Estimate(images=number, quality=curve.at(number), low=float(below), high=float(above))
+        CurveEstimate(images=number, quality=curve.at(number), low=float(below), high=float(above))
         for number, below, above in zip(numbers, low, high, strict=True)
     ]
 
@@ -90,7 +90,7 @@ def subset_sizes(images: int, *, count: int = 4, least: int = 2) -> list[int]:
     return sizes
 
 
-def _drawn(points: Sequence[Point], rng: np.random.Generator) -> list[LearningCurve]:
+def _drawn(points: Sequence[CurvePoint], rng: np.random.Generator) -> list[LearningCurve]:
     """Fit curves to trainings drawn with replacement; draws with fewer than three numbers of images are left out."""
     curves = []
     for _ in range(DRAWS):

@@ -180,7 +180,7 @@ def examined(pixels: Pixels, model: Scorer) -> list[Suspect]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class UnlabelledPicture:
     """An unlabelled picture: its rank, mean entropy (0 to 1), and distance to what is labelled or chosen before it."""
 
     name: str
@@ -210,7 +210,7 @@ def choose_pictures(
     labelled: NDArray[np.float64],
     *,
     count: int,
-) -> list[Candidate]:
+) -> list[UnlabelledPicture]:
     """Choose pictures one after the other by entropy times distance to the labelled and the chosen ones."""
     features = np.asarray(features, np.float64)
     known = np.asarray(labelled, np.float64).reshape(-1, features.shape[1])
@@ -224,7 +224,9 @@ def choose_pictures(
     for _ in range(min(count, len(names))):
         best = int(np.argmax(np.where(free, uncertain * distance, -1.0)))
         chosen.append(
-            Candidate(name=names[best], entropy=float(uncertain[best]), distance=float(distance[best]))
+            UnlabelledPicture(
+                name=names[best], entropy=float(uncertain[best]), distance=float(distance[best])
+            )
         )
         free[best] = False
         distance = np.minimum(distance, np.linalg.norm(features - features[best], axis=1))

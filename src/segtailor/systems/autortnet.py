@@ -39,7 +39,7 @@ from segtailor.systems.system import JUDGING, PAPER_DATA, SMALL_DATA, SMALL_IMAG
 from segtailor.systems.training import (
     Asked,
     PublishedTraining,
-    Setting,
+    TrainingSetting,
     check_family,
     layout_of,
     one_stage,
@@ -140,8 +140,8 @@ TRAINING_FIT = FitSettings(
     schedule=Schedule(kind="poly", power=0.9),
     loss=LossSettings(ohem=0.7, ohem_keep=1 / 16),
 )
-CITYSCAPES_SETTING = Setting(crop=(768, 768), fit=TRAINING_FIT)
-SETTINGS = {"camvid": Setting(crop=(720, 720), fit=TRAINING_FIT, train="train+val", val="test")}
+CITYSCAPES_SETTING = TrainingSetting(crop=(768, 768), fit=TRAINING_FIT)
+SETTINGS = {"camvid": TrainingSetting(crop=(720, 720), fit=TRAINING_FIT, train="train+val", val="test")}
 
 
 def training(arch: Architecture, asked: Asked) -> StagedTrainRecipe:

@@ -1,55 +1,35 @@
 """A search of our own: evolution over parts of a pre-trained encoder with a short decoder (`elastic`).
 
-Every candidate begins from the ImageNet weights that it shares with the encoder, so that a short training shows what it
-is worth. Nothing is published about it: both scales are our choice, and both follow the data.
+The search of `dilated` in another space, whose candidates begin from the ImageNet weights that they share with the
+encoder, so that a short training shows what one is worth. Nothing is published about it: both scales are our choice,
+and both follow the data.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from segtailor.data.augment import Augment
 from segtailor.recipes.search import SearchRecipe
-from segtailor.recipes.train import CARRIED_LR, COLOUR_JITTER, MAX_CROP
+from segtailor.recipes.train import CARRIED_LR
 from segtailor.spaces.elastic import Elastic
-from segtailor.strategies import Evolution
 from segtailor.strategies.evaluators.train import TrainEvaluator
-from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
-from segtailor.training.settings import FitSettings, Schedule
+from segtailor.systems import dilated
+from segtailor.systems.system import System
 
-SMALL_CROP = (128, 256)  # at most: a candidate then trains in seconds on one core
+PAPER_STEPS = 2000  # half of what random weights get
 
-PAPER_FIT = FitSettings(
-    steps=2000,
-    batch=16,
-    optimiser="adamw",
-    lr=0.003,
-    carried_lr=CARRIED_LR,
-    weight_decay=0.01,
-    schedule=Schedule(kind="poly", power=0.9),
-    ema=0.99,
-    validate_batch=32,
-)
-PAPER = SearchRecipe(
-    name="elastic",
-    data=PAPER_DATA,
-    image=(1024, 2048),
-    space=Elastic(),
-    strategy=Evolution(trials=128, population=12, children=4),
-    evaluator=TrainEvaluator(
-        augment=Augment(crop=MAX_CROP, scale=(0.5, 2.0), **COLOUR_JITTER), fit=PAPER_FIT
-    ),
-)
-SMALL = replace(
-    PAPER,
-    data=SMALL_DATA,
-    image=SMALL_IMAGE,
-    strategy=Evolution(trials=32, population=12, children=4),
-    evaluator=TrainEvaluator(
-        augment=Augment(crop=SMALL_CROP, scale=(0.5, 2.0), **COLOUR_JITTER),
-        fit=replace(PAPER_FIT, steps=40, batch=8, ema=0.9),
-    ),
-)
+
+def _started(recipe: SearchRecipe, *, steps: int | None = None) -> SearchRecipe:
+    """Return a search of `dilated` in this space; carried weights learn more slowly."""
+    evaluator = recipe.evaluator
+    if not isinstance(evaluator, TrainEvaluator):
+        raise TypeError("candidates of this search are trained")
+    fit = replace(evaluator.fit, steps=steps or evaluator.fit.steps, carried_lr=CARRIED_LR)
+    return replace(recipe, name="elastic", space=Elastic(), evaluator=replace(evaluator, fit=fit))
+
+
+PAPER = _started(dilated.PAPER, steps=PAPER_STEPS)
+SMALL = _started(dilated.SMALL)
 
 SYSTEM = System(
     summary="Breed parts of a pre-trained encoder with a short decoder along the front of quality and cost (ours).",

@@ -43,7 +43,7 @@ from segtailor.systems.training import (
     SMALL_EPOCHS,
     Asked,
     PublishedTraining,
-    Setting,
+    TrainingSetting,
     check_family,
     one_stage,
 )
@@ -213,7 +213,7 @@ def training(arch: Architecture, asked: Asked) -> StagedTrainRecipe:
     if not asked.paper:  # ends at the same rate
         decay = TRAINING_DECAY ** (TRAINING_EPOCHS / SMALL_EPOCHS)
         fit = replace(fit, schedule=Schedule(kind="exponential", gamma=decay), validate_every=0)
-    setting = Setting(crop=(512, 1024), fit=fit)
+    setting = TrainingSetting(crop=(512, 1024), fit=fit)
     return one_stage(arch, asked, "fasterseg", setting, Augment(crop=asked.crop, scales=TRAINING_SCALES))
 
 

@@ -20,7 +20,7 @@ from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
 from segtailor.systems.training import (
     Asked,
     PublishedTraining,
-    Setting,
+    TrainingSetting,
     check_family,
     layout_of,
     one_stage,
@@ -77,10 +77,10 @@ TRAINING_FIT = FitSettings(
     schedule=Schedule(kind="poly", power=0.9),
     loss=LossSettings(ohem=0.7, ohem_keep=1 / 16),
 )
-CITYSCAPES_SETTING = Setting(crop=(768, 1536), fit=TRAINING_FIT)
+CITYSCAPES_SETTING = TrainingSetting(crop=(768, 1536), fit=TRAINING_FIT)
 SETTINGS = {
-    "bdd100k": Setting(crop=(720, 1280), fit=TRAINING_FIT),
-    "camvid": Setting(
+    "bdd100k": TrainingSetting(crop=(720, 1280), fit=TRAINING_FIT),
+    "camvid": TrainingSetting(
         crop=(720, 960),
         fit=replace(TRAINING_FIT, steps=40_000, batch=12, lr=0.03),
         train="train+val",

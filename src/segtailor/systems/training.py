@@ -61,7 +61,7 @@ class PublishedTraining:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class TrainingSetting:
     """The paper's settings for one dataset; `train` and `val` name splits where they are not the usual ones."""
 
     crop: tuple[int, int]
@@ -88,7 +88,7 @@ def one_stage(
     arch: Architecture,
     asked: Asked,
     name: str,
-    setting: Setting,
+    setting: TrainingSetting,
     augment: Augment,
     *,
     reparameterise: bool = False,
@@ -110,7 +110,7 @@ def one_stage(
     return StagedTrainRecipe(stages=(stage,))
 
 
-def _splits(data: str, setting: Setting, val_split: str | None) -> tuple[str, str | None]:
+def _splits(data: str, setting: TrainingSetting, val_split: str | None) -> tuple[str, str | None]:
     """Return the splits of a paper's setting, or the usual ones where the dataset has no such split."""
     if setting.val is None or setting.val not in locate(data).splits:
         return "train", val_split

@@ -21,16 +21,16 @@ from segtailor.targets.runtime import Compiled, example_inputs
 if TYPE_CHECKING:
     from torch import nn
 
-    from segtailor.nets.mobile.converter import Converter, Session
+    from segtailor.nets.mobile.converter import Converter, ConverterSession
 
 
 class MobileCompiled(Compiled):
     """A session on converted files, which are kept until it is closed."""
 
     def __init__(
-        self, session: Session, place: TemporaryDirectory[str], arrays: Sequence[NDArray[Any]]
+        self, session: ConverterSession, place: TemporaryDirectory[str], arrays: Sequence[NDArray[Any]]
     ) -> None:
-        self._session: Session | None = session
+        self._session: ConverterSession | None = session
         self._place, self._resident = place, arrays
         self.threads = session.threads
         session.load(arrays)

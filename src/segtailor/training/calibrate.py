@@ -9,7 +9,7 @@ from torch import nn
 from segtailor.core.task import Preprocessing
 from segtailor.nets.inference import aligns_corners, inference, normalise
 from segtailor.tasks.enlarging import enlarge
-from segtailor.tasks.segmentation.confidence import Calibration, calibrate, sample_pixels
+from segtailor.tasks.segmentation.confidence import ConfidenceCalibration, calibrate, sample_pixels
 from segtailor.training.evaluate import LabelledImages
 from segtailor.training.threads import chosen_threads
 
@@ -25,7 +25,7 @@ def fit_calibration(
     preprocessing: Preprocessing,
     device: torch.device,
     seed: int = 0,
-) -> Calibration:
+) -> ConfidenceCalibration:
     """Run a network on all images, and fit a temperature to some labelled pixels of each."""
     most = max(MIN_PIXELS_PER_IMAGE, MAX_SAMPLED_PIXELS // max(len(samples), 1))
     generator = torch.Generator().manual_seed(seed)

@@ -18,7 +18,7 @@ from segtailor.verbs.options import Count, DryRun, Force, Json, Seed
 from segtailor.verbs.output import Printer, emit, with_display
 
 if TYPE_CHECKING:
-    from segtailor.recipes.learning_curve import Estimate, LearningCurve, Point
+    from segtailor.recipes.learning_curve import CurveEstimate, CurvePoint, LearningCurve
 
 MAX_PIXELS = 200 * 256  # of the pictures that networks get here
 MORE = (1, 2, 4)  # times the images at hand, for which quality is estimated
@@ -89,7 +89,7 @@ def curve(
     from segtailor.data.cache import open_pixels
     from segtailor.data.locate import locate
     from segtailor.data.subset import grouped_subset, take
-    from segtailor.recipes.learning_curve import Point, estimates, fit_curve, subset_sizes
+    from segtailor.recipes.learning_curve import CurvePoint, estimates, fit_curve, subset_sizes
     from segtailor.recipes.short_training import ShortTraining, train_briefly
     from segtailor.training.device import pick_device
     from segtailor.training.evaluate import evaluate
@@ -117,7 +117,7 @@ def curve(
             scores = evaluate(
                 model.network, scored, task=data.task, preprocessing=model.preprocessing, device=device
             )
-            points.append(Point(images=size, seed=seed, quality=scores.quality))
+            points.append(CurvePoint(images=size, seed=seed, quality=scores.quality))
             context.tell(f"{size} images, seed {seed}: mIoU {100 * scores.quality:.1f} %")
     found = fit_curve(points)
     expected = estimates(points, [factor * len(pixels) for factor in MORE], seed=wanted.seed)
@@ -137,7 +137,7 @@ def curve(
     return facts
 
 
-def draw_curve(points: Sequence[Point], found: LearningCurve, expected: Sequence[Estimate]) -> str:
+def draw_curve(points: Sequence[CurvePoint], found: LearningCurve, expected: Sequence[CurveEstimate]) -> str:
     """Return the content of an SVG file: trainings as dots, the curve, and the expected range as lines."""
     from segtailor.report.svg import Plot, axis, mark, path, stretched
 

@@ -14,15 +14,23 @@ from segtailor.core.errors import DataProblem
 from segtailor.data.annotations.dataset import AnnotatedDataset
 from segtailor.data.annotations.reading import (
     MAX_JSON_BYTES,
+    AnnotationReading,
     PictureIndex,
-    Reading,
     class_name,
     points_of,
     split_of,
     stated_size,
     whole,
 )
-from segtailor.data.annotations.shapes import Geometry, Picture, Runs, SegmentMap, Shape, ShapeFault, outlines
+from segtailor.data.annotations.shapes import (
+    AnnotatedPicture,
+    LabelShape,
+    Runs,
+    SegmentMap,
+    ShapeFault,
+    ShapeGeometry,
+    outlines,
+)
 
 PLACES = ("*.json", "annotations/*.json", "*/*.json")
 OTHER_FILES = ("person_keypoints_", "captions_", "image_info_")  # of COCO, without areas
@@ -50,9 +58,9 @@ class Coco(AnnotatedDataset):
         above = self.path.parent
         return above.parent if above.name == "annotations" else above
 
-    def read(self) -> Reading:
+    def read(self) -> AnnotationReading:
         """Read every file of the chosen form."""
-        reading = Reading(root=self.root)
+        reading = AnnotationReading(root=self.root)
         files = [self.path] if self.path.is_file() else coco_files(self.path, self.form)
         if not files:
             raise DataProblem(f"{self.path} has no annotations/instances_train.json or the like; {EXPECTED}.")
@@ -78,7 +86,7 @@ def coco_files(folder: Path, form: str | None = None) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class _FileReader:
-    reading: Reading
+    reading: AnnotationReading
     file: Path
     index: PictureIndex
     ignore_crowds: bool
@@ -141,7 +149,7 @@ class _FileReader:
             raise DataProblem(f"{short(row)} has no id")
         image = self.index.find(row.get("file_name"), self._folders(), anywhere=False)
         picture = partial(
-            Picture,
+            AnnotatedPicture,
             image=image,
             file=self.file,
             split=self._split,
@@ -163,7 +171,9 @@ class _FileReader:
                 severity="warning",
             )
 
-    def _shape(self, row: dict[str, Any], at: int, image: Path, names: Mapping[Any, str]) -> Shape | None:
+    def _shape(
+        self, row: dict[str, Any], at: int, image: Path, names: Mapping[Any, str]
+    ) -> LabelShape | None:
         who = _who(row, at)
         with self.reading.catching(self.file, who, image):
             name = self._class(row, names)
@@ -174,7 +184,7 @@ class _FileReader:
                 return None
             if crowd and self.ignore_crowds:
                 name = CROWD_NAME
-            return Shape(name=name, geometry=geometry, order=CROWD_ORDER if crowd else 0, who=who)
+            return LabelShape(name=name, geometry=geometry, order=CROWD_ORDER if crowd else 0, who=who)
         return None
 
     def _segments(self, row: dict[str, Any], image: Path, names: Mapping[Any, str]) -> SegmentMap:
@@ -219,7 +229,7 @@ class _FileReader:
         return [*places, root / "images", self.file.parent]
 
 
-def _geometry(value: Any) -> Geometry | None:
+def _geometry(value: Any) -> ShapeGeometry | None:
     """Return the place of an annotation; nothing where it has a box alone."""
     if value is None or value == []:
         return None

@@ -10,8 +10,8 @@ from pathlib import Path
 from segtailor.core.errors import DataProblem
 from segtailor.data.annotations.dataset import AnnotatedDataset
 from segtailor.data.annotations.reading import (
+    AnnotationReading,
     PictureIndex,
-    Reading,
     class_name,
     known_class,
     number,
@@ -21,12 +21,12 @@ from segtailor.data.annotations.reading import (
     whole,
 )
 from segtailor.data.annotations.shapes import (
+    AnnotatedPicture,
     Ellipse,
-    Geometry,
-    Picture,
+    LabelShape,
     Runs,
-    Shape,
     ShapeFault,
+    ShapeGeometry,
     outlines,
     rectangle,
 )
@@ -41,9 +41,9 @@ LABEL = ("labels", "label", "name")  # the last parts of the path to a declared 
 class Cvat(AnnotatedDataset):
     """CVAT for images 1.1: `annotations.xml` and `images/`, or one XML file."""
 
-    def read(self) -> Reading:
+    def read(self) -> AnnotationReading:
         """Read `annotations.xml`, or every XML file in the folder."""
-        reading = Reading(root=self.root)
+        reading = AnnotationReading(root=self.root)
         files = [self.path] if self.path.is_file() else cvat_files(self.path)
         if not files:
             raise DataProblem(f"{self.path} has no annotations.xml; export as 'CVAT for images 1.1'.")
@@ -65,14 +65,14 @@ def cvat_files(folder: Path) -> list[Path]:
 class _Pictures:
     """Collects the pictures of one file while it is read."""
 
-    reading: Reading
+    reading: AnnotationReading
     file: Path
     index: PictureIndex
     _declared: list[str] = field(default_factory=list)
     _used: set[str] = field(default_factory=set)
     _attributes: Mapping[str, str] | None = None  # of the picture that is being read
     _image: Path | None = None
-    _shapes: list[Shape] = field(default_factory=list)
+    _shapes: list[LabelShape] = field(default_factory=list)
     _pictures: int = 0
 
     def start(self, path: tuple[str, ...], attributes: Mapping[str, str]) -> None:
@@ -102,7 +102,7 @@ class _Pictures:
             stated = self._attributes
             with self.reading.catching(self.file, f"image number {self._pictures}", self._image):
                 self.reading.add(
-                    Picture(
+                    AnnotatedPicture(
                         image=self._image,
                         file=self.file,
                         split=split_of([stated.get("subset", "")]),
@@ -128,10 +128,12 @@ class _Pictures:
             name = known_class(label, self._declared) if self._declared else class_name(label)
             self._used.add(name)
             order = whole(attributes.get("z_order", "0"), "its z_order")
-            self._shapes.append(Shape(name=name, geometry=_geometry(kind, attributes), order=order, who=who))
+            self._shapes.append(
+                LabelShape(name=name, geometry=_geometry(kind, attributes), order=order, who=who)
+            )
 
 
-def _geometry(kind: str, attributes: Mapping[str, str]) -> Geometry:
+def _geometry(kind: str, attributes: Mapping[str, str]) -> ShapeGeometry:
     def value(name: str) -> float:
         return number(attributes.get(name), f"its {name}")
 
@@ -154,7 +156,7 @@ def _geometry(kind: str, attributes: Mapping[str, str]) -> Geometry:
     return Runs(counts=tuple(int(cell) for cell in cells), size=size, box=corner)
 
 
-def _turned_box(low: tuple[float, float], high: tuple[float, float], degrees: float) -> Geometry:
+def _turned_box(low: tuple[float, float], high: tuple[float, float], degrees: float) -> ShapeGeometry:
     """Return a box turned clockwise around its centre."""
     wide, tall = high[0] - low[0], high[1] - low[1]
     angle = math.radians(degrees)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import IGNORE, Task
-from segtailor.data.annotations.reading import Problem, Reading, Unlabelled
-from segtailor.data.annotations.shapes import Labelling, Picture
+from segtailor.data.annotations.reading import AnnotationProblem, AnnotationReading, Unlabelled
+from segtailor.data.annotations.shapes import AnnotatedPicture, Labelling
 from segtailor.data.dataset import Pair, Severity, resize_pair, size_fingerprint
 from segtailor.data.files import read_image
 from segtailor.data.pairs import DEFAULT_VAL_SHARE, check_place, wanted_size
@@ -28,7 +28,7 @@ class AnnotatedSample:
     """One picture with its shapes, not yet drawn."""
 
     name: str
-    picture: Picture
+    picture: AnnotatedPicture
     labelling: Labelling
     size: tuple[int, int] | None = None
 
@@ -77,7 +77,7 @@ class AnnotatedDataset(ABC):
         wanted_size(self.size)
 
     @abstractmethod
-    def read(self) -> Reading:
+    def read(self) -> AnnotationReading:
         """Read all annotation files, or raise `DataProblem` saying which layout was expected."""
 
     @property
@@ -86,7 +86,7 @@ class AnnotatedDataset(ABC):
         return self.path if self.path.is_dir() else self.path.parent
 
     @cached_property
-    def reading(self) -> Reading:
+    def reading(self) -> AnnotationReading:
         """The content of the annotation files."""
         found = self.read()
         if not found.pictures and not found.problems:
@@ -108,7 +108,7 @@ class AnnotatedDataset(ABC):
         )
 
     @cached_property
-    def parts(self) -> Mapping[str, Mapping[str, Picture]]:
+    def parts(self) -> Mapping[str, Mapping[str, AnnotatedPicture]]:
         """The pictures of each split by name, less those to skip."""
         named = self._named
         for name in self.skip:
@@ -148,7 +148,7 @@ class AnnotatedDataset(ABC):
         return [problem[:5] for problem in self._problems]
 
     @property
-    def _problems(self) -> list[Problem]:
+    def _problems(self) -> list[AnnotationProblem]:
         self.parts  # noqa: B018 - naming and dividing pictures finds problems too
         return [
             problem
@@ -185,9 +185,9 @@ class AnnotatedDataset(ABC):
         return (own, *(name for name in names if name != own))
 
     @cached_property
-    def _named(self) -> dict[str, Picture]:
+    def _named(self) -> dict[str, AnnotatedPicture]:
         """Pictures by name; where two files differ in their suffix alone, the second keeps it in its name."""
-        named: dict[str, Picture] = {}
+        named: dict[str, AnnotatedPicture] = {}
         for picture in self.reading.pictures:
             name = self._name(picture.image)
             other = named.get(name)
@@ -211,7 +211,9 @@ class AnnotatedDataset(ABC):
         place = image.relative_to(root) if image.is_relative_to(root) else Path(image.name)
         return place.with_suffix("").as_posix()
 
-    def _divided(self, found: dict[str, dict[str, Picture]]) -> dict[str, dict[str, Picture]]:
+    def _divided(
+        self, found: dict[str, dict[str, AnnotatedPicture]]
+    ) -> dict[str, dict[str, AnnotatedPicture]]:
         """Divide by ratio where the files do not divide, or where a split is asked for that they lack."""
         for split, share in (("val", self.val), ("test", self.test)):
             if split in found and share is not None:
@@ -225,7 +227,9 @@ class AnnotatedDataset(ABC):
             found.update(self._by_ratio(found["train"], val=self.val or 0.0))
         return {split: found[split] for split in SPLIT_ORDER if split in found}
 
-    def _by_ratio(self, pictures: dict[str, Picture], *, val: float) -> dict[str, dict[str, Picture]]:
+    def _by_ratio(
+        self, pictures: dict[str, AnnotatedPicture], *, val: float
+    ) -> dict[str, dict[str, AnnotatedPicture]]:
         if not pictures:
             return {"train": {}}
         try:

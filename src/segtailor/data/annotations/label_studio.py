@@ -16,8 +16,8 @@ from segtailor.core.errors import DataProblem
 from segtailor.data.annotations.dataset import AnnotatedDataset
 from segtailor.data.annotations.reading import (
     MAX_JSON_BYTES,
+    AnnotationReading,
     PictureIndex,
-    Reading,
     class_name,
     number,
     pairs_of,
@@ -26,12 +26,12 @@ from segtailor.data.annotations.reading import (
     stated_size,
 )
 from segtailor.data.annotations.shapes import (
+    AnnotatedPicture,
     Brush,
     Ellipse,
-    Geometry,
-    Picture,
-    Shape,
+    LabelShape,
     ShapeFault,
+    ShapeGeometry,
     outlines,
     rectangle,
 )
@@ -50,9 +50,9 @@ class LabelStudio(AnnotatedDataset):
     taken, otherwise the first that was not cancelled.
     """
 
-    def read(self) -> Reading:
+    def read(self) -> AnnotationReading:
         """Read every JSON file in the folder."""
-        reading = Reading(root=self.root)
+        reading = AnnotationReading(root=self.root)
         files = [self.path] if self.path.is_file() else sorted(self.path.glob("*.json"))
         if not files:
             raise DataProblem(f"{self.path} holds no JSON file; {EXPECTED}.")
@@ -72,7 +72,9 @@ class LabelStudio(AnnotatedDataset):
         return reading
 
 
-def _read_task(task: Mapping[str, Any], who: str, file: Path, index: PictureIndex, reading: Reading) -> None:
+def _read_task(
+    task: Mapping[str, Any], who: str, file: Path, index: PictureIndex, reading: AnnotationReading
+) -> None:
     image = _image(task, index)
     results = _results(task)
     if results is None:
@@ -100,7 +102,7 @@ def _read_task(task: Mapping[str, Any], who: str, file: Path, index: PictureInde
     )
     place = image.relative_to(reading.root) if image.is_relative_to(reading.root) else Path()
     reading.add(
-        Picture(
+        AnnotatedPicture(
             image=image, file=file, split=split_of(place.parts[:-1]), size=size, shapes=shape_list(shapes)
         )
     )
@@ -147,8 +149,13 @@ def _image(task: Mapping[str, Any], index: PictureIndex) -> Path:
 
 
 def _shape(
-    row: Mapping[str, Any], at: int, file: Path, image: Path, labels: Mapping[Any, Any], reading: Reading
-) -> Shape | None:
+    row: Mapping[str, Any],
+    at: int,
+    file: Path,
+    image: Path,
+    labels: Mapping[Any, Any],
+    reading: AnnotationReading,
+) -> LabelShape | None:
     kind = str(row.get("type", ""))
     form = kind.removesuffix("labels")
     who = f"region number {at}"
@@ -171,11 +178,11 @@ def _shape(
         size = stated_size(row.get("original_height"), row.get("original_width"))
         if size is None or size[0] * size[1] > MAX_PIXELS:
             raise DataProblem("it has no usable original_height and original_width")
-        return Shape(name=class_name(names[0]), geometry=_geometry(form, value, size), who=who)
+        return LabelShape(name=class_name(names[0]), geometry=_geometry(form, value, size), who=who)
     return None
 
 
-def _geometry(form: str, value: Mapping[str, Any], size: tuple[int, int]) -> Geometry:
+def _geometry(form: str, value: Mapping[str, Any], size: tuple[int, int]) -> ShapeGeometry:
     tall, wide = size[0] / 100, size[1] / 100  # pixels per percent
 
     def percent(name: str) -> float:

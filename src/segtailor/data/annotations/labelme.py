@@ -12,7 +12,7 @@ from segtailor.core.codec import read_json, short
 from segtailor.core.errors import DataProblem
 from segtailor.data.annotations.dataset import AnnotatedDataset
 from segtailor.data.annotations.reading import (
-    Reading,
+    AnnotationReading,
     class_name,
     inside,
     pairs_of,
@@ -21,12 +21,12 @@ from segtailor.data.annotations.reading import (
     stated_size,
 )
 from segtailor.data.annotations.shapes import (
+    AnnotatedPicture,
     Ellipse,
-    Geometry,
-    Picture,
+    LabelShape,
     Points,
-    Shape,
     ShapeFault,
+    ShapeGeometry,
     Stamp,
     outlines,
     rectangle,
@@ -45,9 +45,9 @@ class Labelme(AnnotatedDataset):
     Classes are those of `labels.txt`, if there is one, otherwise all that occur, sorted by name.
     """
 
-    def read(self) -> Reading:
+    def read(self) -> AnnotationReading:
         """Read every JSON file below the folder."""
-        reading = Reading(root=self.root)
+        reading = AnnotationReading(root=self.root)
         files = [self.path] if self.path.is_file() else labelme_files(self.path)
         if not files:
             raise DataProblem(f"{self.path} holds no JSON files of Labelme; check the path.")
@@ -62,7 +62,7 @@ class Labelme(AnnotatedDataset):
         self._report_unannotated(reading)
         return reading
 
-    def _read(self, file: Path, reading: Reading) -> None:
+    def _read(self, file: Path, reading: AnnotationReading) -> None:
         document = read_json(file, what="Labelme file", error=DataProblem, limit=MAX_FILE_BYTES)
         if not isinstance(document, dict) or not isinstance(document.get("shapes"), list):
             reading.report(
@@ -79,7 +79,7 @@ class Labelme(AnnotatedDataset):
         ]
         with reading.catching(file, "its size", image):
             reading.add(
-                Picture(
+                AnnotatedPicture(
                     image=image,
                     file=file,
                     split=split_of(file.relative_to(self.root).parts[:-1]) if file != self.path else "",
@@ -102,7 +102,9 @@ class Labelme(AnnotatedDataset):
         same = (file.with_suffix(suffix) for suffix in sorted(PICTURE_SUFFIXES))
         return beside if beside.is_file() else next((path for path in same if path.is_file()), beside)
 
-    def _shape(self, row: Any, at: int, file: Path, image: Path, reading: Reading) -> Shape | None:
+    def _shape(
+        self, row: Any, at: int, file: Path, image: Path, reading: AnnotationReading
+    ) -> LabelShape | None:
         who = f"shape number {at}"
         with reading.catching(file, who, image):
             if not isinstance(row, dict):
@@ -112,10 +114,10 @@ class Labelme(AnnotatedDataset):
                 reading.leave_out(file, str(kind))
                 return None
             name = class_name(row.get("label"))
-            return Shape(name=name, geometry=_geometry(kind, pairs_of(row.get("points")), row), who=who)
+            return LabelShape(name=name, geometry=_geometry(kind, pairs_of(row.get("points")), row), who=who)
         return None
 
-    def _check(self, reading: Reading, lines: list[str]) -> None:
+    def _check(self, reading: AnnotationReading, lines: list[str]) -> None:
         """Take the classes of the list, and report shapes of others."""
         reading.learn(class_name(line) for line in lines if line)
         for picture in reading.pictures:
@@ -129,7 +131,7 @@ class Labelme(AnnotatedDataset):
                         image=picture.image,
                     )
 
-    def _report_unannotated(self, reading: Reading) -> None:
+    def _report_unannotated(self, reading: AnnotationReading) -> None:
         """Report pictures without a file: nobody has looked at them, so they are not taken for background."""
         if self.path.is_file():
             return
@@ -150,7 +152,7 @@ def labelme_files(folder: Path) -> list[Path]:
     return list(list_pictures(folder, {".json"}))
 
 
-def _geometry(kind: Any, points: Points, row: dict[str, Any]) -> Geometry:
+def _geometry(kind: Any, points: Points, row: dict[str, Any]) -> ShapeGeometry:
     if kind == "polygon" or (kind == "rectangle" and len(points) > 2):
         return outlines([points])
     if kind not in ("rectangle", "circle", "mask"):

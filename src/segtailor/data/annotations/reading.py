@@ -16,7 +16,7 @@ import numpy as np
 
 from segtailor.core.codec import short
 from segtailor.core.errors import DataProblem
-from segtailor.data.annotations.shapes import MAX_COORDINATE, Picture, Points, Shape, ShapeFault
+from segtailor.data.annotations.shapes import MAX_COORDINATE, AnnotatedPicture, LabelShape, Points, ShapeFault
 from segtailor.data.dataset import Severity
 from segtailor.data.files import PICTURE_SUFFIXES, list_pictures
 from segtailor.data.splits import COMMON_NAMES
@@ -27,7 +27,7 @@ MAX_NAME_CHARACTERS = 200  # of a class
 WITH_WEBP = PICTURE_SUFFIXES | {".webp"}
 
 
-class Problem(NamedTuple):
+class AnnotationProblem(NamedTuple):
     """One problem of annotation files. `image` is the picture concerned, which can be left out by its name."""
 
     severity: Severity
@@ -56,7 +56,7 @@ class Catching:
 
 
 @dataclass(kw_only=True)
-class Reading:
+class AnnotationReading:
     """Everything that the files of a dataset say: classes in label order, pictures, problems.
 
     `unlabelled` is what the format means by pixels without annotation.
@@ -64,8 +64,8 @@ class Reading:
 
     root: Path
     classes: list[str] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    pictures: list[AnnotatedPicture] = field(default_factory=list)
+    problems: list[AnnotationProblem] = field(default_factory=list)
     unlabelled: Unlabelled = "background"
     _not_drawn: Counter[tuple[Path, str]] = field(default_factory=Counter)
 
@@ -80,7 +80,7 @@ class Reading:
         image: Path | None = None,
     ) -> None:
         """Note a problem."""
-        self.problems.append(Problem(severity, kind, str(file), message, fix, image))
+        self.problems.append(AnnotationProblem(severity, kind, str(file), message, fix, image))
 
     def catching(self, file: Path, who: str, image: Path | None = None) -> Catching:
         """Turn a `DataProblem` of one annotation into a problem of the reading, and go on."""
@@ -107,7 +107,7 @@ class Reading:
         """Add classes that are not known yet."""
         self.classes.extend(name for name in dict.fromkeys(names) if name not in self.classes)
 
-    def add(self, picture: Picture) -> None:
+    def add(self, picture: AnnotatedPicture) -> None:
         """Add a picture; one without a file is reported instead."""
         if picture.image.is_file():
             self.pictures.append(picture)
@@ -124,7 +124,7 @@ class Reading:
         """Count something that is not drawn."""
         self._not_drawn[file, what] += 1
 
-    def finish(self) -> Reading:
+    def finish(self) -> AnnotationReading:
         """Report what was not drawn, one line per file and kind."""
         for (file, what), count in self._not_drawn.items():
             self.report(
@@ -255,6 +255,6 @@ def pairs_of(rows: Any) -> Points:
     return points_of([value for row in rows for value in row])
 
 
-def shape_list(shapes: Iterable[Shape | None]) -> tuple[Shape, ...]:
+def shape_list(shapes: Iterable[LabelShape | None]) -> tuple[LabelShape, ...]:
     """Return the shapes that are drawn."""
     return tuple(shape for shape in shapes if shape is not None)

@@ -38,7 +38,7 @@ class ShapeFault(DataProblem):
         self.kind, self.severity = kind, severity
 
 
-class Patch(NamedTuple):
+class LabelPatch(NamedTuple):
     """Set pixels of a shape within a window of the picture, and how far the shape reaches beyond the picture."""
 
     top: int
@@ -47,10 +47,10 @@ class Patch(NamedTuple):
     overhang: float = 0.0
 
 
-class Geometry(Protocol):
+class ShapeGeometry(Protocol):
     """The place of a shape."""
 
-    def patch(self, size: tuple[int, int]) -> Patch:
+    def patch(self, size: tuple[int, int]) -> LabelPatch:
         """Return its pixels in a picture of `size` (height, width), or raise `ShapeFault`."""
 
     def content(self) -> bytes:
@@ -63,7 +63,7 @@ class Outlines:
 
     rings: tuple[Points, ...]
 
-    def patch(self, size: tuple[int, int]) -> Patch:
+    def patch(self, size: tuple[int, int]) -> LabelPatch:
         """Fill each outline."""
         low = np.min([ring.min(0) for ring in self.rings], axis=0)
         high = np.max([ring.max(0) for ring in self.rings], axis=0)
@@ -71,7 +71,7 @@ class Outlines:
         mask = np.zeros((window.bottom - window.top, window.right - window.left), np.bool_)
         for ring in self.rings:
             mask |= _filled(ring, window)
-        return Patch(window.top, window.left, mask, _overhang(low, high, size))
+        return LabelPatch(window.top, window.left, mask, _overhang(low, high, size))
 
     def content(self) -> bytes:
         """Coordinates."""
@@ -86,7 +86,7 @@ class Ellipse:
     radii: tuple[float, float]
     degrees: float = 0.0
 
-    def patch(self, size: tuple[int, int]) -> Patch:
+    def patch(self, size: tuple[int, int]) -> LabelPatch:
         """Test the centre of every pixel around it."""
         angle = math.radians(self.degrees)
         cosine, sine = math.cos(angle), math.sin(angle)
@@ -98,7 +98,7 @@ class Ellipse:
         along = (x - self.centre[0]) * cosine + (y - self.centre[1]) * sine
         across = (y - self.centre[1]) * cosine - (x - self.centre[0]) * sine
         mask = (along / wide) ** 2 + (across / tall) ** 2 <= 1
-        return Patch(window.top, window.left, mask, _overhang(low, high, size))
+        return LabelPatch(window.top, window.left, mask, _overhang(low, high, size))
 
     def content(self) -> bytes:
         """All numbers."""
@@ -116,7 +116,7 @@ class Runs:
     size: tuple[int, int]
     box: tuple[int, int] | None = None
 
-    def patch(self, size: tuple[int, int]) -> Patch:
+    def patch(self, size: tuple[int, int]) -> LabelPatch:
         """Decode the runs."""
         height, width = self.size
         if self.box is None and self.size != size:
@@ -133,7 +133,7 @@ class Runs:
         except BrokenRuns as problem:
             raise ShapeFault("broken-rle", f"its RLE is broken: {problem}") from None
         if self.box is None:
-            return Patch(0, 0, flat.reshape(width, height).T)
+            return LabelPatch(0, 0, flat.reshape(width, height).T)
         return _cut(*self.box, flat.reshape(height, width), size)
 
     def content(self) -> bytes:
@@ -148,7 +148,7 @@ class Brush:
     data: bytes
     size: tuple[int, int]
 
-    def patch(self, size: tuple[int, int]) -> Patch:
+    def patch(self, size: tuple[int, int]) -> LabelPatch:
         """Decode the bit stream."""
         height, width = self.size
         if self.size != size:
@@ -156,7 +156,7 @@ class Brush:
                 "rle-size", f"its brush is for {width}x{height} pixels, the picture has {size[1]}x{size[0]}"
             )
         try:
-            return Patch(0, 0, mask_of_brush(self.data, height * width).reshape(size))
+            return LabelPatch(0, 0, mask_of_brush(self.data, height * width).reshape(size))
         except BrokenRuns as problem:
             raise ShapeFault("broken-rle", f"its brush is broken: {problem}") from None
 
@@ -172,7 +172,7 @@ class Stamp:
     text: str
     corner: tuple[int, int]
 
-    def patch(self, size: tuple[int, int]) -> Patch:
+    def patch(self, size: tuple[int, int]) -> LabelPatch:
         """Decode the picture."""
         try:
             data = base64.b64decode(self.text, validate=True)
@@ -189,14 +189,14 @@ class Stamp:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class LabelShape:
     """One annotated object: its class, its place, and its order; higher orders are drawn over lower ones.
 
     `who` names it in messages, e.g. 'annotation 17'.
     """
 
     name: str
-    geometry: Geometry
+    geometry: ShapeGeometry
     order: int = 0
     who: str = ""
 
@@ -236,7 +236,7 @@ class SegmentMap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class AnnotatedPicture:
     """One picture with everything annotated in it. `split` is empty where the files do not divide pictures.
 
     `size` (height, width) is what the annotation file states; `file` is that file.
@@ -246,7 +246,7 @@ class Picture:
     file: Path
     split: str = ""
     size: tuple[int, int] | None = None
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[LabelShape, ...] = ()
     segments: SegmentMap | None = None
 
     @property
@@ -294,7 +294,7 @@ class Labelling:
         """Changes whenever the same shapes would give other labels."""
         return f"{sorted(self.labels.items())}|{self.unlabelled}"
 
-    def draw(self, picture: Picture, size: tuple[int, int]) -> Drawing:
+    def draw(self, picture: AnnotatedPicture, size: tuple[int, int]) -> Drawing:
         """Draw all shapes of a picture, lowest order first, then as in the file; faulty ones are left out."""
         canvas = np.full(size, self.unlabelled, np.uint8)
         faults: list[ShapeFault] = []
@@ -397,16 +397,16 @@ def _filled(ring: Points, window: _Window) -> NDArray[np.bool_]:
     return np.asarray(np.cumsum(switches[:, :width], axis=1) % 2 == 1)
 
 
-def _cut(top: int, left: int, mask: NDArray[np.bool_], size: tuple[int, int]) -> Patch:
+def _cut(top: int, left: int, mask: NDArray[np.bool_], size: tuple[int, int]) -> LabelPatch:
     """Return the part of a mask that lies inside of the picture."""
     low = np.array([left, top], np.float64)
     high = low + np.array([mask.shape[1], mask.shape[0]])
     window = _window(low, high, size)
     inside = mask[window.top - top : window.bottom - top, window.left - left : window.right - left]
-    return Patch(window.top, window.left, inside, _overhang(low, high, size))
+    return LabelPatch(window.top, window.left, inside, _overhang(low, high, size))
 
 
-def _placed(fault: ShapeFault, picture: Picture, who: str) -> ShapeFault:
+def _placed(fault: ShapeFault, picture: AnnotatedPicture, who: str) -> ShapeFault:
     """Return the fault with the file, the annotation and the picture that it is about."""
     message = f"{picture.file}: {who} of {picture.image.name}: {fault}"
     return ShapeFault(fault.kind, f"{message.rstrip('.')}. Correct or remove it.", fault.severity)

@@ -16,8 +16,23 @@ import numpy as np
 from segtailor.core.codec import short
 from segtailor.core.errors import DataProblem
 from segtailor.data.annotations.dataset import AnnotatedDataset
-from segtailor.data.annotations.reading import WITH_WEBP, Reading, class_name, inside, points_of, shape_list
-from segtailor.data.annotations.shapes import Outlines, Patch, Picture, Points, Shape, ShapeFault, outlines
+from segtailor.data.annotations.reading import (
+    WITH_WEBP,
+    AnnotationReading,
+    class_name,
+    inside,
+    points_of,
+    shape_list,
+)
+from segtailor.data.annotations.shapes import (
+    AnnotatedPicture,
+    LabelPatch,
+    LabelShape,
+    Outlines,
+    Points,
+    ShapeFault,
+    outlines,
+)
 from segtailor.data.files import list_pictures, read_text, read_yaml
 from segtailor.data.legend import numbered_names
 from segtailor.data.splits import COMMON_NAMES
@@ -34,7 +49,7 @@ class RelativeOutline:
 
     points: Outlines
 
-    def patch(self, size: tuple[int, int]) -> Patch:
+    def patch(self, size: tuple[int, int]) -> LabelPatch:
         """Fill the outline at the size of the picture."""
         scale = np.array([size[1], size[0]], np.float64)
         return Outlines(rings=tuple(ring * scale for ring in self.points.rings)).patch(size)
@@ -48,9 +63,9 @@ class RelativeOutline:
 class Yolo(AnnotatedDataset):
     """YOLO segmentation: a folder with `data.yaml` (or `classes.txt`), `images/` and `labels/`, or its YAML file."""
 
-    def read(self) -> Reading:
+    def read(self) -> AnnotationReading:
         """Read the classes, then the text file of every picture; a picture without one is background."""
-        reading = Reading(root=self.root)
+        reading = AnnotationReading(root=self.root)
         described = self._description(reading)
         names = self._class_names(described)
         folders = self._listed(described, reading) or self._found()
@@ -74,7 +89,7 @@ class Yolo(AnnotatedDataset):
         self._report_alone([path for images in pictures.values() for path in images], reading)
         return reading
 
-    def _description(self, reading: Reading) -> dict[str, Any]:
+    def _description(self, reading: AnnotationReading) -> dict[str, Any]:
         file = self.path if self.path.is_file() else yolo_file(self.path)
         if file is None:
             return {}
@@ -104,7 +119,7 @@ class Yolo(AnnotatedDataset):
         lines = [line.strip() for line in read_text(listed, what="class list").splitlines()]
         return dict(enumerate(class_name(line) for line in lines if line))
 
-    def _listed(self, described: Mapping[str, Any], reading: Reading) -> dict[str, list[Path]]:
+    def _listed(self, described: Mapping[str, Any], reading: AnnotationReading) -> dict[str, list[Path]]:
         """Return the folders and list files of each split that the YAML file names and that exist."""
         found: dict[str, list[Path]] = {}
         for key, value in described.items():
@@ -153,7 +168,7 @@ class Yolo(AnnotatedDataset):
                 found.setdefault(split, []).append(place)
         return found or {"": [self.root / "images" if (self.root / "images").is_dir() else self.root]}
 
-    def _pictures(self, place: Path, reading: Reading) -> list[Path]:
+    def _pictures(self, place: Path, reading: AnnotationReading) -> list[Path]:
         if place.is_dir():
             return list(list_pictures(place, WITH_WEBP))
         images = []
@@ -173,7 +188,7 @@ class Yolo(AnnotatedDataset):
         return images
 
     def _read(
-        self, image: Path, split: str, names: Mapping[int, str], used: set[int], reading: Reading
+        self, image: Path, split: str, names: Mapping[int, str], used: set[int], reading: AnnotationReading
     ) -> None:
         file = label_file(image, self.root)
         lines = (
@@ -184,9 +199,9 @@ class Yolo(AnnotatedDataset):
             for at, line in enumerate(lines, start=1)
             if line.strip()
         ]
-        reading.add(Picture(image=image, file=file, split=split, shapes=shape_list(shapes)))
+        reading.add(AnnotatedPicture(image=image, file=file, split=split, shapes=shape_list(shapes)))
 
-    def _report_nameless(self, reading: Reading) -> None:
+    def _report_nameless(self, reading: AnnotationReading) -> None:
         reading.report(
             "nameless",
             self.path,
@@ -195,7 +210,7 @@ class Yolo(AnnotatedDataset):
             severity="warning",
         )
 
-    def _report_alone(self, images: list[Path], reading: Reading) -> None:
+    def _report_alone(self, images: list[Path], reading: AnnotationReading) -> None:
         """Report text files without a picture in the folders of labels."""
         files = {label_file(image, self.root) for image in images}
         places = {
@@ -241,8 +256,14 @@ def label_file(image: Path, root: Path) -> Path:
 
 
 def _shape(
-    line: str, at: int, file: Path, image: Path, names: Mapping[int, str], used: set[int], reading: Reading
-) -> Shape | None:
+    line: str,
+    at: int,
+    file: Path,
+    image: Path,
+    names: Mapping[int, str],
+    used: set[int],
+    reading: AnnotationReading,
+) -> LabelShape | None:
     who = f"line {at}"
     with reading.catching(file, who, image):
         cells = line.split()
@@ -256,7 +277,7 @@ def _shape(
         used.add(number)
         points = _points(cells[1:])
         name = names[number] if names else numbered_names(number + 1)[number]
-        return Shape(name=name, geometry=RelativeOutline(points=outlines([points])), who=who)
+        return LabelShape(name=name, geometry=RelativeOutline(points=outlines([points])), who=who)
     return None
 
 

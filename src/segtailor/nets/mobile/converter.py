@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from segtailor.core.errors import Unsupported
 
 
-class Session(Protocol):
+class ConverterSession(Protocol):
     """Files opened by their runtime. `threads` is None if the runtime does not tell."""
 
     threads: int | None
@@ -47,7 +47,7 @@ class Converter(Protocol):
     ) -> None:
         """Write the files of a module in evaluation mode; with `half` weights are stored in half precision."""
 
-    def open(self, folder: Path, *, threads: int | None = None) -> Session:
+    def open(self, folder: Path, *, threads: int | None = None) -> ConverterSession:
         """Open files that were written here."""
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
-from segtailor.nets.mobile.converter import Session, at_one_size, converting
+from segtailor.nets.mobile.converter import ConverterSession, at_one_size, converting
 
 CANNOT_RUN = "Core ML programs run on Apple's systems only; the file was converted, not run"
 
@@ -50,7 +50,7 @@ class CoreMl:
             if Path(packed).name != self.files[0]:
                 raise Unsupported(f"coreml: the archive is named {packed}")
 
-    def open(self, folder: Path, *, threads: int | None = None) -> Session:
+    def open(self, folder: Path, *, threads: int | None = None) -> ConverterSession:
         """Refuse."""
         del folder, threads
         raise Unsupported(f"{CANNOT_RUN}.")

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from segtailor.nets.mobile.converter import Session, contiguous, converting
+from segtailor.nets.mobile.converter import ConverterSession, contiguous, converting
 
 
 class ExecuTorchSession:
@@ -62,6 +62,6 @@ class ExecuTorch:
             lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()]).to_executorch()
             (folder / self.files[0]).write_bytes(lowered.buffer)
 
-    def open(self, folder: Path, *, threads: int | None = None) -> Session:
+    def open(self, folder: Path, *, threads: int | None = None) -> ConverterSession:
         """Load the file."""
         return ExecuTorchSession(folder / self.files[0], threads=threads)

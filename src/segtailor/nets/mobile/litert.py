@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from segtailor.nets.mobile.converter import Session, at_one_size, contiguous, converting
+from segtailor.nets.mobile.converter import ConverterSession, at_one_size, contiguous, converting
 
 
 class LiteRtSession:
@@ -60,7 +60,7 @@ class LiteRt:
             graph = without_expanding(at_one_size(module, examples))
             litert_torch.convert(graph, tuple(examples)).export(str(folder / self.files[0]))
 
-    def open(self, folder: Path, *, threads: int | None = None) -> Session:
+    def open(self, folder: Path, *, threads: int | None = None) -> ConverterSession:
         """Load the file."""
         return LiteRtSession(folder / self.files[0], threads=threads)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
-from segtailor.nets.mobile.converter import Session, at_one_size, contiguous, converting
+from segtailor.nets.mobile.converter import ConverterSession, at_one_size, contiguous, converting
 
 CONVERT_TIMEOUT_SECONDS = 600
 HALF_OPTIONS = (
@@ -107,7 +107,7 @@ class Ncnn:
                 f"pnnx cannot convert this network ({tail}). Use onnx, or cpu/onnxruntime/fp32."
             )
 
-    def open(self, folder: Path, *, threads: int | None = None) -> Session:
+    def open(self, folder: Path, *, threads: int | None = None) -> ConverterSession:
         """Load both files."""
         return NcnnSession(folder / self.files[0], folder / self.files[1], threads=threads)
 

@@ -58,7 +58,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Block:
+class LayerBlock:
     """Layers that belong together, by role; `level` is the number of halvings between image and output."""
 
     kind: BlockKind
@@ -104,7 +104,7 @@ class Stage:
     """Successive blocks of one kind, width and level."""
 
     key: StageKey
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[LayerBlock] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -269,7 +269,7 @@ def _is_depthwise(conv: nn.Conv2d) -> bool:
     return conv.groups > 1 and conv.groups == conv.in_channels == conv.out_channels
 
 
-def _blocks(layers: Sequence[Layer], network: Network, *, image: str) -> Iterator[Block]:
+def _blocks(layers: Sequence[Layer], network: Network, *, image: str) -> Iterator[LayerBlock]:
     """Recognise blocks in the order of the network; what belongs to none is left out."""
     plain = [layer for layer in layers if layer.conv is not None and not layer.gate]
     taken: set[int] = set()
@@ -282,7 +282,7 @@ def _blocks(layers: Sequence[Layer], network: Network, *, image: str) -> Iterato
         roles = {role: plain[place] for role, place in members.items()}
         height = network.plan.shape(roles[_last_role(roles)].node).height
         level = round(math.log2(network.plan.image.height / height))
-        yield Block(kind=kind, layers=roles, level=level)
+        yield LayerBlock(kind=kind, layers=roles, level=level)
 
 
 def _last_role(roles: dict[Role, Layer]) -> Role:
@@ -343,9 +343,9 @@ def _shortcut(layers: Sequence[Layer], first: int, last: int) -> dict[Role, int]
     return None
 
 
-def _branches(blocks: Sequence[Block]) -> tuple[tuple[Stage, ...], ...]:
+def _branches(blocks: Sequence[LayerBlock]) -> tuple[tuple[Stage, ...], ...]:
     """Order blocks into branches: each goes on from the last block of a branch that wrote what it reads."""
-    branches: list[list[Block]] = []
+    branches: list[list[LayerBlock]] = []
     for block in blocks:
         behind = [branch for branch in branches if branch[-1].writes == block.reads]
         if behind and block.kind != "stem":
@@ -355,7 +355,7 @@ def _branches(blocks: Sequence[Block]) -> tuple[tuple[Stage, ...], ...]:
     return tuple(_stages(branch) for branch in branches)
 
 
-def _stages(blocks: Sequence[Block]) -> tuple[Stage, ...]:
+def _stages(blocks: Sequence[LayerBlock]) -> tuple[Stage, ...]:
     stages: list[Stage] = []
     for block in blocks:
         key = StageKey(block.kind, block.level, block.width)

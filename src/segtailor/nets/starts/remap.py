@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from segtailor.core.task import Preprocessing
 from segtailor.nets.network import Network
-from segtailor.nets.starts.layers import Block, Layer, LayerGraph, Stage, layer_graph
+from segtailor.nets.starts.layers import Layer, LayerBlock, LayerGraph, Stage, layer_graph
 
 UNMATCHED_COST = 3.0  # of a target stage that takes nothing, in doublings of the width
 LEVEL_COST = 0.5  # per halving by which the levels of two stages differ
@@ -96,8 +96,8 @@ class _Transfer:
         self._classes = tuple(classes)
 
     def run(self) -> None:
-        identities: list[Block] = []
-        expansions: list[tuple[Layer, Block]] = []
+        identities: list[LayerBlock] = []
+        expansions: list[tuple[Layer, LayerBlock]] = []
         if self._same_form():
             pairs = self._by_name(self._to.layers)
         else:
@@ -153,7 +153,7 @@ class _Transfer:
             if donor is not None and donor.depthwise == layer.depthwise
         ]
 
-    def _by_stage(self) -> tuple[list[_Pair], list[Block], list[tuple[Layer, Block]]]:
+    def _by_stage(self) -> tuple[list[_Pair], list[LayerBlock], list[tuple[Layer, LayerBlock]]]:
         """Match blocks; also return those that begin as identity, and expansions that the donor does not have."""
         pairs, identities, expansions = [], [], []
         reached = {self._to.image}  # spaces that hold what the donor computes: other branches begin there
@@ -174,7 +174,7 @@ class _Transfer:
                     identities.append(block)
         return pairs, identities, expansions
 
-    def _bind(self, pairs: Sequence[_Pair], expansions: Sequence[tuple[Layer, Block]]) -> None:
+    def _bind(self, pairs: Sequence[_Pair], expansions: Sequence[tuple[Layer, LayerBlock]]) -> None:
         """Decide which donor channels every space of the target has."""
         for name, space in self._to.outputs.items():
             given = self._from.outputs.get(name)
@@ -304,7 +304,7 @@ class _Transfer:
             self._taken[f"{layer.norm_key}.{name}"] = int(carried.sum())
             self._given_sizes[f"{layer.norm_key}.{name}"] = given.num_features
 
-    def _identity_expansion(self, layer: Layer, model: Block) -> None:
+    def _identity_expansion(self, layer: Layer, model: LayerBlock) -> None:
         """Pass the input on where the donor has no expansion: its inputs are positive, so an activation keeps them."""
         outputs = self._map(layer.writes, donor_space=model.layers["depth"].reads)
         inputs = self._map(layer.reads, donor_space=model.layers["depth"].reads)
@@ -346,7 +346,9 @@ def _block_layers(graph: LayerGraph) -> Iterable[Layer]:
                 yield from block.layers.values()
 
 
-def _matched_blocks(branch: Sequence[Stage], source: Sequence[Stage]) -> Iterable[tuple[Block, Block, bool]]:
+def _matched_blocks(
+    branch: Sequence[Stage], source: Sequence[Stage]
+) -> Iterable[tuple[LayerBlock, LayerBlock, bool]]:
     """Yield a target block, its donor block, and whether it lies beyond the donor's depth."""
     used: dict[int, int] = {}  # donor stage -> how many target blocks took of it
     for stage, choice in zip(branch, _aligned(branch, source), strict=True):
@@ -429,7 +431,7 @@ def _sized(kernel: Tensor, side: int) -> Tensor:
     return nn.functional.pad(kernel, (pad, pad, pad, pad)) if pad else kernel
 
 
-def _silence(block: Block) -> None:
+def _silence(block: LayerBlock) -> None:
     """Let a residual block pass its input on: what it adds is scaled by zero, which training changes."""
     norm = block.last.norm
     if norm is not None:

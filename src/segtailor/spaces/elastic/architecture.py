@@ -14,7 +14,7 @@ MAX_CHANNELS, MAX_EXPANSION = 8192, 64
 DETAIL_STRIDES = (4, 8)
 
 
-class EncoderStage(NamedTuple):
+class ElasticStage(NamedTuple):
     """Inverted residuals of one width; the stride is that of the first, `blocks` are those of the whole encoder."""
 
     kernel: int
@@ -25,11 +25,11 @@ class EncoderStage(NamedTuple):
 
 # EfficientNet-Lite0 (Google, 2020) after its stem and first block, without its last stage of 320 channels.
 STAGES = (
-    EncoderStage(3, 24, 2, 2),
-    EncoderStage(5, 40, 2, 2),
-    EncoderStage(3, 80, 3, 2),
-    EncoderStage(5, 112, 3, 1),
-    EncoderStage(5, 192, 4, 2),
+    ElasticStage(3, 24, 2, 2),
+    ElasticStage(5, 40, 2, 2),
+    ElasticStage(3, 80, 3, 2),
+    ElasticStage(5, 112, 3, 1),
+    ElasticStage(5, 192, 4, 2),
 )
 OPTIONAL_STAGE = len(STAGES) - 1  # the only stage that a network may leave out
 EXPANSION = 6  # of the whole encoder; also what a stage without blocks says

@@ -49,7 +49,7 @@ def labels_and_confidence(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration:
+class ConfidenceCalibration:
     """A temperature, and how far confidence and accuracy are apart without and with it.
 
     `ece_after` is measured out of sample: the temperature fitted on one half of the images is scored on the other half.
@@ -62,7 +62,7 @@ class Calibration:
     pixels: int
 
 
-def calibrate(logits: list[Tensor], labels: list[Tensor]) -> Calibration:
+def calibrate(logits: list[Tensor], labels: list[Tensor]) -> ConfidenceCalibration:
     """Fit a temperature to sampled pixels: per image, logits (pixels, classes) and labels (pixels)."""
     kept = [(some, true) for some, true in zip(logits, labels, strict=True) if len(true)]
     if len(kept) < 2:
@@ -80,7 +80,7 @@ def calibrate(logits: list[Tensor], labels: list[Tensor]) -> Calibration:
         temperature = fit_temperature(*joined[fitted])
         after += calibration_error(*joined[scored], temperature) * len(joined[scored][1]) / total
     whole = (torch.cat([joined[0][0], joined[1][0]]), torch.cat([joined[0][1], joined[1][1]]))
-    return Calibration(
+    return ConfidenceCalibration(
         temperature=fit_temperature(*whole),
         ece_before=calibration_error(*whole, 1.0),
         ece_after=after,

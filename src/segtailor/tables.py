@@ -59,6 +59,7 @@ STRATEGIES = {
     "expansion": "segtailor.strategies.expansion:Expansion",
     "random": "segtailor.strategies.random:RandomSearch",
     "gradient": "segtailor.strategies.gradient_settings:Gradient",
+    "one_shot": "segtailor.strategies.one_shot:OneShot",
 }
 EXECUTORS = {
     "serial": "segtailor.strategies.executors:Serial",

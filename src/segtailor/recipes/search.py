@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,13 +25,14 @@ from segtailor.core.registry import (
     SPACES,
     STRATEGIES,
 )
-from segtailor.core.space import Architecture, SearchSpace, architecture_document
-from segtailor.core.strategy import Candidate, Executor, Problem, Strategy
+from segtailor.core.space import Architecture, SearchSpace, architecture_document, fingerprint_of
+from segtailor.core.strategy import Candidate, Executor, Judged, Problem, Strategy
 from segtailor.core.task import KIND_FACTS, Task
 from segtailor.core.trust import refuse_reach
 from segtailor.costs import LatencyTable, Macs, Use
 from segtailor.costs.latency import PackLatency, RecipeCost, TargetLatency, open_cost
 from segtailor.data.locate import locate
+from segtailor.nets.bundle import Model, save_bundle
 from segtailor.recipes.evaluators import evaluation, supernet_facts
 from segtailor.report.charts import Mark, draw_chart, draw_front
 from segtailor.runs import Context, Layout
@@ -44,10 +45,13 @@ from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient import GradientSearch
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.strategies.halves import HalvedTrain
+from segtailor.strategies.one_shot import OneShot, OneShotSearch
 from segtailor.strategies.saved_supernet import RemainingSpace
 from segtailor.strategies.trials import TrialSearch
 from segtailor.training import distributed
 from segtailor.training.device import pick_device
+
+MAX_FRONT_BUNDLES = 16  # networks of a front that are kept with their weights
 
 RecipeEvaluator: TypeAlias = TrainEvaluator | StagedEvaluator | SharedEvaluator
 
@@ -128,7 +132,7 @@ class SearchRecipe:
 
     def _supernet_start(self, task: Task, *, trusted: bool) -> Callable[[Any], object] | None:
         """Return what gives the supernet of a search by gradients its first weights."""
-        if self.start == NONE or not isinstance(self.strategy, Gradient):
+        if self.start == NONE or not isinstance(self.strategy, Gradient | OneShot):
             return None
         return partial(
             start_supernet,
@@ -187,8 +191,11 @@ class Searching:
         """Write architectures, plans and the plot; return the figures."""
         result: dict[str, Any] = dict(self.search.result())
         layout = Layout(self.context.folder)
-        if isinstance(self.search, GradientSearch):
+        if isinstance(self.search, GradientSearch | OneShotSearch):
             self.search.save_supernet(layout.supernet)
+        start = start_facts(self.recipe.start, trusted=self.context.trusted)
+        if isinstance(self.search, OneShotSearch):
+            self._write_front(layout, self.search, start)
         by_trial = {record["id"]: record for record in result["trials"]}
         for member in _members(result):
             self._write(layout, by_trial[member["trial"]])
@@ -211,11 +218,31 @@ class Searching:
         if "chart" in result:
             write_text(layout.report / "chart.svg", draw_chart(result["chart"]), what="chart of the study")
         return result | {
-            "start": start_facts(self.recipe.start, trusted=self.context.trusted),
+            "start": start,
             "architecture": str(layout.architecture(result["fingerprint"])),
             "report": str(layout.report / "pareto.svg"),
             "measure": measure,
         }
+
+    def _write_front(self, layout: Layout, search: OneShotSearch, start: Mapping[str, Json]) -> None:
+        """Write the networks of the front with their weights, as bundles: other budgets can be served from them."""
+        for item in spread(search.front(), MAX_FRONT_BUNDLES):
+            arch = item.candidate.architecture
+            model = Model(
+                network=search.network(arch),
+                task=self.problem.task,
+                preprocessing=search.preprocessing,
+                provenance={
+                    "data": self.recipe.data,
+                    "train_split": "train",
+                    "fingerprint": fingerprint_of(arch),
+                    "search": self.recipe.name,
+                    "seed": self.recipe.seed,
+                    "start": dict(start),
+                },
+                numbers={"judged": item.quality, "cost": item.cost, "unit": self.problem.cost.unit},
+            )
+            save_bundle(layout.front(fingerprint_of(arch)), model)
 
     def _write(self, layout: Layout, record: Mapping[str, Any], **more: Json) -> None:
         """Write an architecture with where it comes from, and its plan."""
@@ -239,6 +266,14 @@ class Searching:
         )
         plan = self.problem.space.plan(arch, self.problem.image, self.problem.task.outputs)
         write_json(layout.plan(record["fingerprint"]), plan_document(plan), what="plan")
+
+
+def spread(front: Sequence[Judged], most: int) -> list[Judged]:
+    """Return at most so many members of a front: the best one, and others that are evenly spread over their order."""
+    if len(front) <= most:
+        return list(front)
+    step = (len(front) - 1) / max(1, most - 1)
+    return [front[-1 - round(number * step)] for number in reversed(range(most))]
 
 
 def plan_document(plan: Plan) -> dict[str, Json]:

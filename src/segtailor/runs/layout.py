@@ -83,6 +83,11 @@ class Layout:
         return self.root / "supernet"
 
     @property
+    def fronts(self) -> Path:
+        """Bundles of the networks on the front of a search whose networks share weights, one folder each."""
+        return self.root / "front"
+
+    @property
     def weights(self) -> Path:
         """Trained bundles."""
         return self.root / "weights"
@@ -111,6 +116,11 @@ class Layout:
         """Return the file of the plan of one architecture."""
         self._check(fingerprint)
         return self.architectures / f"{fingerprint}.plan.json"
+
+    def front(self, fingerprint: str) -> Path:
+        """Return the bundle of one network on the front of a search whose networks share weights."""
+        self._check(fingerprint)
+        return self.fronts / fingerprint
 
     def refuse_links(self, *paths: Path) -> None:
         """Raise `RunProblem` if a file of the run, or one of `paths`, is a symbolic link: nothing outside may change.

@@ -35,6 +35,7 @@ from segtailor.spaces.decoder_cell.encoder_weights import (
     packaged_state,
 )
 from segtailor.spaces.decoder_cell.encoders import ENCODERS, encoder
+from segtailor.spaces.elastic import Elastic
 from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.spaces.networks import create, load_published, published_classes, resolve, shipped_record
 from segtailor.spaces.published import architectures
@@ -158,8 +159,11 @@ def start_supernet(
 ) -> float:
     """Give every candidate of a supernet the weights that a network made of it alone would take from a source.
 
-    Return the share of parameters that were carried, as a mean over these networks.
+    Return the share of parameters that were carried, as a mean over these networks. A supernet whose networks are parts
+    of the largest one takes the weights of that one (`begin`).
     """
+    if isinstance(space, Elastic):
+        return _start_largest(supernet, source, task, preprocessing)
     shares = []
     for option in range(max(len(decision.options) for decision in space.decisions)):
         picks = {row.name: min(option, len(row.options) - 1) for row in space.decisions}
@@ -172,9 +176,21 @@ def start_supernet(
     return sum(shares) / len(shares)
 
 
+def _start_largest(supernet: Any, source: Source, task: Task, preprocessing: Preprocessing) -> float:
+    shares = []
+
+    def start(network: Network) -> frozenset[str]:
+        carried = carry_weights(source.donor, network, preprocessing=preprocessing, classes=task.classes)
+        shares.append(carried.share)
+        return carried.parameters
+
+    supernet.begin(start)
+    return sum(shares) / len(shares)
+
+
 def supernet_takes_starts(space: SearchSpace) -> bool:
     """Tell whether the supernet of a space can begin from weights: its candidates are blocks that sources have."""
-    return isinstance(space, InvertedResidual)
+    return isinstance(space, InvertedResidual | Elastic)
 
 
 def start_facts(start: str, *, trusted: bool = True) -> dict[str, Json]:

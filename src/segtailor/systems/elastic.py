@@ -1,8 +1,9 @@
-"""A search of our own: evolution over parts of a pre-trained encoder with a short decoder (`elastic`).
+"""A search of our own: one set of weights for all parts of a pre-trained encoder, then the front is read
+off (`elastic`).
 
-The search of `dilated` in another space, whose candidates begin from the ImageNet weights that they share with the
-encoder, so that a short training shows what one is worth. Nothing is published about it: both scales are our choice,
-and both follow the data.
+The weights begin from ImageNet's and are fine-tuned once, several networks on every batch; hundreds of networks are
+then judged by the weights that they share. Nothing is published about it: both scales are our choice, and both follow
+the data.
 """
 
 from __future__ import annotations
@@ -13,26 +14,60 @@ from segtailor.recipes.search import SearchRecipe
 from segtailor.recipes.train import CARRIED_LR
 from segtailor.spaces.elastic import Elastic
 from segtailor.strategies.evaluators.train import TrainEvaluator
+from segtailor.strategies.gradient_settings import Choice
+from segtailor.strategies.one_shot import OneShot
 from segtailor.systems import dilated
 from segtailor.systems.system import System
+from segtailor.tasks.loss_settings import LossSettings
+from segtailor.training.settings import FitSettings, Schedule
 
-PAPER_STEPS = 2000  # half of what random weights get
+JUDGING = 0.3  # share of the training images that judge; the other ones train the shared weights
+PAPER_STEPS, SMALL_STEPS = 4000, 150
+PAPER_TRIALS, SMALL_TRIALS = 512, 96
+PAPER_IMAGES, SMALL_IMAGES = 200, 32  # that a network is judged on
+
+FIT = FitSettings(
+    batch=16,
+    optimiser="adamw",
+    lr=3e-3,
+    carried_lr=CARRIED_LR,
+    weight_decay=0.01,
+    schedule=Schedule(kind="poly", warmup=20),
+    loss=LossSettings(auxiliary_default=1.0),  # all networks of a pass count alike
+    ema=0.98,
+    validate_batch=8,
+)
 
 
-def _started(recipe: SearchRecipe, *, steps: int | None = None) -> SearchRecipe:
-    """Return a search of `dilated` in this space; carried weights learn more slowly."""
+def _one_shot(recipe: SearchRecipe, *, steps: int, trials: int, images: int) -> SearchRecipe:
+    """Return a search in this space with the augmentation of a search of `dilated`.
+
+    Its evaluator, which trains each candidate, is for other strategies (`--strategy evolution`).
+    """
     evaluator = recipe.evaluator
     if not isinstance(evaluator, TrainEvaluator):
-        raise TypeError("candidates of this search are trained")
-    fit = replace(evaluator.fit, steps=steps or evaluator.fit.steps, carried_lr=CARRIED_LR)
-    return replace(recipe, name="elastic", space=Elastic(), evaluator=replace(evaluator, fit=fit))
+        raise TypeError("candidates of this search can be trained")
+    strategy = OneShot(
+        fit=replace(FIT, steps=steps, batch=evaluator.fit.batch),
+        augment=evaluator.augment,
+        trials=trials,
+        choice=Choice(recalibrate=4, images=images),
+    )
+    return replace(
+        recipe,
+        name="elastic",
+        space=Elastic(),
+        strategy=strategy,
+        judging=JUDGING,
+        evaluator=replace(evaluator, fit=replace(evaluator.fit, carried_lr=CARRIED_LR)),
+    )
 
 
-PAPER = _started(dilated.PAPER, steps=PAPER_STEPS)
-SMALL = _started(dilated.SMALL)
+PAPER = _one_shot(dilated.PAPER, steps=PAPER_STEPS, trials=PAPER_TRIALS, images=PAPER_IMAGES)
+SMALL = _one_shot(dilated.SMALL, steps=SMALL_STEPS, trials=SMALL_TRIALS, images=SMALL_IMAGES)
 
 SYSTEM = System(
-    summary="Breed parts of a pre-trained encoder with a short decoder along the front of quality and cost (ours).",
+    summary="Fine-tune one set of weights for all parts of a pre-trained encoder, then read off the front (ours).",
     paper=PAPER,
     small=SMALL,
     fit_paper=True,

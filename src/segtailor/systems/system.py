@@ -11,6 +11,7 @@ from segtailor.recipes.search import SearchRecipe
 from segtailor.strategies.evaluators.staged import StagedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import Gradient
+from segtailor.strategies.one_shot import OneShot
 
 Scale: TypeAlias = Literal["small", "paper"]
 Size: TypeAlias = tuple[int, int]  # height, width
@@ -66,6 +67,8 @@ def with_crops(recipe: SearchRecipe, change: Callable[[Size], Size]) -> SearchRe
         if strategy.pretraining is not None and strategy.pretraining.augment is not None:
             before = replace(strategy.pretraining, augment=cut(strategy.pretraining.augment))
             strategy = replace(strategy, pretraining=before)
+    if isinstance(strategy, OneShot) and strategy.augment is not None:
+        strategy = replace(strategy, augment=cut(strategy.augment))
     if isinstance(evaluator, TrainEvaluator):
         evaluator = replace(evaluator, augment=cut(evaluator.augment))
     if isinstance(evaluator, StagedEvaluator):

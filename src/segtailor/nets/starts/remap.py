@@ -92,7 +92,7 @@ class _Transfer:
         ] = {}  # name of a parameter -> how many values the donor has in its place
         self._spaces: dict[str, str] = {self._to.image: self._from.image}  # target space -> donor space
         self._maps: dict[str, Tensor] = {}  # target space -> donor channel of each channel, -1 for none
-        self._importance = _importance(self._from)
+        self._importance = channel_importance(self._from)
         self._classes = tuple(classes)
 
     def run(self) -> None:
@@ -384,7 +384,7 @@ def _difference(stage: Stage, other: Stage) -> float:
     return abs(math.log2(one.width / two.width)) + LEVEL_COST * abs(one.level - two.level)
 
 
-def _importance(graph: LayerGraph) -> dict[str, Tensor]:
+def channel_importance(graph: LayerGraph) -> dict[str, Tensor]:
     """Return how much the channels of every space matter: by the scales that write and the weights that read them."""
     scores: dict[str, Tensor] = {}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from segtailor.core.plan import IMAGE, OpCall, Plan, PlanBuilder, Shape
 from segtailor.core.space import Decision, Picks, check_picks, picks_of
@@ -25,6 +25,9 @@ from segtailor.spaces.elastic.architecture import (
     STAGES,
     ElasticArchitecture,
 )
+
+if TYPE_CHECKING:
+    from segtailor.spaces.elastic.supernet import ElasticSupernet
 
 EPS = 1e-3  # of the encoder's norms
 STEM_WIDTH, FIRST_WIDTH = 32, 16
@@ -101,6 +104,12 @@ class Elastic:
                 decoder=self.decoders[len(self.decoders) // 2],
                 detail=DETAIL_STRIDES[0],
             )
+
+    def supernet(self, image: Shape, classes: int) -> ElasticSupernet:  # noqa: ARG002 - as in all spaces
+        """Return shared weights for all networks; they do not depend on the size of images."""
+        from segtailor.spaces.elastic.supernet import ElasticSupernet
+
+        return ElasticSupernet(self, classes)
 
     def plan(self, arch: ElasticArchitecture, image: Shape, classes: int) -> Plan:
         """Write the layers: the image at its scale, the encoder, the decoder, and a head on the deepest map."""

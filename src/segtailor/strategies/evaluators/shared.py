@@ -6,6 +6,7 @@ with one that was saved.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -87,23 +88,30 @@ class SharedEvaluator:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstPictures:
-    """The first `count` of some pictures."""
+class SomePictures:
+    """Some of the pictures: those with these indices."""
 
     pictures: LabelledImages
-    count: int
+    indices: Sequence[int]
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Height and width of each picture."""
-        return self.pictures.sizes[: self.count]
+        return self.pictures.sizes[list(self.indices)]
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.indices)
 
     def pair(self, index: int) -> Pair:
         """Return one picture with its labels."""
-        return self.pictures.pair(range(len(self))[index])
+        return self.pictures.pair(self.indices[index])
+
+
+def evenly_spaced(pictures: LabelledImages, count: int) -> SomePictures:
+    """Return at most `count` of the pictures, evenly spaced: neighbours of one recording look alike."""
+    count = min(count, len(pictures))
+    indices = [round((place + 0.5) * len(pictures) / count - 0.5) for place in range(count)]
+    return SomePictures(pictures=pictures, indices=indices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,12 +136,16 @@ class SharedJudge:
 
     def scores(self, arch: Architecture, *, share: float = 1.0) -> Scores:
         """Score an architecture on a share of the pictures; raise `Unsupported` if it uses a removed option."""
+        return self._scores(self.network(arch), share=share)
+
+    def network(self, arch: Architecture) -> Network:
+        """Return the network of an architecture with its part of the weights, and statistics of norms of its own."""
         network = Network(self.space.plan(arch, self.image, self.task.outputs), architecture=arch)
         self.supernet.transfer(arch, network)
         place(network, self.device, channels_last=self.settings.fit.channels_last_on(self.device))
         if self.settings.choice.recalibrate:
             self._recalibrate(network)
-        return self._scores(network, share=share)
+        return network
 
     def output(self, name: str, weights: Weights) -> float:
         """Return the quality of an output of the supernet itself."""
@@ -146,7 +158,7 @@ class SharedJudge:
         most = min(self.settings.choice.images or len(self.pictures), len(self.pictures))
         return evaluate(
             network,
-            FirstPictures(pictures=self.pictures, count=max(1, round(share * most))),
+            SomePictures(pictures=self.pictures, indices=range(max(1, round(share * most)))),
             task=self.task,
             preprocessing=self.settings.preprocessing,
             device=self.device,

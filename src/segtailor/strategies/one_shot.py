@@ -166,6 +166,7 @@ class OneShotSearch:
 
     def training(self) -> Iterator[Step]:
         """Train the shared weights; the averaged ones stay."""
+        devices.tune_kernels(on=False)  # every pass runs other networks, whose layers have other shapes
         for step in self._fit.steps():
             yield replace(step, phase="shared weights")
         self._supernet.load_state_dict(self._fit.weights())

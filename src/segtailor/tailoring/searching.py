@@ -28,6 +28,7 @@ from segtailor.strategies import Controller, Evolution, Expansion, Processes, Ra
 from segtailor.strategies.evaluators.staged import StagedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import Gradient
+from segtailor.strategies.one_shot import OneShot
 from segtailor.tailoring.choosing import DIRECTIONS, expands
 from segtailor.tailoring.machine import pretraining_share
 from segtailor.tailoring.stage import FastestOutcome, PackOutcome, SearchOutcome, StageContext
@@ -48,6 +49,10 @@ MIN_POPULATION, MAX_POPULATION = 4, 16  # of an evolution
 CANDIDATES_PER_MEMBER = 3  # of the population: two thirds of the candidates are bred
 MIN_CHILDREN = 2  # of a generation
 CANDIDATES_PER_CHILD = 8
+MIN_SHARED_STEPS = 30  # of weights that networks share
+SHARED_TRIALS = 256  # networks that are judged by them, if there is time
+JUDGED_BATCHES = 3  # of images, on which each of them is judged
+SHORT_STEPS, SHORT_EMA = 100, 0.9  # a long average would hold the first steps
 
 
 def prepare_pack(stage: StageContext, fastest: FastestOutcome) -> PackOutcome:
@@ -194,6 +199,8 @@ def search_recipe(stage: StageContext, *, pack: str | None) -> SearchRecipe:
     priced = with_chosen_start(priced, recipe.request.start)
     if isinstance(priced.strategy, Gradient):
         return for_workers(replace(priced, strategy=_gradient(stage, priced.strategy)), 1)
+    if isinstance(priced.strategy, OneShot):
+        return replace(priced, strategy=_one_shot(stage, priced.strategy), seconds=_search_seconds(stage))
     return _trials(stage, priced)
 
 
@@ -211,6 +218,33 @@ def _gradient(stage: StageContext, strategy: Gradient) -> Gradient:
         fit=fit if seconds is None else replace(fit, seconds=seconds),
         choice=replace(strategy.choice, samples=min(strategy.choice.samples, steps // STEPS_PER_SAMPLE)),
         pretraining=before,
+    )
+
+
+def _one_shot(stage: StageContext, strategy: OneShot) -> OneShot:
+    """Set the length of a one-shot search: its steps cost as much as those of all planned candidates together.
+
+    Where a time was asked for, that ends it.
+    """
+    recipe = stage.recipe
+    candidate_steps = recipe.effort.candidates * stage.paced(recipe.effort.candidate_steps)
+    steps = max(MIN_SHARED_STEPS, round(strategy.training_share * candidate_steps / strategy.networks))
+    fit = replace(
+        strategy.fit,
+        steps=steps,
+        batch=recipe.batch,
+        lr=recipe.lr,
+        precision=recipe.precision,
+        ema=SHORT_EMA if steps < SHORT_STEPS else strategy.fit.ema,
+    )
+    augment = None if strategy.augment is None else replace(strategy.augment, crop=recipe.crop)
+    images = JUDGED_BATCHES * recipe.batch
+    return replace(
+        strategy,
+        fit=fit,
+        augment=augment,
+        trials=SHARED_TRIALS,
+        choice=replace(strategy.choice, images=images),
     )
 
 

@@ -18,6 +18,7 @@ from segtailor.core.variation import sample
 from segtailor.data.cache import open_pixels
 from segtailor.nets.bundle import load_bundle
 from segtailor.recipes.train import CARRIED_LR, TrainRecipe, usual_augment
+from segtailor.runs import Layout
 from segtailor.spaces.networks import count, resolve
 from segtailor.spaces.published import architectures
 from segtailor.spaces.starts import AUTO, MIN_SHARE, NONE, choose_start, start_share
@@ -68,11 +69,15 @@ SHORT_STEPS, SHORT_EMA, EMA = (
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkTraining:
-    """One training: which network, the name of its folder, and the bundle of its teacher."""
+    """One training: which network, the name of its folder, the bundle of its teacher, and that of its first weights.
+
+    Without a `start` it begins from what was asked for, if that fits.
+    """
 
     folder: str
     model: Architecture
     teacher: str | None = None
+    start: str | None = None
 
 
 def train_teacher(stage: StageContext, chosen: ChosenNetwork, searched: SearchOutcome) -> TeacherOutcome:
@@ -96,7 +101,7 @@ def train_teacher(stage: StageContext, chosen: ChosenNetwork, searched: SearchOu
             )
         seconds = TEACHER_SHARE * (seconds - (time.monotonic() - begin))
     trained = _trained(stage, name, training, training_recipe(stage, training, steps, seconds=seconds))
-    student = NetworkTraining(folder="teacher-check", model=resolve(chosen.architecture))
+    student = replace(_winner(stage, chosen, _no_teacher("")), folder="teacher-check")
     alone = _trained(stage, "student", student, training_recipe(stage, student, trained.steps))
     if trained.miou < alone.miou + TRAINING_NOISE:
         return _no_teacher(
@@ -120,7 +125,7 @@ def decide_lengths(
     names = tuple(row.network for row in ready.networks)
     if stage.left is None:
         return LengthsOutcome(steps=stage.recipe.effort.train_steps, networks=names)
-    winner = _probed(stage, _winner(chosen, teacher), chosen)
+    winner = _probed(stage, _winner(stage, chosen, teacher), chosen)
     others = [_probed(stage, _baseline(row.network, teacher), row) for row in ready.networks]
     preparing = mean(row.making_seconds for row in (chosen, *ready.networks))  # any of them may be exported
     left = (stage.remaining() or 0.0) - closing_seconds(preparing)
@@ -170,7 +175,7 @@ def train_winner(
     stage: StageContext, chosen: ChosenNetwork, teacher: TeacherOutcome, lengths: LengthsOutcome
 ) -> TrainedNetwork:
     """Stage `train`: train the chosen network, with distillation from the teacher."""
-    training = _winner(chosen, teacher)
+    training = _winner(stage, chosen, teacher)
     recipe = training_recipe(
         stage, training, lengths.steps, seconds=lengths.seconds, least_steps=MIN_TRAIN_STEPS
     )
@@ -248,8 +253,21 @@ def _relatives(
     yield {f"drawn network {number}": sample(space, rng) for number in range(DRAWN_TEACHERS)}
 
 
-def _winner(chosen: ChosenNetwork, teacher: TeacherOutcome) -> NetworkTraining:
-    return NetworkTraining(folder="train", model=resolve(chosen.architecture), teacher=teacher.model)
+def _winner(stage: StageContext, chosen: ChosenNetwork, teacher: TeacherOutcome) -> NetworkTraining:
+    return NetworkTraining(
+        folder="train",
+        model=resolve(chosen.architecture),
+        teacher=teacher.model,
+        start=searched_weights(stage, chosen),
+    )
+
+
+def searched_weights(stage: StageContext, chosen: ChosenNetwork) -> str | None:
+    """Return the bundle that a search left of the chosen network, if it did: its weights know the data already."""
+    if chosen.fingerprint is None:
+        return None
+    bundle = Layout(stage.run_folder("search")).front(chosen.fingerprint)
+    return str(bundle) if bundle.is_dir() else None
 
 
 def _baseline(name: str, teacher: TeacherOutcome) -> NetworkTraining:
@@ -298,7 +316,7 @@ def training_recipe(
         val_split="val" if "val" in stage.dataset.splits else None,
         reparameterise=True,
         teacher=training.teacher,
-        start=network_start(stage, training.model),
+        start=training.start or network_start(stage, training.model),
     )
 
 

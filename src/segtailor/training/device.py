@@ -73,6 +73,11 @@ def make_deterministic(*, on: bool) -> None:
     torch.use_deterministic_algorithms(on, warn_only=True)
 
 
+def tune_kernels(*, on: bool) -> None:
+    """Let cuDNN time its kernels for every new shape of a layer, which takes seconds: only long work repays that."""
+    torch.backends.cudnn.benchmark = on and not torch.backends.cudnn.deterministic
+
+
 def rng_state(device: torch.device) -> dict[str, Tensor]:
     """Return the states of torch's random generators."""
     states = {"cpu": torch.get_rng_state()}

@@ -40,6 +40,8 @@ from segtailor.training.threads import Threads, chosen_threads
 ESTIMATE_STEPS, ESTIMATE_SHARE = 20, 0.2
 FEWER_STEPS_SHARE = 0.9  # of the planned steps: the user is told when at most so many fit
 
+TUNED_STEPS = 1000  # of a training: in shorter ones, timing kernels costs more than better ones save
+
 
 class BatchSource(Protocol):
     """Training batches as a pure function of the step (`data.batches.Batches`)."""
@@ -113,6 +115,7 @@ class Fit:
             carried=self.carried,
         )
         self.total = settings.total(self.source.steps_per_epoch)
+        devices.tune_kernels(on=self.total >= TUNED_STEPS)
         self.allowance = Allowance(settings.seconds)
         self._shortage_told = False
         self.done = 0

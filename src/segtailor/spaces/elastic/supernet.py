@@ -128,7 +128,7 @@ class ElasticSupernet(nn.Module):
 
     def _part(self, arch: ElasticArchitecture, network: Network) -> dict[str, Tensor]:
         """Return the leading part of every tensor that a network has; views, so that gradients arrive here."""
-        state = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        state = dict((*self.named_parameters(), *self.named_buffers()))
         shallow = not arch.depths[OPTIONAL_STAGE]
         return {
             name: state[_shared_name(name, shallow=shallow)][tuple(slice(side) for side in value.shape)]

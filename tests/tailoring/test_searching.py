@@ -9,9 +9,12 @@ import pytest
 from segtailor.core.cost import Power, Within
 from segtailor.core.errors import UserError
 from segtailor.costs.analytic import Macs
+from segtailor.costs.fitted import FittedLatency
 from segtailor.costs.latency import PackLatency
-from segtailor.costs.pack import read_pack
+from segtailor.costs.pack import Trust, read_pack
+from segtailor.costs.sampling import LatencyFit
 from segtailor.costs.trust import with_scaled_prices
+from segtailor.costs.work import Work
 from segtailor.recipes.recipe import parse_recipe, recipe_document
 from segtailor.recipes.search import SearchRecipe
 from segtailor.strategies import Controller, Evolution, Expansion, Processes, Serial
@@ -19,8 +22,15 @@ from segtailor.strategies.evaluators.staged import StagedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.tailoring.choosing import SYSTEMS
-from segtailor.tailoring.searching import pack_minutes, prepare_pack, search_recipe
-from segtailor.tailoring.stage import FastestOutcome, StageContext, TimedNetwork
+from segtailor.tailoring.searching import fitted_limit, pack_minutes, prepare_pack, search_recipe
+from segtailor.tailoring.stage import (
+    FastestOutcome,
+    PackOutcome,
+    StageContext,
+    TimedNetwork,
+    read_outcome,
+    write_outcome,
+)
 from tests.tailoring.test_job import recipe, stage_context
 
 DATA = "synthetic:size=64x96,train=8,val=2,seed=0"
@@ -54,7 +64,7 @@ def stage(
 
 
 def asked(folder: Path, system: str, **options: Any) -> SearchRecipe:
-    return search_recipe(stage(folder, system, **options), pack=None)
+    return search_recipe(stage(folder, system, **options), PackOutcome(pack=None, made=False))
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -73,10 +83,71 @@ def test_every_system_searches_at_the_size_and_within_the_budget_asked_for(
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_with_a_device_pack_the_budget_is_a_latency(tmp_path: Path, system: str) -> None:
     file = str(tmp_path / "a 'pack' with \"quotes\" and a \\.json")
-    found = search_recipe(stage(tmp_path, system), pack=file)
+    found = search_recipe(stage(tmp_path, system), PackOutcome(pack=file, made=True))
     assert found.cost == PackLatency(pack=file, target="cpu/onnxruntime/fp32")
     assert found.limit == LIMIT_MS
     assert parse_recipe(recipe_document(found), what="recipe") == found
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_with_fitted_prices_the_budget_is_what_measuring_left_of_it(tmp_path: Path, system: str) -> None:
+    fit = FittedLatency(target="cpu/onnxruntime/fp32", us=Work(kernels=2.0, pointwise=7.5))
+    outcome = PackOutcome(pack=None, made=True, fit=fit, limit_ms=8.25)
+    found = search_recipe(stage(tmp_path, system), outcome)
+    assert (found.cost, found.limit) == (fit, 8.25)
+    if isinstance(found.objective, Power | Within):
+        assert found.objective.limit == 8.25
+    assert parse_recipe(recipe_document(found), what="recipe") == found
+
+
+@pytest.mark.parametrize(
+    ("slow_runs", "rest_ms", "planned_ms", "limit_ms"),
+    [
+        (1.0, 0.0, 15.0, 19.0),  # all of the budget but a twentieth
+        (1.25, 2.0, 15.0, 13.2),  # less what slow runs and the stages after the network take
+        (1.0, 100.0, 15.0, 4.0),
+        (1.0, 0.0, 6.0, 6.0),  # larger ones could not be trained
+    ],
+)
+def test_the_limit_of_the_search_is_what_the_rest_leaves_of_the_budget(
+    slow_runs: float, rest_ms: float, planned_ms: float, limit_ms: float
+) -> None:
+    fit = LatencyFit(
+        cost=FittedLatency(target="cpu/onnxruntime/fp32", us=Work(kernels=1.0)),
+        trust=Trust(pearson=1.0, spearman=1.0, mape=0.0, networks=()),
+        seconds=(1.0,),
+        slow_runs=slow_runs,
+        rest_ms=rest_ms,
+    )
+    assert fitted_limit(replace(recipe(), search_limit_ms=planned_ms), fit) == pytest.approx(limit_ms)
+
+
+@pytest.mark.parametrize("seconds", [180.0, 899.0])
+def test_fitting_takes_a_small_share_of_the_time(seconds: float) -> None:
+    effort = recipe(seconds).effort
+    assert 0 < effort.fit_seconds + 60 * effort.pack_minutes <= 0.08 * seconds
+
+
+@pytest.mark.slow
+def test_without_a_pack_prices_are_fitted_to_networks_timed_on_the_target(tmp_path: Path) -> None:
+    plan = recipe()
+    request = replace(plan.request, target="cpu/eager/fp32?threads=1", budget_ms=10.0)
+    effort = replace(plan.effort, pack_minutes=0.0, fit_seconds=4.0)
+    plan = replace(plan, request=request, image=(32, 64), system="elastic", effort=effort)
+    found = prepare_pack(stage_context(tmp_path, recipe=plan), fastest())
+    assert found.fit is not None
+    assert found.networks is not None
+    assert found.networks >= 4
+    assert found.seconds is not None
+    assert len(found.seconds) == found.networks
+    assert found.limit_ms is not None
+    assert 2.0 <= found.limit_ms <= 9.5
+    assert found.mape is not None
+    assert found.mape < 0.5
+    assert found.reason is not None
+    file = tmp_path / "pack.json"
+    write_outcome(file, found, stage="pack")
+    assert read_outcome(PackOutcome, file, stage="pack") == found
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

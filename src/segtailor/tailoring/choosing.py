@@ -176,7 +176,7 @@ def usual_effort(
     `step` is the seconds of a training step of a typical network, `supernet` those of a step of the supernet, if the
     system has one.
     """
-    pack, networks, rest = training_time(seconds, with_pack=with_pack)
+    pack, networks, fit, rest = training_time(seconds, with_pack=with_pack)
     searching = SHARES["search"] * rest - STARTING_SECONDS
     candidates, steps = _candidates(searching, step)
     baselines = next(number for below, number in BASELINES if seconds < below)
@@ -188,6 +188,7 @@ def usual_effort(
         baselines=baselines,
         pack_minutes=round(pack, 2),
         pack_networks=networks,
+        fit_seconds=round(fit, 1),
         training_seconds=round(rest, 1),
         closing_seconds=USUAL_CLOSING_SECONDS,
         supernet_steps=0 if supernet is None else _steps(searching, supernet),
@@ -270,13 +271,17 @@ def _why_largest(recipe: TailorRecipe) -> str:
 
 
 def _priced(effort: Effort) -> str:
-    return "device pack" if effort.pack_minutes else "by MACs"
+    if effort.pack_minutes:
+        return "device pack"
+    return "fitted" if effort.fit_seconds else "by MACs"
 
 
 def _why_priced(effort: Effort) -> str:
     if effort.pack_minutes:
         return f"{effort.pack_minutes:.1f} minutes to time operators; then the latency of any network is known at once"
-    return "no time to time all operators: multiply-accumulates are counted, and the best networks are timed"
+    if effort.fit_seconds:
+        return f"{effort.fit_seconds:.0f} seconds to time whole networks; prices of any network are fitted to them"
+    return "no time to time anything: multiply-accumulates are counted, and the best networks are timed"
 
 
 def _search(effort: Effort) -> str:

@@ -72,7 +72,8 @@ class Effort:
     """How much is done: steps of each training, and candidates of the search. Zero leaves a stage out.
 
     `train_steps` is the length of the training of the winner, and of at most `baselines` ready networks beside it.
-    `supernet_steps` is the length of a search by gradients, which has no candidates. `training_seconds` are for all
+    `supernet_steps` is the length of a search by gradients, which has no candidates. `fit_seconds` are for timing whole
+    networks, to which prices are fitted where there is no device pack. `training_seconds` are for all
     stages that train, `closing_seconds` for everything after them.
     """
 
@@ -86,6 +87,7 @@ class Effort:
     training_seconds: float
     closing_seconds: float
     supernet_steps: int = 0
+    fit_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,11 @@ from segtailor.core.registry import STRATEGIES
 from segtailor.core.space import fingerprint_of
 from segtailor.core.target import parse_target
 from segtailor.costs import LatencyTable, Macs
-from segtailor.costs.latency import PackLatency
+from segtailor.costs.assembly import CalibrationSubject
+from segtailor.costs.latency import PackLatency, RecipeCost
 from segtailor.costs.measured import distinct_architectures, time_networks
 from segtailor.costs.pack import Pack, Use, read_pack
+from segtailor.costs.sampling import LatencyFit, fit_space
 from segtailor.costs.trust import MeasuredNetwork, recheck, with_scaled_prices
 from segtailor.recipes.calibrate import CalibrateRecipe
 from segtailor.recipes.search import RecipeEvaluator, SearchRecipe
@@ -28,10 +30,18 @@ from segtailor.strategies import Controller, Evolution, Expansion, Processes, Ra
 from segtailor.strategies.evaluators.staged import StagedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import Gradient
-from segtailor.tailoring.choosing import DIRECTIONS, expands
+from segtailor.tailoring.choosing import DIRECTIONS, SEARCH_SHARE_OF_BUDGET, expands
 from segtailor.tailoring.machine import pretraining_share
+from segtailor.tailoring.recipe import TailorRecipe
 from segtailor.tailoring.stage import FastestOutcome, PackOutcome, SearchOutcome, StageContext
-from segtailor.tailoring.time_plan import CHOOSE_SHARE, MAX_PACK_SHARE, MIN_PACK_NETWORKS, READY_SHARE
+from segtailor.tailoring.time_plan import (
+    BUDGET_SHARE,
+    CHOOSE_SHARE,
+    MAX_FIT_SECONDS,
+    MAX_PACK_SHARE,
+    MIN_PACK_NETWORKS,
+    READY_SHARE,
+)
 from segtailor.verbs.calibrate import pack_name
 from segtailor.verbs.search import for_workers, system_recipe, towards_budget, with_chosen_start
 
@@ -39,6 +49,10 @@ CHECKED_NETWORKS = 3  # networks near the limit that are timed before a pack of 
 DRAWN_NETWORKS = 40  # random networks from which these are taken
 FIT_NETWORKS = 10  # networks that the correction of a pack is fitted to
 FEW_FIT_NETWORKS = 4  # the same, if fewer than FIT_NETWORKS are timed in all
+MIN_FIT_SECONDS = 2.0  # for fitting prices to whole networks
+MIN_FITTED_SHARE = (
+    0.2  # of the budget: the limit of the search, however long the stages after the network take
+)
 NETWORK_SECONDS = 1.5  # timing a network, without preparing it
 STEPS_PER_SAMPLE = 10  # steps of a supernet for each network that is drawn from it in the end and judged
 MIN_SEARCH_SECONDS = 20.0
@@ -51,10 +65,13 @@ CANDIDATES_PER_CHILD = 8
 
 
 def prepare_pack(stage: StageContext, fastest: FastestOutcome) -> PackOutcome:
-    """Stage `pack`: use the device pack of an earlier tailoring on this machine, or make one if there is time."""
+    """Stage `pack`: use the device pack of an earlier tailoring on this machine, or make one if there is time.
+
+    Without a pack, prices are fitted to whole networks that are timed.
+    """
     recipe, effort = stage.recipe, stage.recipe.effort
     if not effort.pack_minutes:
-        return PackOutcome(pack=None, made=False)
+        return fit_prices(stage)
     few = effort.pack_networks < FIT_NETWORKS
     calibration = CalibrateRecipe(
         space=stage.space,
@@ -72,11 +89,8 @@ def prepare_pack(stage: StageContext, fastest: FastestOutcome) -> PackOutcome:
         return known
     minutes = pack_minutes(stage, fastest)
     if minutes is None and not begun:
-        reason = (
-            "timing the operators takes too long on this machine: multiply-accumulates are counted instead"
-        )
-        stage.tell(reason)
-        return PackOutcome(pack=None, made=False, reason=reason)
+        stage.tell("timing the operators takes too long on this machine: whole networks are timed instead")
+        return fit_prices(stage)
     result = stage.carry_out(replace(calibration, minutes=minutes or effort.pack_minutes), "pack")
     pack = read_pack(Layout(stage.run_folder("pack")).cost_table)
     # Only a pack that was measured just now, undisturbed, enters the cache: one that was found in the run directory may
@@ -85,6 +99,54 @@ def prepare_pack(stage: StageContext, fastest: FastestOutcome) -> PackOutcome:
         cached.parent.mkdir(parents=True, exist_ok=True)
         pack.write(cached)
     return _pack_outcome(pack, {"pack": result["pack"], "made": True})
+
+
+def fit_prices(stage: StageContext) -> PackOutcome:
+    """Time networks spread over the space, and fit prices to them; without time for that, the search counts MACs."""
+    recipe, left = stage.recipe, stage.before_training()
+    seconds = recipe.effort.fit_seconds
+    if left is not None:
+        seconds = min(seconds or MAX_PACK_SHARE * left, MAX_PACK_SHARE * left, MAX_FIT_SECONDS)
+    if seconds < MIN_FIT_SECONDS:
+        return PackOutcome(
+            pack=None, made=False, reason="no time to time networks: multiply-accumulates are counted"
+        )
+    subject = CalibrationSubject(
+        space=stage.space, image=recipe.image, classes=stage.classes, target=recipe.request.target
+    )
+    fit = fit_space(subject, seconds=seconds, includes=recipe.includes, seed=recipe.request.seed)
+    limit = fitted_limit(recipe, fit)
+    reason = (
+        f"prices are fitted to {len(fit.seconds)} networks, timed in {sum(fit.seconds):.0f} seconds: each is predicted "
+        f"from all others with a mean error of {fit.trust.mape:.0%} (Spearman {fit.trust.spearman:.2f})"
+    )
+    stage.tell(f"{reason}; networks of up to {limit:.3g} ms are searched for")
+    return PackOutcome(
+        pack=None,
+        made=True,
+        reason=reason,
+        fit=fit.cost,
+        limit_ms=limit,
+        rest_ms=fit.rest_ms,
+        slow_runs=fit.slow_runs,
+        seconds=fit.seconds,
+        pearson=fit.trust.pearson,
+        spearman=fit.trust.spearman,
+        mape=fit.trust.mape,
+        networks=len(fit.seconds),
+    )
+
+
+def fitted_limit(recipe: TailorRecipe, fit: LatencyFit) -> float:
+    """Return the limit of the search in milliseconds of a fit: what the stages after the network leave of the budget.
+
+    Where the plan has a smaller limit because larger networks could not be trained in the time, that one.
+    """
+    budget = recipe.request.budget_ms
+    allowed = max(BUDGET_SHARE * budget / fit.slow_runs - fit.rest_ms, MIN_FITTED_SHARE * budget)
+    planned = SEARCH_SHARE_OF_BUDGET * budget
+    trainable = recipe.search_limit_ms < planned
+    return round(min(allowed, recipe.search_limit_ms) if trainable else allowed, 5)
 
 
 def pack_minutes(stage: StageContext, fastest: FastestOutcome) -> float | None:
@@ -153,7 +215,7 @@ def _pack_outcome(pack: Pack, facts: Mapping[str, Any]) -> PackOutcome:
 
 def search(stage: StageContext, pack: PackOutcome) -> SearchOutcome:
     """Stage `search`: search networks that keep the budget."""
-    recipe = search_recipe(stage, pack=pack.pack)
+    recipe = search_recipe(stage, pack)
     result: Mapping[str, Any] = stage.carry_out(recipe, "search")
     members = {row["trial"]: row for row in [result, *result["front"], *result.get("family", [])]}
     document = {
@@ -171,23 +233,25 @@ def search(stage: StageContext, pack: PackOutcome) -> SearchOutcome:
     return from_json(SearchOutcome, document, what="result of the search", error=RunProblem)
 
 
-def search_recipe(stage: StageContext, *, pack: str | None) -> SearchRecipe:
-    """Return the search: a published system with length, prices and budget for this data and target.
-
-    Without a device pack networks cost multiply-accumulates.
-    """
+def search_recipe(stage: StageContext, pack: PackOutcome) -> SearchRecipe:
+    """Return the search: a published system with length, prices and budget for this data and target."""
     recipe = stage.recipe
     base = system_recipe(
         recipe.system, recipe.data, scale="small", context=stage.context, dataset=stage.dataset
     )
-    limit = recipe.search_limit_macs if pack is None else recipe.search_limit_ms
+    cost: RecipeCost = pack.fit or Macs()
+    if pack.pack is not None:
+        cost = PackLatency(pack=pack.pack, target=recipe.request.target)
+    limit = pack.limit_ms or recipe.search_limit_ms
+    if isinstance(cost, Macs):
+        limit = float(round(recipe.search_limit_macs))
     priced = replace(
         base,
         image=recipe.image,
         seed=recipe.request.seed,
         strategy=towards_budget(base.strategy),
-        cost=Macs() if pack is None else PackLatency(pack=pack, target=recipe.request.target),
-        limit=float(round(limit)) if pack is None else limit,
+        cost=cost,
+        limit=limit,
     )
     if isinstance(priced.objective, Power | Within):
         priced = replace(priced, objective=replace(priced.objective, limit=limit))

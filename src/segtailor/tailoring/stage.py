@@ -15,9 +15,12 @@ from typing import Any, TypeVar
 
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, from_json, read_json, to_json
+from segtailor.core.cost import Cost
 from segtailor.core.errors import RunProblem
 from segtailor.core.space import Architecture, SearchSpace
 from segtailor.core.target import Includes
+from segtailor.costs import LatencyTable, Macs, read_pack
+from segtailor.costs.fitted import FittedLatency
 from segtailor.data.dataset import Dataset, Finding
 from segtailor.data.doctor import SplitFacts
 from segtailor.deploy.quantise import Reading
@@ -52,12 +55,21 @@ class DataOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedNetwork:
-    """A network as timed on the target; `making_seconds` is how long it took to prepare it for that."""
+    """A network as timed on the target; `making_seconds` is how long it took to prepare it for that.
+
+    `min_ms` is the fastest run: other programs only ever add time.
+    """
 
     network: str
     median_ms: float
     p95_ms: float
     making_seconds: float
+    min_ms: float | None = None
+
+    @property
+    def undisturbed_ms(self) -> float:
+        """The fastest run, or the median where that is not known."""
+        return self.median_ms if self.min_ms is None else self.min_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +83,22 @@ class FastestOutcome(TimedNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class PackOutcome:
-    """Stage `pack`: the file of the device pack with its figures, or the `reason` why there is none.
+    """Stage `pack`: what networks cost in the search, and how well that agrees with whole networks.
 
-    `ratio` is the latency of networks measured now over what a pack of an earlier tailoring says.
+    That is a device pack (its file), or a `fit` to networks that were timed, or else multiply-accumulates; `reason`
+    says why. `ratio` is the latency of networks measured now over what a pack of an earlier tailoring says. Of a fit,
+    `mape` and the correlations are those of each network predicted from all others, and `seconds` what measuring each
+    network took. `limit_ms` is the limit of the search, where measuring changed the planned one.
     """
 
     pack: str | None
     made: bool
     reason: str | None = None
+    fit: FittedLatency | None = None
+    limit_ms: float | None = None
+    rest_ms: float | None = None
+    slow_runs: float | None = None
+    seconds: tuple[float, ...] | None = None
     ratio: float | None = None
     entries: int | None = None
     estimated: int | None = None
@@ -88,6 +108,12 @@ class PackOutcome:
     networks: int | None = None
     disturbed: int | None = None
     warnings: tuple[str, ...] | None = None
+
+    def cost(self) -> Cost:
+        """Return what networks cost in the search."""
+        if self.pack is not None:
+            return LatencyTable(pack=read_pack(Path(self.pack)))
+        return self.fit or Macs()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,12 +153,15 @@ class TimedCandidate(TimedNetwork):
 class ChosenNetwork(TimedNetwork):
     """Stage `choose`: the network that will be trained (`architecture` is a file or the name of a ready network).
 
-    `measured` are all candidates that were timed; `kept` says whether the chosen network keeps the budget.
+    `measured` are all candidates that were timed; `kept` says whether the chosen network keeps the budget, `used` which
+    share of the budget it uses, `unused` why, in one sentence, where that is less than half.
     """
 
     architecture: str
     measured: tuple[TimedCandidate, ...]
     kept: bool
+    used: float | None = None
+    unused: str | None = None
     trial: int | None = None
     fingerprint: str | None = None
     quality: float | None = None
@@ -421,6 +450,7 @@ class StageContext:
             median_ms=row.median_ms,
             p95_ms=row.p95_ms,
             making_seconds=round(max(preparing, 0.0), 2),
+            min_ms=row.min_ms,
         )
 
     def timing(self, *, final: bool) -> TimingSettings:

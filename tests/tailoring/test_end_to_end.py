@@ -32,6 +32,7 @@ TINY = Effort(
     training_seconds=10.0,
     closing_seconds=10.0,
     supernet_steps=4,
+    fit_seconds=3.0,
 )
 
 

@@ -38,7 +38,7 @@ from tests.tailoring.test_job import recipe, stage_context
 
 WINNER = "lpsnet-step1"
 IMAGE = (32, 64)
-NO_PACK = PackOutcome(pack=None, made=False)
+NO_PACK = PackOutcome(reason="no time")
 
 
 def timed(network: str, p95_ms: float) -> TimedNetwork:
@@ -194,8 +194,7 @@ class BusyTarget(KnownTarget):
 
 
 FIT = PackOutcome(
-    pack=None,
-    made=True,
+    reason="a test",
     fit=FittedLatency(target="cpu/eager/fp32?threads=1", us=Work(dense=1e3, pointwise=1e3, depthwise=1e3)),
     slow_runs=1.0,
     rest_ms=0.0,

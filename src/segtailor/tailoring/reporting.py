@@ -8,8 +8,6 @@ from pathlib import Path
 
 from segtailor.core.codec import Json
 from segtailor.core.text import command
-from segtailor.costs import LatencyTable
-from segtailor.costs.fitted import FittedLatency
 from segtailor.data.cache import open_pixels
 from segtailor.nets.bundle import load_bundle
 from segtailor.report import document as page
@@ -230,13 +228,8 @@ def _parts(
 
 def _prices(pack: PackOutcome) -> page.ChosenSetting:
     """Say what networks cost in the search, and how well that agrees with networks that were timed."""
-    if pack.fit is not None:
-        value = f"fitted to {pack.networks} networks"
-    else:
-        value = "MACs" if pack.pack is None else "device pack"
-    measured = "measured just now" if pack.made else "of an earlier tailoring on this machine"
-    usual = measured if pack.pack is not None else "counted, not timed"
-    return page.ChosenSetting(setting="prices", value=value, reason=pack.reason or usual)
+    value = "MACs" if pack.fit is None else f"fitted to {pack.networks} networks"
+    return page.ChosenSetting(setting="prices", value=value, reason=pack.reason)
 
 
 def _used(chosen: ChosenNetwork) -> tuple[page.ChosenSetting, ...]:
@@ -313,12 +306,12 @@ def _candidate_point(row: TimedCandidate, quality: float) -> page.Point:
 
 def _layers(stage: StageContext, delivery: Delivery) -> page.LayerTimes:
     """Return the timed layers, beside the price of each if prices are milliseconds."""
-    best, timed, pack = delivery.best, delivery.layers, delivery.pack
+    best, timed = delivery.best, delivery.layers
     model = load_bundle(Path(best.model))
-    cost = pack.cost() if best.worth else None  # a ready network may have layers of another space
+    fit = delivery.pack.fit
     return layer_times(
         expand(model.architecture, image=stage.recipe.image, classes=model.task.outputs),
-        price=cost.price if isinstance(cost, LatencyTable | FittedLatency) else None,
+        price=None if fit is None else fit.price,
         measured=timed.layers,
         measured_ms=timed.whole_ms,
         note="Each layer was timed by itself; the whole is the network alone, without resizing labels.",

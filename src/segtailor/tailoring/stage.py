@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, from_json, read_json, to_json
-from segtailor.core.cost import Cost
 from segtailor.core.errors import RunProblem
 from segtailor.core.space import Architecture, SearchSpace
 from segtailor.core.target import Includes
-from segtailor.costs import LatencyTable, Macs, read_pack
+from segtailor.costs import Macs
 from segtailor.costs.fitted import FittedLatency
 from segtailor.data.dataset import Dataset, Finding
 from segtailor.data.doctor import SplitFacts
@@ -83,36 +82,26 @@ class FastestOutcome(TimedNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class PackOutcome:
-    """Stage `pack`: what networks cost in the search, and how well that agrees with whole networks.
+    """Stage `pack`: prices that are fitted to networks that were timed; without a `fit`, MACs are counted.
 
-    That is a device pack (its file), or a `fit` to networks that were timed, or else multiply-accumulates; `reason`
-    says why. `ratio` is the latency of networks measured now over what a pack of an earlier tailoring says. Of a fit,
-    `mape` and the correlations are those of each network predicted from all others, and `seconds` what measuring each
-    network took. `limit_ms` is the limit of the search, where measuring changed the planned one.
+    `reason` says how far to trust them; `mape` and the correlations are those of each network predicted from all
+    others. `seconds` are those of each measured network, `slow_runs` is the median over the fastest time, `rest_ms`
+    what the stages after the network take. `limit_ms` is the limit of the search that follows from these.
     """
 
-    pack: str | None
-    made: bool
-    reason: str | None = None
+    reason: str
     fit: FittedLatency | None = None
     limit_ms: float | None = None
     rest_ms: float | None = None
     slow_runs: float | None = None
     seconds: tuple[float, ...] | None = None
-    ratio: float | None = None
-    entries: int | None = None
-    estimated: int | None = None
+    networks: int | None = None
     pearson: float | None = None
     spearman: float | None = None
     mape: float | None = None
-    networks: int | None = None
-    disturbed: int | None = None
-    warnings: tuple[str, ...] | None = None
 
-    def cost(self) -> Cost:
+    def cost(self) -> FittedLatency | Macs:
         """Return what networks cost in the search."""
-        if self.pack is not None:
-            return LatencyTable(pack=read_pack(Path(self.pack)))
         return self.fit or Macs()
 
 

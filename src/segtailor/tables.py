@@ -113,6 +113,7 @@ COSTS = {
     "memory": "segtailor.costs.analytic:ActivationMemory",
     "pack": "segtailor.costs.latency:PackLatency",
     "measured": "segtailor.costs.latency:TargetLatency",
+    "fitted": "segtailor.costs.fitted:FittedLatency",
 }
 EVALUATORS = {
     "train": "segtailor.strategies.evaluators.train:TrainEvaluator",

@@ -13,8 +13,8 @@ from segtailor.core.registry import SPACES
 from segtailor.core.target import parse_target
 from segtailor.costs.calibrate import Calibration, ReferenceTimer, reference_for, untrusted
 from segtailor.costs.keys import key_of
-from segtailor.costs.pack import Checked, Entry, LatencyTable, Pack, Trust
-from segtailor.costs.trust import MeasuredNetwork, recheck, with_scaled_prices
+from segtailor.costs.pack import Entry, LatencyTable, Pack, Trust
+from segtailor.costs.trust import MeasuredNetwork
 from tests.costs.test_calibrate import EAGER, settings, tiny
 
 
@@ -69,38 +69,6 @@ def pack_and_networks(factors: tuple[float, ...]) -> tuple[Pack, list[MeasuredNe
         MeasuredNetwork(f"{number}", plan, factor * price, factor * price)
         for number, factor in enumerate(factors)
     ]
-
-
-@pytest.mark.parametrize(
-    ("factors", "decision"),
-    [
-        ((1.0, 1.05, 0.95), "fits"),
-        ((0.53, 0.54, 0.6), "scale"),
-        ((2.0, 2.2, 2.4), "scale"),
-        ((0.5, 1.0, 2.0), "renew"),
-    ],
-)
-def test_a_pack_of_a_busier_or_quieter_time_is_scaled_and_one_without_a_common_factor_made_anew(
-    factors: tuple[float, ...], decision: str
-) -> None:
-    pack, networks = pack_and_networks(factors)
-    found = recheck(pack, networks)
-    assert found.decision == decision
-    if decision == "scale":
-        mended = with_scaled_prices(pack, found.ratio)
-        assert recheck(mended, networks).decision == "fits"
-        assert recheck(mended, networks).ratio == pytest.approx(1.0)
-
-
-def test_a_pack_that_was_as_rough_when_it_was_made_is_not_made_anew() -> None:
-    pack, networks = pack_and_networks((0.5, 1.0, 1.5))
-    assert recheck(pack, networks).decision == "renew"
-    rows = tuple(
-        Checked(fingerprint=f"{number}", predicted_ms=1.0, measured_ms=measured, median_ms=measured)
-        for number, measured in enumerate((0.4, 1.0))
-    )
-    rough = replace(pack, trust=Trust(pearson=0.9, spearman=0.9, mape=0.3, networks=rows))
-    assert recheck(rough, networks).decision == "fits"
 
 
 def test_a_pack_whose_prices_are_far_off_says_so() -> None:

@@ -99,7 +99,7 @@ def test_the_plan_fits_the_time(seconds: float) -> None:
     step = TrainingSpeed(base=0.05, per_gmac=0.02).step(2e9)
     effort = usual_effort(seconds, step)
     spent = (
-        60 * effort.pack_minutes
+        effort.fit_seconds
         + effort.candidates * (effort.candidate_steps * step + 1.5)
         + 4 * step * effort.teacher_steps
         + 7 / 3 * step * (1 + effort.baselines) * effort.train_steps
@@ -124,10 +124,10 @@ def test_a_search_by_gradients_gets_the_steps_that_fit_its_share() -> None:
 
 
 @pytest.mark.parametrize("recipe", ["auto", "fasterseg"])
-@pytest.mark.parametrize(("seconds", "packed"), [(180.0, False), (899.0, False), (900.0, True)])
-def test_a_device_pack_is_made_where_there_is_time(recipe: str, seconds: float, packed: bool) -> None:
-    plan = chosen(replace(REQUEST, recipe=recipe, seconds=seconds), supernet_step=0.5)
-    assert (plan.effort.pack_minutes > 0) == packed
+def test_prices_are_fitted_however_short_the_time(recipe: str) -> None:
+    plan = chosen(replace(REQUEST, recipe=recipe, seconds=180.0), supernet_step=0.5)
+    assert plan.effort.fit_seconds > 10
+    assert {choice.setting: choice.value for choice in plan.choices}["latency"] == "fitted"
 
 
 def test_more_time_means_more_work_of_every_kind() -> None:

@@ -27,11 +27,10 @@ TINY = Effort(
     teacher_steps=2,
     train_steps=4,
     baselines=1,
-    pack_minutes=0.0,
-    pack_networks=0,
     training_seconds=10.0,
     closing_seconds=10.0,
     supernet_steps=4,
+    fit_seconds=3.0,
 )
 
 

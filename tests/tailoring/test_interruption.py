@@ -146,7 +146,7 @@ def test_stopped_at_every_boundary_and_within_every_stage_it_ends_the_same(tmp_p
         for folder in (whole, parts)
     )
     plan = tiny(first_context, system="dilated", runtime="eager", budget_ms=LOOSE)
-    plan = replace(plan, effort=replace(TINY, pack_minutes=0.02, pack_networks=2), search_limit_ms=LOOSE)
+    plan = replace(plan, effort=replace(TINY, fit_seconds=0.0), search_limit_ms=LOOSE)
     first = dict(plan.carry_out(replace(first_context, display=watch)))
     watch.message("stage end")
     for name in STAGE_NAMES:

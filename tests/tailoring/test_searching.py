@@ -1,4 +1,4 @@
-"""Every published system can be searched with, its length and budget set; device packs of earlier tailorings."""
+"""Every published system can be searched with, its length and budget set; prices fitted to timed networks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +9,10 @@ import pytest
 from segtailor.core.cost import Power, Within
 from segtailor.core.errors import UserError
 from segtailor.costs.analytic import Macs
-from segtailor.costs.latency import PackLatency
-from segtailor.costs.pack import read_pack
-from segtailor.costs.trust import with_scaled_prices
+from segtailor.costs.fitted import FittedLatency
+from segtailor.costs.pack import Trust
+from segtailor.costs.sampling import LatencyFit
+from segtailor.costs.work import Work
 from segtailor.recipes.recipe import parse_recipe, recipe_document
 from segtailor.recipes.search import SearchRecipe
 from segtailor.strategies import Controller, Evolution, Expansion, Processes, Serial
@@ -19,8 +20,13 @@ from segtailor.strategies.evaluators.staged import StagedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.tailoring.choosing import SYSTEMS
-from segtailor.tailoring.searching import pack_minutes, prepare_pack, search_recipe
-from segtailor.tailoring.stage import FastestOutcome, StageContext, TimedNetwork
+from segtailor.tailoring.searching import fit_prices, fitted_limit, search_recipe
+from segtailor.tailoring.stage import (
+    PackOutcome,
+    StageContext,
+    read_outcome,
+    write_outcome,
+)
 from tests.tailoring.test_job import recipe, stage_context
 
 DATA = "synthetic:size=64x96,train=8,val=2,seed=0"
@@ -54,7 +60,7 @@ def stage(
 
 
 def asked(folder: Path, system: str, **options: Any) -> SearchRecipe:
-    return search_recipe(stage(folder, system, **options), pack=None)
+    return search_recipe(stage(folder, system, **options), PackOutcome(reason="none"))
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -71,12 +77,63 @@ def test_every_system_searches_at_the_size_and_within_the_budget_asked_for(
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_with_a_device_pack_the_budget_is_a_latency(tmp_path: Path, system: str) -> None:
-    file = str(tmp_path / "a 'pack' with \"quotes\" and a \\.json")
-    found = search_recipe(stage(tmp_path, system), pack=file)
-    assert found.cost == PackLatency(pack=file, target="cpu/onnxruntime/fp32")
-    assert found.limit == LIMIT_MS
+def test_with_fitted_prices_the_budget_is_what_measuring_left_of_it(tmp_path: Path, system: str) -> None:
+    fit = FittedLatency(target="cpu/onnxruntime/fp32", us=Work(kernels=2.0, pointwise=7.5))
+    outcome = PackOutcome(reason="a test", fit=fit, limit_ms=8.25)
+    found = search_recipe(stage(tmp_path, system), outcome)
+    assert (found.cost, found.limit) == (fit, 8.25)
+    if isinstance(found.objective, Power | Within):
+        assert found.objective.limit == 8.25
     assert parse_recipe(recipe_document(found), what="recipe") == found
+
+
+@pytest.mark.parametrize(
+    ("slow_runs", "rest_ms", "planned_ms", "limit_ms"),
+    [
+        (1.0, 0.0, 15.0, 19.0),  # all of the budget but a twentieth
+        (1.25, 2.0, 15.0, 13.2),  # less what slow runs and the stages after the network take
+        (1.0, 100.0, 15.0, 4.0),
+        (1.0, 0.0, 6.0, 6.0),  # larger ones could not be trained
+    ],
+)
+def test_the_limit_of_the_search_is_what_the_rest_leaves_of_the_budget(
+    slow_runs: float, rest_ms: float, planned_ms: float, limit_ms: float
+) -> None:
+    fit = LatencyFit(
+        cost=FittedLatency(target="cpu/onnxruntime/fp32", us=Work(kernels=1.0)),
+        trust=Trust(pearson=1.0, spearman=1.0, mape=0.0, networks=()),
+        seconds=(1.0,),
+        slow_runs=slow_runs,
+        rest_ms=rest_ms,
+    )
+    assert fitted_limit(replace(recipe(), search_limit_ms=planned_ms), fit) == pytest.approx(limit_ms)
+
+
+@pytest.mark.parametrize("seconds", [180.0, 900.0, 7200.0])
+def test_fitting_takes_a_small_share_of_the_time(seconds: float) -> None:
+    effort = recipe(seconds).effort
+    assert 0 < effort.fit_seconds <= 0.08 * seconds
+
+
+@pytest.mark.slow
+def test_prices_are_fitted_to_networks_timed_on_the_target(tmp_path: Path) -> None:
+    plan = recipe()
+    request = replace(plan.request, target="cpu/eager/fp32?threads=1", budget_ms=10.0)
+    effort = replace(plan.effort, fit_seconds=4.0)
+    plan = replace(plan, request=request, image=(32, 64), system="elastic", effort=effort)
+    found = fit_prices(stage_context(tmp_path, recipe=plan))
+    assert found.fit is not None
+    assert found.networks is not None
+    assert found.networks >= 4
+    assert found.seconds is not None
+    assert len(found.seconds) == found.networks
+    assert found.limit_ms is not None
+    assert 2.0 <= found.limit_ms <= 9.5
+    assert found.mape is not None
+    assert found.mape < 0.5
+    file = tmp_path / "pack.json"
+    write_outcome(file, found, stage="pack")
+    assert read_outcome(PackOutcome, file, stage="pack") == found
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -139,47 +196,8 @@ def test_a_system_that_is_not_there_is_refused(tmp_path: Path) -> None:
         asked(tmp_path, "lpsnets")
 
 
-def fastest(making_seconds: float = 1.0) -> FastestOutcome:
-    row = TimedNetwork(network="lpsnet-step0", median_ms=1.0, p95_ms=1.0, making_seconds=making_seconds)
-    return FastestOutcome(**vars(row), networks=(row,), possible=True, stop=None)
-
-
-@pytest.mark.parametrize(
-    ("left", "making", "minutes"),
-    [(900.0, 1.0, 2.25), (540.0, 1.0, None), (900.0, 20.0, None), (None, 20.0, 2.25)],
-)
-def test_a_pack_is_made_only_where_there_is_time_for_its_networks(
-    tmp_path: Path, left: float | None, making: float, minutes: float | None
-) -> None:
-    plan = recipe()
-    plan = replace(plan, request=replace(plan.request, seconds=left and 900.0))
-    plan = replace(plan, effort=replace(plan.effort, pack_minutes=2.25, closing_seconds=45.0))
-    found = pack_minutes(stage_context(tmp_path, recipe=plan, left=left), fastest(making))
-    assert found == (None if minutes is None else pytest.approx(minutes, rel=0.05))
-
-
-@pytest.mark.slow
-def test_a_pack_of_a_busy_time_is_scaled_before_it_is_used_again(tmp_path: Path) -> None:
-    plan = recipe()
-    request = replace(plan.request, target="cpu/eager/fp32?threads=1", budget_ms=10.0)
-    effort = replace(plan.effort, pack_minutes=0.1, pack_networks=4)
-    plan = replace(plan, request=request, image=(32, 64), timing_seconds=0.01, system="lpsnet", effort=effort)
-    first, second = (stage_context(tmp_path / name, recipe=plan) for name in ("run", "other"))
-    for one in (first, second):
-        (one.folder / "stages").mkdir(parents=True)
-    made = prepare_pack(first, fastest())
-    assert made.made
-    assert made.pack is not None
-    cached = second.context.cache_folder / "packs" / "scalable_path-32x64-cpu-eager-fp32-threads-1.json"
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    usual = read_pack(Path(made.pack))
-    # as if everything had taken four times as long
-    slow = replace(with_scaled_prices(usual, 4.0), trust=usual.trust)
-    slow.write(cached)
-    found = prepare_pack(second, fastest())
-    if found.made or found.pack is None or found.ratio is None:
-        pytest.skip("this machine became busy just now: the pack was made anew")
-    assert 0.1 < found.ratio < 0.7
-    scaled = read_pack(Path(found.pack))
-    assert scaled.correction.slope == pytest.approx(found.ratio * slow.correction.slope, rel=0.01)
-    assert Path(found.pack).is_relative_to(tmp_path / "other")
+def test_without_time_for_timing_networks_the_search_counts_multiply_accumulates(tmp_path: Path) -> None:
+    plan = recipe(600.0)
+    found = fit_prices(stage_context(tmp_path, recipe=plan, left=0.0))
+    assert (found.fit, found.limit_ms, found.cost()) == (None, None, Macs())
+    assert "multiply-accumulates" in found.reason

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from segtailor.core.space import architecture_document, family_of, fingerprint_of
+from segtailor.costs.fitted import FittedLatency
+from segtailor.costs.work import Work
 from segtailor.runs import Layout
 from segtailor.spaces.networks import count, resolve
 from segtailor.spaces.published import published
 from segtailor.tailoring.selecting import (
-    BUDGET_SHARE,
     MAX_OTHER_WORK,
     MAX_RELATIVE_WORK,
     choose,
+    expected_ms,
     find_ready,
     worth_timing,
 )
@@ -27,13 +30,15 @@ from segtailor.tailoring.stage import (
     PackOutcome,
     SearchOutcome,
     StageContext,
+    TimedCandidate,
     TimedNetwork,
 )
+from segtailor.tailoring.time_plan import BUDGET_SHARE
 from tests.tailoring.test_job import recipe, stage_context
 
 WINNER = "lpsnet-step1"
 IMAGE = (32, 64)
-NO_PACK = PackOutcome(pack=None, made=False)
+NO_PACK = PackOutcome(reason="no time")
 
 
 def timed(network: str, p95_ms: float) -> TimedNetwork:
@@ -87,6 +92,10 @@ def test_none_is_taken_where_none_keeps_the_budget_or_none_is_wanted(tmp_path: P
     assert find_ready(stage(tmp_path, budget_ms=1.0, wanted=0), known, winner(tmp_path)).networks == ()
 
 
+def ms(name: str) -> float:
+    return count(name, image=IMAGE).macs / 1e6
+
+
 @dataclass(frozen=True, kw_only=True)
 class KnownTarget(StageContext):
     """A target of known speed instead of a measured one: so many multiply-accumulates per millisecond."""
@@ -110,8 +119,8 @@ class DisturbedTarget(KnownTarget):
         return replace(row, p95_ms=10 * row.p95_ms) if len(self.timings) < 3 else row
 
 
-def searched(folder: Path, *names: str) -> SearchOutcome:
-    """What a search found, best first."""
+def searched(folder: Path, *names: str, cost_of: Callable[[str], float] = ms) -> SearchOutcome:
+    """What a search found, best first, with the price of each."""
     layout = Layout(folder / "search")
     layout.architectures.mkdir(parents=True)
     (folder / "stages").mkdir()
@@ -121,7 +130,8 @@ def searched(folder: Path, *names: str) -> SearchOutcome:
         document = architecture_document(published(name))
         layout.architecture(fingerprint).write_text(json.dumps(document))
         quality = 0.5 - 0.1 * number
-        rows.append(FoundNetwork(trial=number, fingerprint=fingerprint, quality=quality, cost=1.0))
+        cost = cost_of(name)
+        rows.append(FoundNetwork(trial=number, fingerprint=fingerprint, quality=quality, cost=cost))
     return SearchOutcome(
         run=str(layout.root), found=tuple(rows), trials=9, strategy="evolution", unit="MACs", teacher=None
     )
@@ -132,10 +142,6 @@ def known_target(folder: Path, budget_ms: float, kind: type[KnownTarget] = Known
     plan = replace(plan, request=replace(plan.request, budget_ms=budget_ms))
     usual = stage_context(folder, recipe=plan)
     return kind(recipe=plan, context=usual.context, dataset=usual.dataset)
-
-
-def ms(name: str) -> float:
-    return count(name, image=IMAGE).macs / 1e6
 
 
 def test_the_best_that_keeps_the_budget_as_timed_is_chosen(tmp_path: Path) -> None:
@@ -171,3 +177,83 @@ def test_a_network_of_which_only_some_runs_were_too_slow_is_timed_again(tmp_path
     assert isinstance(place, DisturbedTarget)
     found = choose(place, fastest(lpsnet_step0=0.1), NO_PACK, searched(tmp_path, "lpsnet-s"))
     assert (found.trial, found.kept, len(place.timings)) == (0, True, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusyTarget(KnownTarget):
+    """A target that is four times as slow, in all runs, while the first networks are timed."""
+
+    timings: list[str] = field(default_factory=list)
+    slow: int = 1
+
+    def timed(self, network: str, model: str) -> TimedNetwork:
+        self.timings.append(model)
+        row = super().timed(network, model)
+        factor = 4.0 if len(self.timings) <= self.slow else 1.0
+        return replace(row, median_ms=factor * row.median_ms, p95_ms=factor * row.p95_ms)
+
+
+FIT = PackOutcome(
+    reason="a test",
+    fit=FittedLatency(target="cpu/eager/fp32?threads=1", us=Work(dense=1e3, pointwise=1e3, depthwise=1e3)),
+    slow_runs=1.0,
+    rest_ms=0.0,
+)
+
+
+def test_a_network_timed_in_a_busy_moment_is_timed_again_if_its_price_keeps_the_budget(
+    tmp_path: Path,
+) -> None:
+    place = known_target(tmp_path, 1.1 * ms("lpsnet-s"), BusyTarget)
+    found = choose(place, fastest(lpsnet_step0=0.1), FIT, searched(tmp_path, "lpsnet-s", "lpsnet-step0"))
+    assert (found.trial, found.kept) == (0, True)
+    assert found.used == pytest.approx(1 / 1.1, rel=1e-3)
+    assert found.unused is None
+
+
+def test_candidates_whose_price_is_far_above_the_budget_are_not_timed(tmp_path: Path) -> None:
+    place = known_target(tmp_path, 1.1 * ms("lpsnet-s"))
+    candidates = searched(tmp_path, "lpsnet-l", "lpsnet-m", "lpsnet-s", "lpsnet-step0")
+    found = choose(place, fastest(lpsnet_step0=0.1), FIT, candidates)
+    assert [row.trial for row in found.measured] == [2]
+    assert found.trial == 2
+
+
+def test_prices_that_are_too_high_are_corrected_by_what_was_measured(tmp_path: Path) -> None:
+    """Of prices three times too high, the small network alone seems to fit: its time shows that a better one does."""
+    place = known_target(tmp_path, 1.1 * ms("lpsnet-s"))
+    candidates = searched(tmp_path, "lpsnet-l", "lpsnet-s", "lpsnet-step0", cost_of=lambda name: 3 * ms(name))
+    found = choose(place, fastest(lpsnet_step0=0.1), FIT, candidates)
+    assert found.trial == 1
+    assert found.used == pytest.approx(1 / 1.1, rel=1e-3)
+
+
+def test_prices_that_are_too_low_cost_few_timings(tmp_path: Path) -> None:
+    place = known_target(tmp_path, 1.1 * ms("lpsnet-step1"))
+    names = ("lpsnet-l", "lpsnet-m", "lpsnet-s", "lpsnet-step1", "lpsnet-step0")
+    candidates = searched(tmp_path, *names, cost_of=lambda name: 0.01 * ms(name))
+    found = choose(place, fastest(lpsnet_step0=0.1), FIT, candidates)
+    assert len(found.measured) == 2
+    assert found.trial == 3
+
+
+def test_a_network_that_uses_little_of_the_budget_says_so_and_why(tmp_path: Path) -> None:
+    place = known_target(tmp_path, 10 * ms("lpsnet-step0"))
+    found = choose(place, fastest(lpsnet_step0=0.1), FIT, searched(tmp_path, "lpsnet-step0"))
+    assert found.used == pytest.approx(0.1)
+    assert found.unused is not None
+    assert "10% of it" in found.unused
+    assert "no larger candidate was judged better" in found.unused
+
+
+@pytest.mark.parametrize(("rest_ms", "cost", "expected"), [(0.0, 2.0, 4.0), (1.0, 2.0, 3.0), (0.0, 0.5, 1.0)])
+def test_the_time_of_one_network_predicts_that_of_others(
+    rest_ms: float, cost: float, expected: float
+) -> None:
+    row = TimedCandidate(
+        **vars(timed("searched", 2.0)), architecture="a.json", trial=0, fingerprint="a", quality=0.5, cost=1.0
+    )
+    pack = replace(FIT, rest_ms=rest_ms)
+    assert expected_ms(cost, pack, [row]) == pytest.approx(expected)
+    assert expected_ms(cost, pack, []) == pytest.approx(rest_ms + cost)
+    assert expected_ms(cost, NO_PACK, []) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,6 @@ from segtailor.costs.pack import DISTURBED_RATIO, Checked, Correction, LatencyTa
 MIN_UNDISTURBED = 3  # networks; with fewer, disturbed ones are fitted on as well
 REWEIGHTING_ROUNDS = 30
 MIN_RELATIVE_ERROR = 1e-3  # smaller errors all get the same weight
-MAX_RATIO = 1.15  # of measured time to price, or its inverse: beyond this, prices are scaled
-
-# The spread of a recheck is the largest over the smallest ratio of measured time to price. Beyond MAX_SPREAD one factor
-# cannot repair a pack and it must be made again; but not if it had nearly the same spread when it was made.
-MAX_SPREAD = 2.0
-MAX_SPREAD_GROWTH = 1.5
 
 
 class MeasuredNetwork(NamedTuple):
@@ -66,35 +60,6 @@ def with_trust(pack: Pack, networks: Sequence[MeasuredNetwork]) -> Pack:
         for one in networks
     ]
     return replace(pack, trust=judge(rows))
-
-
-class Recheck(NamedTuple):
-    """How the prices of a pack compare with networks measured now: `ratio` is the median of measured time over price.
-
-    `decision`: the pack fits, all its prices are wrong by one factor, or it must be made again.
-    """
-
-    ratio: float
-    spread: float
-    decision: Literal["fits", "scale", "renew"]
-
-
-def recheck(pack: Pack, networks: Sequence[MeasuredNetwork]) -> Recheck:
-    """Compare prices with networks that were measured now: the machine may have been busier when the pack was made."""
-    table = LatencyTable(pack=pack)
-    ratios = [one.low_ms / table.of(one.plan) for one in networks]
-    ratio, spread = float(np.median(ratios)), max(ratios) / min(ratios)
-    before = [one.measured_ms / one.predicted_ms for one in pack.trust.networks] if pack.trust else [1.0]
-    if spread > max(MAX_SPREAD, MAX_SPREAD_GROWTH * max(before) / min(before)):
-        return Recheck(ratio, spread, "renew")
-    return Recheck(ratio, spread, "fits" if 1 / MAX_RATIO <= ratio <= MAX_RATIO else "scale")
-
-
-def with_scaled_prices(pack: Pack, ratio: float) -> Pack:
-    """Return the pack with every price times a ratio."""
-    before = pack.correction
-    after = Correction(slope=ratio * before.slope, per_kernel_us=ratio * before.per_kernel_us)
-    return replace(pack, correction=after, trust=None)
 
 
 def fit_correction(

@@ -14,7 +14,6 @@ from segtailor.tailoring.machine import MachineFacts, SizeRange
 from segtailor.tailoring.recipe import Effort, TailorRecipe, TailorRequest, TrainingSpeed, timed_stages
 from segtailor.tailoring.time_plan import (
     ENOUGH_STEPS,
-    MIN_SECONDS_WITH_PACK,
     SHARES,
     USUAL_CLOSING_SECONDS,
     training_time,
@@ -53,14 +52,13 @@ def choose(request: TailorRequest, facts: DataFacts, machine: MachineFacts, *, d
     speed = machine.speed(crop, batch)
     system = usual_system(request)
     seconds = request.seconds or USUAL_SECONDS
-    with_pack = seconds >= MIN_SECONDS_WITH_PACK
     allowed = SEARCH_SHARE_OF_BUDGET * request.budget_ms
     rate = machine.macs_per_ms(image, allowed)
     share = crop[0] * crop[1] / (image[0] * image[1])
-    trainable = largest_trainable(training_time(seconds, with_pack=with_pack).rest, speed) / (batch * share)
+    trainable = largest_trainable(training_time(seconds).rest, speed) / (batch * share)
     limit = round(max(min(allowed, trainable / rate), MIN_LIMIT_SHARE * allowed), 4)
     step = speed.step(batch * typical_macs(limit * rate * share, machine.sizes(crop)))
-    effort = usual_effort(seconds, step, with_pack=with_pack, supernet=machine.supernet())
+    effort = usual_effort(seconds, step, supernet=machine.supernet())
     lr = round(LR * (batch / LR_BATCH) ** 0.5, 5)
     recipe = TailorRecipe(
         request=request,
@@ -168,15 +166,13 @@ def typical_macs(limit: float, sizes: SizeRange) -> float:
     return min(max(TYPICAL_SHARE_OF_LIMIT * limit, sizes.least), sizes.most)
 
 
-def usual_effort(
-    seconds: float, step: float, *, with_pack: bool = True, supernet: float | None = None
-) -> Effort:
-    """Divide the time between device pack, search, teacher, winner and ready networks; each gets a minimum.
+def usual_effort(seconds: float, step: float, *, supernet: float | None = None) -> Effort:
+    """Divide the time between prices, search, teacher, winner and ready networks; each gets a minimum.
 
     `step` is the seconds of a training step of a typical network, `supernet` those of a step of the supernet, if the
     system has one.
     """
-    pack, networks, rest = training_time(seconds, with_pack=with_pack)
+    fit, rest = training_time(seconds)
     searching = SHARES["search"] * rest - STARTING_SECONDS
     candidates, steps = _candidates(searching, step)
     baselines = next(number for below, number in BASELINES if seconds < below)
@@ -186,8 +182,7 @@ def usual_effort(
         teacher_steps=_steps(SHARES["teacher"] * rest, TEACHER_WORK * step),
         train_steps=_steps(SHARES["train"] * rest / (1 + baselines), DISTILLED_STEP * step),
         baselines=baselines,
-        pack_minutes=round(pack, 2),
-        pack_networks=networks,
+        fit_seconds=round(fit, 1),
         training_seconds=round(rest, 1),
         closing_seconds=USUAL_CLOSING_SECONDS,
         supernet_steps=0 if supernet is None else _steps(searching, supernet),
@@ -270,13 +265,13 @@ def _why_largest(recipe: TailorRecipe) -> str:
 
 
 def _priced(effort: Effort) -> str:
-    return "device pack" if effort.pack_minutes else "by MACs"
+    return "fitted" if effort.fit_seconds else "by MACs"
 
 
 def _why_priced(effort: Effort) -> str:
-    if effort.pack_minutes:
-        return f"{effort.pack_minutes:.1f} minutes to time operators; then the latency of any network is known at once"
-    return "no time to time all operators: multiply-accumulates are counted, and the best networks are timed"
+    if effort.fit_seconds:
+        return f"{effort.fit_seconds:.0f} seconds to time networks; then the latency of any other is known at once"
+    return "no time to time anything: multiply-accumulates are counted, and the best networks are timed"
 
 
 def _search(effort: Effort) -> str:

@@ -21,7 +21,7 @@ from segtailor.tailoring.delivering import decide_int8, export, measure_contract
 from segtailor.tailoring.facts import examine_data
 from segtailor.tailoring.recipe import TailorRecipe
 from segtailor.tailoring.reporting import Delivery, NoDelivery, deliver
-from segtailor.tailoring.searching import prepare_pack, search
+from segtailor.tailoring.searching import fit_prices, search
 from segtailor.tailoring.selecting import choose, find_ready, measure_fastest
 from segtailor.tailoring.stage import (
     BaselinesOutcome,
@@ -116,7 +116,7 @@ def _stages(run: StageRunner) -> Generator[Step, None, Delivery | NoDelivery]:
     fastest = yield from run.stage("fastest", FastestOutcome, measure_fastest)
     if fastest.stop is not None:
         return NoDelivery.of_timed(fastest, data=data, reason=fastest.stop)
-    pack = yield from run.stage("pack", PackOutcome, prepare_pack, fastest)
+    pack = yield from run.stage("pack", PackOutcome, fit_prices)
     searched = yield from run.stage("search", SearchOutcome, search, pack)
     chosen = yield from run.stage("choose", ChosenNetwork, choose, fastest, pack, searched)
     ready = yield from run.stage("ready", ReadyOutcome, find_ready, fastest, chosen)

@@ -72,7 +72,8 @@ class Effort:
     """How much is done: steps of each training, and candidates of the search. Zero leaves a stage out.
 
     `train_steps` is the length of the training of the winner, and of at most `baselines` ready networks beside it.
-    `supernet_steps` is the length of a search by gradients, which has no candidates. `training_seconds` are for all
+    `supernet_steps` is the length of a search by gradients, which has no candidates. `fit_seconds` are for timing whole
+    networks, to which prices are fitted; without it multiply-accumulates are counted. `training_seconds` are for all
     stages that train, `closing_seconds` for everything after them.
     """
 
@@ -81,11 +82,10 @@ class Effort:
     teacher_steps: int
     train_steps: int
     baselines: int
-    pack_minutes: float
-    pack_networks: int
     training_seconds: float
     closing_seconds: float
     supernet_steps: int = 0
+    fit_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class TailorRecipe:
     `data` is that of the request, without the samples that cannot be read. `image` is the size that the network is
     exported and timed at. `search_limit_ms` is the latency limit of the search for the network alone, so that the
     network with resize and arg max keeps the budget; `search_limit_macs` is about the same limit in
-    multiply-accumulates, for a search without a device pack. `timing_seconds` is how long a network is timed before
+    multiply-accumulates, for a search without prices. `timing_seconds` is how long a network is timed before
     training; trained ones are timed twice as long. `least_gain` is the mIoU that a network needs to be delivered, as a
     share of the way from predicting one class everywhere (0) to perfect labels (1).
     """

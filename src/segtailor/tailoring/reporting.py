@@ -8,8 +8,6 @@ from pathlib import Path
 
 from segtailor.core.codec import Json
 from segtailor.core.text import command
-from segtailor.costs import LatencyTable
-from segtailor.costs.pack import read_pack
 from segtailor.data.cache import open_pixels
 from segtailor.nets.bundle import load_bundle
 from segtailor.report import document as page
@@ -119,7 +117,7 @@ def _figures(stage: StageContext, delivery: Delivery) -> dict[str, Json]:
         "includes": contract.includes,
         "search_worth_it": best.worth,
         "start": _start(best),
-        "verdict": verdict(best, delivery.int8, contract),
+        "verdict": full_verdict(delivery),
     }
 
 
@@ -170,6 +168,13 @@ def verdict(best: Recommendation, int8: Int8Outcome, contract: ContractOutcome) 
     return compared + ("." if late else f"{_tie(best.miou, rival.miou)}.")
 
 
+def full_verdict(delivery: Delivery) -> str:
+    """Return the verdict, and why the search did not use the budget if that is so."""
+    sentence = verdict(delivery.best, delivery.int8, delivery.contract)
+    unused = delivery.chosen.unused
+    return sentence if unused is None else f"{sentence} {unused}"
+
+
 def _tie(one: float, other: float) -> str:
     """Say that a difference is none, where two trainings of one network may differ by as much."""
     if abs(one - other) >= TRAINING_NOISE:
@@ -210,10 +215,29 @@ def _parts(
         quality=_quality(stage, delivery.best),
         int8=_int8(delivery.int8),
         data=_data(stage, delivery.data),
-        choices=(*stage.recipe.choices, _teacher(delivery.teacher)),
+        choices=(
+            *stage.recipe.choices,
+            _prices(delivery.pack),
+            *_used(delivery.chosen),
+            _teacher(delivery.teacher),
+        ),
         stages=_stage_summaries(seconds),
         commands=_commands(stage.recipe),
     )
+
+
+def _prices(pack: PackOutcome) -> page.ChosenSetting:
+    """Say what networks cost in the search, and how well that agrees with networks that were timed."""
+    value = "MACs" if pack.fit is None else f"fitted to {pack.networks} networks"
+    return page.ChosenSetting(setting="prices", value=value, reason=pack.reason)
+
+
+def _used(chosen: ChosenNetwork) -> tuple[page.ChosenSetting, ...]:
+    """Say how much of the budget the chosen network uses, and why not more of it."""
+    if chosen.used is None:
+        return ()
+    reason = chosen.unused or "the best-judged network of the search that keeps the budget as measured"
+    return (page.ChosenSetting(setting="used", value=f"{chosen.used:.0%} of the budget", reason=reason),)
 
 
 def _teacher(outcome: TeacherOutcome) -> page.ChosenSetting:
@@ -281,13 +305,13 @@ def _candidate_point(row: TimedCandidate, quality: float) -> page.Point:
 
 
 def _layers(stage: StageContext, delivery: Delivery) -> page.LayerTimes:
-    """Return the timed layers, beside what the device pack says of each if there is one."""
-    best, timed, pack = delivery.best, delivery.layers, delivery.pack.pack
+    """Return the timed layers, beside the price of each if prices are milliseconds."""
+    best, timed = delivery.best, delivery.layers
     model = load_bundle(Path(best.model))
-    priced = pack is not None and best.worth  # a ready network may have layers of another space
+    fit = delivery.pack.fit
     return layer_times(
         expand(model.architecture, image=stage.recipe.image, classes=model.task.outputs),
-        price=LatencyTable(pack=read_pack(Path(pack))).price if pack and priced else None,
+        price=None if fit is None else fit.price,
         measured=timed.layers,
         measured_ms=timed.whole_ms,
         note="Each layer was timed by itself; the whole is the network alone, without resizing labels.",

@@ -1,46 +1,39 @@
-"""The stages `pack` and `search`: prices of operators on the target, and the search with a published system."""
+"""The stages `pack` and `search`: prices on the target, and the search with a published system."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from segtailor.core.codec import from_json
 from segtailor.core.cost import Power, Within
-from segtailor.core.errors import RunProblem, UserError
-from segtailor.core.plan import Shape
+from segtailor.core.errors import RunProblem
 from segtailor.core.registry import STRATEGIES
-from segtailor.core.space import fingerprint_of
-from segtailor.core.target import parse_target
-from segtailor.costs import LatencyTable, Macs
-from segtailor.costs.latency import PackLatency
-from segtailor.costs.measured import distinct_architectures, time_networks
-from segtailor.costs.pack import Pack, Use, read_pack
-from segtailor.costs.trust import MeasuredNetwork, recheck, with_scaled_prices
-from segtailor.recipes.calibrate import CalibrateRecipe
+from segtailor.costs.assembly import CalibrationSubject
+from segtailor.costs.sampling import LatencyFit, fit_space
 from segtailor.recipes.search import RecipeEvaluator, SearchRecipe
-from segtailor.runs import Layout
 from segtailor.strategies import Controller, Evolution, Expansion, Processes, RandomSearch, Serial
 from segtailor.strategies.evaluators.staged import StagedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.strategies.one_shot import OneShot
-from segtailor.tailoring.choosing import DIRECTIONS, expands
+from segtailor.tailoring.choosing import DIRECTIONS, SEARCH_SHARE_OF_BUDGET, expands
 from segtailor.tailoring.machine import pretraining_share
-from segtailor.tailoring.stage import FastestOutcome, PackOutcome, SearchOutcome, StageContext
-from segtailor.tailoring.time_plan import CHOOSE_SHARE, MAX_PACK_SHARE, MIN_PACK_NETWORKS, READY_SHARE
-from segtailor.verbs.calibrate import pack_name
+from segtailor.tailoring.recipe import TailorRecipe
+from segtailor.tailoring.stage import PackOutcome, SearchOutcome, StageContext
+from segtailor.tailoring.time_plan import (
+    BUDGET_SHARE,
+    CHOOSE_SHARE,
+    MAX_FIT_LEFT_SHARE,
+    READY_SHARE,
+)
 from segtailor.verbs.search import for_workers, system_recipe, towards_budget, with_chosen_start
 
-CHECKED_NETWORKS = 3  # networks near the limit that are timed before a pack of an earlier tailoring is used
-DRAWN_NETWORKS = 40  # random networks from which these are taken
-FIT_NETWORKS = 10  # networks that the correction of a pack is fitted to
-FEW_FIT_NETWORKS = 4  # the same, if fewer than FIT_NETWORKS are timed in all
-NETWORK_SECONDS = 1.5  # timing a network, without preparing it
+MIN_FIT_SECONDS = 2.0  # for fitting prices to whole networks
+MIN_FITTED_SHARE = (
+    0.2  # of the budget: the limit of the search, however long the stages after the network take
+)
 STEPS_PER_SAMPLE = 10  # steps of a supernet for each network that is drawn from it in the end and judged
 MIN_SEARCH_SECONDS = 20.0
 MAX_CANDIDATE_SHARE = 3.0  # seconds of a candidate's training, in its equal share of the search
@@ -55,110 +48,56 @@ JUDGED_BATCHES = 3  # of images, on which each of them is judged
 SHORT_STEPS, SHORT_EMA = 100, 0.9  # a long average would hold the first steps
 
 
-def prepare_pack(stage: StageContext, fastest: FastestOutcome) -> PackOutcome:
-    """Stage `pack`: use the device pack of an earlier tailoring on this machine, or make one if there is time."""
-    recipe, effort = stage.recipe, stage.recipe.effort
-    if not effort.pack_minutes:
-        return PackOutcome(pack=None, made=False)
-    few = effort.pack_networks < FIT_NETWORKS
-    calibration = CalibrateRecipe(
-        space=stage.space,
-        target=recipe.request.target,
-        image=recipe.image,
-        classes=stage.classes,
-        minutes=effort.pack_minutes,
-        fit_networks=min(FEW_FIT_NETWORKS if few else FIT_NETWORKS, effort.pack_networks),
-        trust_networks=effort.pack_networks,
+def fit_prices(stage: StageContext) -> PackOutcome:
+    """Stage `pack`: time networks spread over the space, and fit prices to them.
+
+    Without time for that, the search counts multiply-accumulates.
+    """
+    recipe, left = stage.recipe, stage.before_training()
+    seconds = recipe.effort.fit_seconds
+    if left is not None:
+        seconds = min(seconds, MAX_FIT_LEFT_SHARE * left)
+    if seconds < MIN_FIT_SECONDS:
+        return PackOutcome(reason="no time to time networks: multiply-accumulates are counted")
+    subject = CalibrationSubject(
+        space=stage.space, image=recipe.image, classes=stage.classes, target=recipe.request.target
     )
-    cached = stage.context.cache_folder / "packs" / pack_name(calibration)
-    begun = stage.begun("pack")
-    known = None if begun else _cached_pack(stage, calibration, cached)
-    if known is not None:
-        return known
-    minutes = pack_minutes(stage, fastest)
-    if minutes is None and not begun:
-        reason = (
-            "timing the operators takes too long on this machine: multiply-accumulates are counted instead"
-        )
-        stage.tell(reason)
-        return PackOutcome(pack=None, made=False, reason=reason)
-    result = stage.carry_out(replace(calibration, minutes=minutes or effort.pack_minutes), "pack")
-    pack = read_pack(Layout(stage.run_folder("pack")).cost_table)
-    # Only a pack that was measured just now, undisturbed, enters the cache: one that was found in the run directory may
-    # be somebody else's, and other tailorings would use it.
-    if not begun and not result.get("warnings"):
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        pack.write(cached)
-    return _pack_outcome(pack, {"pack": result["pack"], "made": True})
-
-
-def pack_minutes(stage: StageContext, fastest: FastestOutcome) -> float | None:
-    """Return how long making the pack may take, None if that is too short for a good one."""
-    minutes, left = stage.recipe.effort.pack_minutes, stage.before_training()
-    if left is None:
-        return minutes
-    seconds = min(60 * minutes, MAX_PACK_SHARE * left)
-    preparing = mean(network.making_seconds for network in fastest.networks)
-    return None if seconds < MIN_PACK_NETWORKS * (preparing + NETWORK_SECONDS) else round(seconds / 60, 2)
-
-
-def _cached_pack(stage: StageContext, calibration: CalibrateRecipe, file: Path) -> PackOutcome | None:
-    """Return the pack of an earlier tailoring, scaled to the latency of networks now; None if one must be made."""
-    use = Use(
-        space=calibration.space_name,
-        image=calibration.image,
-        classes=calibration.classes,
-        target=calibration.target,
+    fit = fit_space(subject, seconds=seconds, includes=recipe.includes, seed=recipe.request.seed)
+    limit = fitted_limit(recipe, fit)
+    reason = (
+        f"prices are fitted to {len(fit.seconds)} networks, timed in {sum(fit.seconds):.0f} seconds: each is predicted "
+        f"from all others with a mean error of {fit.trust.mape:.0%} (Spearman {fit.trust.spearman:.2f})"
     )
-    pack = _readable_pack(file, use)
-    if pack is None:
-        return None
-    space, table, shape = calibration.space, LatencyTable(pack=pack), Shape(3, *calibration.image)
-    architectures = distinct_architectures(space, seed=stage.recipe.request.seed + 1)
-    drawn = [
-        (arch, space.plan(arch, shape, calibration.classes)) for arch in islice(architectures, DRAWN_NETWORKS)
-    ]
-    limit = stage.recipe.search_limit_ms
-    near = sorted(drawn, key=lambda pair: abs(table.of(pair[1]) - limit))[:CHECKED_NETWORKS]
-    times = time_networks(
-        [plan for _, plan in near], parse_target(calibration.target), settings=stage.timing(final=False)
+    stage.tell(f"{reason}; networks of up to {limit:.3g} ms are searched for")
+    return PackOutcome(
+        reason=reason,
+        fit=fit.cost,
+        limit_ms=limit,
+        rest_ms=fit.rest_ms,
+        slow_runs=fit.slow_runs,
+        seconds=fit.seconds,
+        pearson=fit.trust.pearson,
+        spearman=fit.trust.spearman,
+        mape=fit.trust.mape,
+        networks=len(fit.seconds),
     )
-    measured = [
-        MeasuredNetwork(fingerprint_of(arch), plan, low, median)
-        for (arch, plan), (low, median) in zip(near, times, strict=True)
-    ]
-    check = recheck(pack, measured)
-    if check.decision == "renew":
-        stage.tell("the cached device pack does not fit this machine now: a new one is made")
-        return None
-    facts = {"made": False, "ratio": round(check.ratio, 3)}
-    if check.decision == "fits":
-        return _pack_outcome(pack, {"pack": str(file), **facts})
-    stage.tell(
-        f"networks take {check.ratio:.2f} times what the cached device pack says: its prices are scaled"
-    )
-    scaled = Layout(stage.folder).stages / "pack.scaled.json"
-    with_scaled_prices(pack, check.ratio).write(scaled)
-    return _pack_outcome(pack, {"pack": str(scaled), **facts})
 
 
-def _readable_pack(file: Path, use: Use) -> Pack | None:
-    """Return a pack that was made for this use; None if there is none."""
-    if not file.is_file():
-        return None
-    try:
-        return read_pack(file, use=use)
-    except UserError:
-        return None
+def fitted_limit(recipe: TailorRecipe, fit: LatencyFit) -> float:
+    """Return the limit of the search in milliseconds of a fit: what the stages after the network leave of the budget.
 
-
-def _pack_outcome(pack: Pack, facts: Mapping[str, Any]) -> PackOutcome:
-    return from_json(PackOutcome, {**facts, **pack.summary()}, what="figures of the device pack")
+    Where the plan has a smaller limit because larger networks could not be trained in the time, that one.
+    """
+    budget = recipe.request.budget_ms
+    allowed = max(BUDGET_SHARE * budget / fit.slow_runs - fit.rest_ms, MIN_FITTED_SHARE * budget)
+    planned = SEARCH_SHARE_OF_BUDGET * budget
+    trainable = recipe.search_limit_ms < planned
+    return round(min(allowed, recipe.search_limit_ms) if trainable else allowed, 5)
 
 
 def search(stage: StageContext, pack: PackOutcome) -> SearchOutcome:
     """Stage `search`: search networks that keep the budget."""
-    recipe = search_recipe(stage, pack=pack.pack)
+    recipe = search_recipe(stage, pack)
     result: Mapping[str, Any] = stage.carry_out(recipe, "search")
     members = {row["trial"]: row for row in [result, *result["front"], *result.get("family", [])]}
     document = {
@@ -176,23 +115,22 @@ def search(stage: StageContext, pack: PackOutcome) -> SearchOutcome:
     return from_json(SearchOutcome, document, what="result of the search", error=RunProblem)
 
 
-def search_recipe(stage: StageContext, *, pack: str | None) -> SearchRecipe:
-    """Return the search: a published system with length, prices and budget for this data and target.
-
-    Without a device pack networks cost multiply-accumulates.
-    """
+def search_recipe(stage: StageContext, pack: PackOutcome) -> SearchRecipe:
+    """Return the search: a published system with length, prices and budget for this data and target."""
     recipe = stage.recipe
     base = system_recipe(
         recipe.system, recipe.data, scale="small", context=stage.context, dataset=stage.dataset
     )
-    limit = recipe.search_limit_macs if pack is None else recipe.search_limit_ms
+    limit = pack.limit_ms or recipe.search_limit_ms
+    if pack.fit is None:
+        limit = float(round(recipe.search_limit_macs))
     priced = replace(
         base,
         image=recipe.image,
         seed=recipe.request.seed,
         strategy=towards_budget(base.strategy),
-        cost=Macs() if pack is None else PackLatency(pack=pack, target=recipe.request.target),
-        limit=float(round(limit)) if pack is None else limit,
+        cost=pack.cost(),
+        limit=limit,
     )
     if isinstance(priced.objective, Power | Within):
         priced = replace(priced, objective=replace(priced.objective, limit=limit))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -18,11 +18,11 @@ from segtailor.core.plan import Plan, Shape
 from segtailor.core.plan import count as count_plan
 from segtailor.core.space import Architecture, architecture_document, family_of, fingerprint_of, plan_of
 from segtailor.core.variation import sample
-from segtailor.costs import LatencyTable, Macs
-from segtailor.costs.pack import read_pack
+from segtailor.costs import Macs
 from segtailor.runs import Layout
 from segtailor.spaces import architectures, baselines, published, published_record
 from segtailor.spaces.networks import count, resolve
+from segtailor.tailoring.choosing import SEARCH_SHARE_OF_BUDGET
 from segtailor.tailoring.stage import (
     SEARCHED,
     ChosenNetwork,
@@ -35,13 +35,17 @@ from segtailor.tailoring.stage import (
     TimedCandidate,
     TimedNetwork,
 )
-from segtailor.tailoring.time_plan import READY_SHARE
+from segtailor.tailoring.time_plan import BUDGET_SHARE, READY_SHARE
 
 FASTEST_NETWORKS = 4  # smallest ready networks that are timed first
 FASTEST_SHARE = 0.05  # of the time asked for, after which one of them within the budget is enough
 MAX_TIMED_CANDIDATES = 8  # of a search
-BUDGET_SHARE = 0.95  # of the budget: what the p95 latency may be before training
-MAX_TIMINGS = 3  # of a network of which only slow runs miss the budget
+MAX_EXPECTED_SHARE = 1.05  # of the budget: candidates that are expected to take longer are not timed
+MIN_USED_SHARE = 0.5  # of the budget: a chosen network that uses less needs a reason
+NEARLY_LARGEST = 0.9  # of the price of the largest network of the space
+TINY = 1e-12
+MAX_TIMINGS = 3  # of a network that may keep the budget although its first timing does not
+SECOND_CHANCES = 2  # candidates that are timed once more in the end
 SMALLER_TRIES = 6  # smaller networks that are timed if no candidate keeps the budget
 SMALLER_DRAWS = 400  # random networks from which these are taken
 SMALLER_COST_SHARE = 0.85  # of the cost that would just keep the budget
@@ -80,38 +84,145 @@ def measure_fastest(stage: StageContext) -> FastestOutcome:
 def choose(
     stage: StageContext, fastest: FastestOutcome, pack: PackOutcome, searched: SearchOutcome
 ) -> ChosenNetwork:
-    """Stage `choose`: time candidates from image to labels, best first; the first within the budget is chosen.
+    """Stage `choose`: time candidates from image to labels, and choose the best-judged one within the budget.
 
     If there is none, smaller networks of the space are tried; if these are too slow as well, a ready one is chosen.
     """
-    layout = Layout(Path(searched.run))
-    best_first = sorted(searched.found, key=lambda row: -row.quality)[:MAX_TIMED_CANDIDATES]
-    if not best_first:
+    if not searched.found:
         raise UserError("the search found no network that works; see its journal, or give it more time.")
-    timed: list[TimedCandidate] = []
-    for found in best_first:
-        left = stage.before_training(reserved=READY_SHARE)
-        if timed and left is not None and left < 0:
+    timed = _time_candidates(stage, pack, searched)
+    keeping = [row for row in timed if _keeps_budget(stage, row)]
+    if not keeping:
+        smaller = _smaller(stage, pack, timed)
+        timed += smaller
+        keeping = [row for row in smaller[-1:] if _keeps_budget(stage, row)]
+    if not keeping:
+        return _ready_instead(stage, fastest, timed)
+    best = max(keeping, key=lambda row: -1.0 if row.quality is None else row.quality)
+    used = best.p95_ms / stage.recipe.request.budget_ms
+    unused = None if used >= MIN_USED_SHARE else _why_unused(stage, pack, best, timed)
+    if unused is not None:
+        stage.tell(unused)
+    return _chosen(best, timed, kept=True, used=round(used, 4), unused=unused)
+
+
+def _time_candidates(stage: StageContext, pack: PackOutcome, searched: SearchOutcome) -> list[TimedCandidate]:
+    """Time the best-judged candidate that may keep the budget, until no better one is left.
+
+    Each time corrects the prices of all others, so a candidate that seemed too slow may be timed after all. In the end
+    a better one that only a busy machine made miss the budget is timed again.
+    """
+    layout = Layout(Path(searched.run))
+    rows: dict[str, TimedCandidate] = {}
+    while len(rows) < MAX_TIMED_CANDIDATES and not (rows and _no_time(stage)):
+        found = _next_candidate(stage, pack, searched.found, rows)
+        if found is None:
             break
-        timed.append(_timed_candidate(stage, layout.architecture(found.fingerprint), found))
-        if _keeps_budget(stage, timed[-1]):
-            return _chosen(timed[-1], timed, kept=True)
-    smaller = _smaller(stage, pack, timed)
-    timed += smaller
-    if smaller and _keeps_budget(stage, smaller[-1]):
-        return _chosen(smaller[-1], timed, kept=True)
-    return _ready_instead(stage, fastest, timed)
+        expected = expected_ms(found.cost, pack, list(rows.values()))
+        rows[found.fingerprint] = _timed_candidate(
+            stage, layout.architecture(found.fingerprint), found, expected_ms=expected
+        )
+    for row in _second_chances(stage, list(rows.values())):
+        if _no_time(stage):
+            break
+        again = replace(row, **asdict(_better(row, stage.timed(row.network, row.architecture))))
+        rows[row.fingerprint] = again
+        if _keeps_budget(stage, again):
+            break
+    return list(rows.values())
 
 
-def _chosen(best: TimedCandidate, timed: Sequence[TimedCandidate], *, kept: bool) -> ChosenNetwork:
-    return ChosenNetwork(**asdict(best), measured=tuple(timed), kept=kept)
+def _no_time(stage: StageContext) -> bool:
+    left = stage.before_training(reserved=READY_SHARE)
+    return left is not None and left < 0
+
+
+def _next_candidate(
+    stage: StageContext,
+    pack: PackOutcome,
+    found: Sequence[FoundNetwork],
+    timed: Mapping[str, TimedCandidate],
+) -> FoundNetwork | None:
+    """Return the best-judged candidate that was not timed, is better than those within the budget, and may keep it.
+
+    Where all seem too slow and none keeps the budget, the cheapest: its time may correct the prices.
+    """
+    rows = list(timed.values())
+    keeping = [row.quality or 0.0 for row in rows if _keeps_budget(stage, row)]
+    limit = MAX_EXPECTED_SHARE * stage.recipe.request.budget_ms
+    open_ones = [
+        one for one in found if one.fingerprint not in timed and one.quality > max(keeping, default=-1.0)
+    ]
+    fitting = [one for one in open_ones if (expected_ms(one.cost, pack, rows) or 0.0) <= limit]
+    if fitting or keeping:
+        return max(fitting, key=lambda one: one.quality, default=None)
+    cheaper = [one for one in open_ones if all(one.cost < row.cost for row in rows)]
+    return min(cheaper, key=lambda one: one.cost, default=None)
+
+
+def expected_ms(cost: float, pack: PackOutcome, timed: Sequence[TimedCandidate]) -> float | None:
+    """Return the p95 latency, from image to labels, that the price of a network and the times of others let expect.
+
+    The nearest timed network by price tells the ratio of measured to predicted; before any, a fit does.
+    """
+    rest = pack.rest_ms or 0.0
+    if timed:
+        nearest = min(timed, key=lambda row: abs(math.log(max(row.cost, TINY) / max(cost, TINY))))
+        ratio = max(nearest.p95_ms - rest, TINY) / max(nearest.cost, TINY)
+        return rest + ratio * cost
+    return rest + (pack.slow_runs or 1.0) * cost if pack.fit is not None else None
+
+
+def _second_chances(stage: StageContext, timed: Sequence[TimedCandidate]) -> list[TimedCandidate]:
+    """Return the candidates whose fastest run keeps the budget and that are judged better than those that keep it."""
+    enough = max((row.quality or 0.0 for row in timed if _keeps_budget(stage, row)), default=-1.0)
+    limit = BUDGET_SHARE * stage.recipe.request.budget_ms
+    disturbed = [row for row in timed if (row.quality or 0.0) > enough and row.undisturbed_ms <= limit]
+    return sorted(disturbed, key=lambda row: -(row.quality or 0.0))[:SECOND_CHANCES]
+
+
+def _chosen(
+    best: TimedCandidate,
+    timed: Sequence[TimedCandidate],
+    *,
+    kept: bool,
+    used: float | None = None,
+    unused: str | None = None,
+) -> ChosenNetwork:
+    return ChosenNetwork(**asdict(best), measured=tuple(timed), kept=kept, used=used, unused=unused)
+
+
+def _why_unused(
+    stage: StageContext, pack: PackOutcome, best: TimedCandidate, timed: Sequence[TimedCandidate]
+) -> str:
+    """Say why the chosen network uses less than half of the budget."""
+    recipe, space = stage.recipe, stage.space
+    budget = recipe.request.budget_ms
+    begin = f"The search did not use the budget: its network takes {best.p95_ms / budget:.0%} of it, "
+    largest = space.architecture({one.name: len(one.options) - 1 for one in space.decisions})
+    most = float(pack.cost().of(space.plan(largest, Shape(3, *recipe.image), stage.classes)))
+    if best.cost >= NEARLY_LARGEST * most:
+        return begin + "and the space has hardly any larger one."
+    late = [row for row in timed if row.fingerprint != best.fingerprint and not _keeps_budget(stage, row)]
+    if late:
+        return begin + f"and {len(late)} other candidates miss the budget as measured."
+    if recipe.search_limit_ms < SEARCH_SHARE_OF_BUDGET * budget:
+        return begin + "because larger ones could not be trained well in the time; more --time allows them."
+    return (
+        begin + "because no larger candidate was judged better; more --time lets the search try more of them."
+    )
 
 
 def _timed_candidate(
-    stage: StageContext, file: Path, found: FoundNetwork | None = None, *, cost: float = 0.0
+    stage: StageContext,
+    file: Path,
+    found: FoundNetwork | None = None,
+    *,
+    cost: float = 0.0,
+    expected_ms: float | None = None,
 ) -> TimedCandidate:
     """Time the network in a file: one of the search, or a smaller one at a cost, which the search did not judge."""
-    row = _undisturbed(stage, SEARCHED, str(file))
+    row = _undisturbed(stage, SEARCHED, str(file), expected_ms=expected_ms)
     fingerprint = fingerprint_of(resolve(file)) if found is None else found.fingerprint
     return TimedCandidate(
         **asdict(row),
@@ -123,14 +234,33 @@ def _timed_candidate(
     )
 
 
-def _undisturbed(stage: StageContext, network: str, model: str) -> TimedNetwork:
-    """Time a network; again if its median keeps the budget but its p95 does not: the machine was busy then."""
+def _undisturbed(
+    stage: StageContext, network: str, model: str, *, expected_ms: float | None = None
+) -> TimedNetwork:
+    """Time a network; again if it misses the budget, but its fastest run or its price says that it can keep it.
+
+    The machine was busy then.
+    """
+    limit = BUDGET_SHARE * stage.recipe.request.budget_ms
     best = stage.timed(network, model)
     for _ in range(MAX_TIMINGS - 1):
-        if _keeps_budget(stage, best) or best.median_ms > BUDGET_SHARE * stage.recipe.request.budget_ms:
+        possible = best.undisturbed_ms if expected_ms is None else min(best.undisturbed_ms, expected_ms)
+        if _keeps_budget(stage, best) or possible > limit:
             break
-        best = min(best, stage.timed(network, model), key=lambda row: row.p95_ms)
+        best = _better(best, stage.timed(network, model))
     return best
+
+
+def _better(first: TimedNetwork, second: TimedNetwork) -> TimedNetwork:
+    """Return the less disturbed of two timings of one network, with the fastest run of both."""
+    best = min(first, second, key=lambda row: row.p95_ms)
+    return TimedNetwork(
+        network=best.network,
+        median_ms=best.median_ms,
+        p95_ms=best.p95_ms,
+        making_seconds=best.making_seconds,
+        min_ms=min(first.undisturbed_ms, second.undisturbed_ms),
+    )
 
 
 def _keeps_budget(stage: StageContext, row: TimedNetwork) -> bool:
@@ -143,7 +273,7 @@ def _smaller(stage: StageContext, pack: PackOutcome, timed: Sequence[TimedCandid
     Each is the largest random network whose latency should keep the budget, judging by the network before it.
     """
     recipe, space = stage.recipe, stage.space
-    cost = Macs() if pack.pack is None else LatencyTable(pack=read_pack(Path(pack.pack)))
+    cost = pack.cost()
     shape, classes = Shape(3, *recipe.image), stage.classes
 
     def price(arch: Architecture) -> float:
@@ -180,7 +310,18 @@ def _ready_instead(
         return _chosen(min(timed, key=lambda row: row.p95_ms), timed, kept=False)
     best = max(keeping, key=lambda row: row.p95_ms)
     stage.tell(f"no network of the search keeps the budget: the ready network {best.network} is trained")
-    return ChosenNetwork(**asdict(best), architecture=best.network, measured=tuple(timed), kept=True)
+    used = best.p95_ms / stage.recipe.request.budget_ms
+    reason = (
+        f"The search did not use the budget: the ready network {best.network} takes {used:.0%} of it, and no "
+    )
+    return ChosenNetwork(
+        **asdict(best),
+        architecture=best.network,
+        measured=tuple(timed),
+        kept=True,
+        used=round(used, 4),
+        unused=None if used >= MIN_USED_SHARE else reason + "network of the search keeps it.",
+    )
 
 
 def find_ready(stage: StageContext, fastest: FastestOutcome, chosen: ChosenNetwork) -> ReadyOutcome:

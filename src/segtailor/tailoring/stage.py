@@ -18,6 +18,8 @@ from segtailor.core.codec import Json, from_json, read_json, to_json
 from segtailor.core.errors import RunProblem
 from segtailor.core.space import Architecture, SearchSpace
 from segtailor.core.target import Includes
+from segtailor.costs import Macs
+from segtailor.costs.fitted import FittedLatency
 from segtailor.data.dataset import Dataset, Finding
 from segtailor.data.doctor import SplitFacts
 from segtailor.deploy.quantise import Reading
@@ -52,12 +54,21 @@ class DataOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedNetwork:
-    """A network as timed on the target; `making_seconds` is how long it took to prepare it for that."""
+    """A network as timed on the target; `making_seconds` is how long it took to prepare it for that.
+
+    `min_ms` is the fastest run: other programs only ever add time.
+    """
 
     network: str
     median_ms: float
     p95_ms: float
     making_seconds: float
+    min_ms: float | None = None
+
+    @property
+    def undisturbed_ms(self) -> float:
+        """The fastest run, or the median where that is not known."""
+        return self.median_ms if self.min_ms is None else self.min_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,23 +82,27 @@ class FastestOutcome(TimedNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class PackOutcome:
-    """Stage `pack`: the file of the device pack with its figures, or the `reason` why there is none.
+    """Stage `pack`: prices that are fitted to networks that were timed; without a `fit`, MACs are counted.
 
-    `ratio` is the latency of networks measured now over what a pack of an earlier tailoring says.
+    `reason` says how far to trust them; `mape` and the correlations are those of each network predicted from all
+    others. `seconds` are those of each measured network, `slow_runs` is the median over the fastest time, `rest_ms`
+    what the stages after the network take. `limit_ms` is the limit of the search that follows from these.
     """
 
-    pack: str | None
-    made: bool
-    reason: str | None = None
-    ratio: float | None = None
-    entries: int | None = None
-    estimated: int | None = None
+    reason: str
+    fit: FittedLatency | None = None
+    limit_ms: float | None = None
+    rest_ms: float | None = None
+    slow_runs: float | None = None
+    seconds: tuple[float, ...] | None = None
+    networks: int | None = None
     pearson: float | None = None
     spearman: float | None = None
     mape: float | None = None
-    networks: int | None = None
-    disturbed: int | None = None
-    warnings: tuple[str, ...] | None = None
+
+    def cost(self) -> FittedLatency | Macs:
+        """Return what networks cost in the search."""
+        return self.fit or Macs()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,12 +142,15 @@ class TimedCandidate(TimedNetwork):
 class ChosenNetwork(TimedNetwork):
     """Stage `choose`: the network that will be trained (`architecture` is a file or the name of a ready network).
 
-    `measured` are all candidates that were timed; `kept` says whether the chosen network keeps the budget.
+    `measured` are all candidates that were timed; `kept` says whether the chosen network keeps the budget, `used` which
+    share of the budget it uses, `unused` why, in one sentence, where that is less than half.
     """
 
     architecture: str
     measured: tuple[TimedCandidate, ...]
     kept: bool
+    used: float | None = None
+    unused: str | None = None
     trial: int | None = None
     fingerprint: str | None = None
     quality: float | None = None
@@ -421,6 +439,7 @@ class StageContext:
             median_ms=row.median_ms,
             p95_ms=row.p95_ms,
             making_seconds=round(max(preparing, 0.0), 2),
+            min_ms=row.min_ms,
         )
 
     def timing(self, *, final: bool) -> TimingSettings:

@@ -14,18 +14,14 @@ SHARES = {  # of the time for training, by stage; `train` is for the winner and 
     "train": 0.56,
 }
 RESERVED_TRAINING_SHARE = 0.5  # of the time asked for: reserved for teacher, winner and ready networks
+BUDGET_SHARE = 0.95  # of the budget: what the p95 latency may be before training
 CHOOSE_SHARE, READY_SHARE = 0.06, 0.05  # of the time asked for: timing candidates, and ready networks
-MAX_PACK_SHARE = 0.4  # of the time that is left before training
 MIN_PACE, MAX_PACE = 0.25, 10.0  # steps of a stage, in those that were planned
 FIXED_SECONDS = 25.0  # data check, timing of the fastest networks, of candidates and of ready networks
 USUAL_CLOSING_SECONDS = 45.0  # of a usual network, see `closing_seconds`
-PACK_SHARE = 0.15  # of the time asked for
-MIN_PACK_MINUTES, MAX_PACK_MINUTES = 2.0, 10.0
-MIN_SECONDS_WITH_PACK = (
-    900.0  # with less time the search counts multiply-accumulates and needs no device pack
-)
-SMALL_PACK_NETWORKS, PACK_NETWORKS = 6, 30  # networks that are timed to check a pack
-MIN_PACK_NETWORKS = 12  # that a pack must have time to prepare and time
+FIT_SHARE = 0.07  # of the time asked for: timing whole networks, to which prices are fitted
+MAX_FIT_SECONDS = 120.0
+MAX_FIT_LEFT_SHARE = 0.2  # of the time that is left before training, for the same
 MIN_STEPS = 2  # of any training
 MIN_TRAIN_STEPS = 200  # of the network that is delivered, even if it then ends late
 MAX_OVERTIME_SHARE = 0.5  # of the time asked for: what would end later is not started
@@ -44,22 +40,17 @@ COMMAND_SECONDS = 5.0  # starting the command, drawing the report
 
 
 class TrainingTime(NamedTuple):
-    """Minutes and networks of the device pack, and the seconds that are left for training."""
+    """Seconds for fitting prices to networks that are timed, and those that are left for training."""
 
-    pack_minutes: float
-    pack_networks: int
+    fit_seconds: float
     rest: float
 
 
-def training_time(seconds: float, *, with_pack: bool) -> TrainingTime:
+def training_time(seconds: float) -> TrainingTime:
     """Return what is left for training when everything else is done."""
-    left = seconds - FIXED_SECONDS - USUAL_CLOSING_SECONDS
-    if not with_pack:
-        return TrainingTime(0.0, 0, max(left, 0.3 * seconds))
-    pack = min(max(PACK_SHARE * seconds / 60, MIN_PACK_MINUTES), MAX_PACK_MINUTES)
-    networks = SMALL_PACK_NETWORKS if seconds < MIN_SECONDS_WITH_PACK else PACK_NETWORKS
-    left -= 60 * pack
-    return TrainingTime(pack, networks, max(left, 0.3 * seconds))
+    fit = min(FIT_SHARE * seconds, MAX_FIT_SECONDS)
+    left = seconds - FIXED_SECONDS - USUAL_CLOSING_SECONDS - fit
+    return TrainingTime(fit, max(left, 0.3 * seconds))
 
 
 def stage_seconds(effort: Effort, stage: str) -> float:
@@ -70,7 +61,7 @@ def stage_seconds(effort: Effort, stage: str) -> float:
 def expected_seconds(recipe: TailorRecipe) -> float:
     """Return how long a plan takes: the time asked for, unless even the minimum takes longer."""
     effort, asked = recipe.effort, recipe.request.seconds
-    rest = recipe.planning_seconds + FIXED_SECONDS + 60 * effort.pack_minutes + effort.closing_seconds
+    rest = recipe.planning_seconds + FIXED_SECONDS + effort.fit_seconds + effort.closing_seconds
     if asked is None:
         return rest + effort.training_seconds
     return max(asked, rest + MIN_PACE * effort.training_seconds)

@@ -20,7 +20,7 @@ from segtailor.tailoring.recipe import TailorRecipe
 from segtailor.verbs.resume import resume
 from tests.tailoring.test_end_to_end import TINY, tiny
 
-RUNS = ("pack", "search", "teacher", "train", "baselines")  # stages that hold runs, which save as they go
+RUNS = ("search", "teacher", "train", "baselines")  # stages that hold runs, which save as they go
 MOMENT = 0.05  # seconds of work below which a stage has no middle: int8, where the runtime has none
 TRIES = 6  # to hit a stage in its middle
 DELIVERED = ("export", "int8", "contract", "layers")

@@ -106,7 +106,9 @@ def test_the_limit_of_the_search_is_what_the_rest_leaves_of_the_budget(
         slow_runs=slow_runs,
         rest_ms=rest_ms,
     )
-    assert fitted_limit(replace(recipe(), search_limit_ms=planned_ms), fit) == pytest.approx(limit_ms)
+    plan = replace(recipe(), search_limit_ms=planned_ms)
+    assert fitted_limit(plan, fit) == pytest.approx(limit_ms)
+    assert fitted_limit(plan, fit, smallest_ms=20.0) == pytest.approx(30.0)  # a search needs some choice
 
 
 @pytest.mark.parametrize("seconds", [180.0, 900.0, 7200.0])
@@ -197,7 +199,8 @@ def test_a_system_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_time_for_timing_networks_the_search_counts_multiply_accumulates(tmp_path: Path) -> None:
-    plan = recipe(600.0)
-    found = fit_prices(stage_context(tmp_path, recipe=plan, left=0.0))
+    plan = recipe()
+    plan = replace(plan, effort=replace(plan.effort, fit_seconds=0.0))
+    found = fit_prices(stage_context(tmp_path, recipe=plan))
     assert (found.fit, found.limit_ms, found.cost()) == (None, None, Macs())
     assert "multiply-accumulates" in found.reason

@@ -22,6 +22,7 @@ from segtailor.costs.work import Work, total, work_of
 
 US_PER_MS = 1000.0
 MIN_NETWORKS = 3  # that prices are fitted to
+NETWORKS_PER_PRICE = 2  # at least, of laws with more than two prices
 REWEIGHTING_ROUNDS = 20
 MIN_RELATIVE_ERROR = 0.01  # smaller errors all get the same weight
 KINDS = tuple(item.name for item in fields(Work))
@@ -29,6 +30,7 @@ KINDS = tuple(item.name for item in fields(Work))
 LAWS: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("dense", "pointwise", "depthwise"),),
     (("dense", "pointwise", "depthwise"), ("kernels",)),
+    (("moved", "resized", "joined"), ("kernels",)),
     (("dense", "pointwise", "depthwise"), ("kernels",), ("moved", "resized", "joined")),
     (("dense", "pointwise"), ("depthwise",), ("kernels",), ("moved", "resized", "joined")),
     (("dense",), ("pointwise",), ("depthwise",), ("kernels",), ("moved",), ("resized", "joined")),
@@ -79,8 +81,9 @@ def fit_latency(networks: Sequence[MeasuredNetwork], *, target: str) -> tuple[Fi
         )
     work = np.array([plan_work(one.plan).numbers() for one in networks])
     measured = US_PER_MS * np.array([one.low_ms for one in networks])
-    predicted = {law: _leave_one_out(_columns(work, law), measured) for law in LAWS}
-    law = min(LAWS, key=lambda law: float(np.mean(np.abs(predicted[law] / measured - 1))))
+    laws = [law for law in LAWS if len(law) <= max(2, len(networks) // NETWORKS_PER_PRICE)]
+    predicted = {law: _leave_one_out(_columns(work, law), measured) for law in laws}
+    law = min(laws, key=lambda law: float(np.mean(np.abs(predicted[law] / measured - 1))))
     prices = dict(zip(law, _fit(_columns(work, law), measured), strict=True))
     us = Work(**{kind: round(float(price), 6) for group, price in prices.items() for kind in group})
     rows = [

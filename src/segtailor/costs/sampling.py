@@ -26,8 +26,8 @@ from segtailor.targets.runtime import Compiled, compile_network
 from segtailor.targets.timing import Stopwatch, TimingSettings, stopwatch, time_all
 
 USUAL_NETWORKS, ENOUGH_NETWORKS = 32, 10
-LEAST_NETWORKS = 4  # that are timed, however short the time is
-LABELLED_NETWORKS = 2  # that are timed from image to labels as well
+LEAST_NETWORKS = 3  # that are timed, however short the time is
+LABELLED_NETWORKS = 2  # the first ones are timed from image to labels as well
 DRAWN = 200  # random networks of which those that are timed are a part
 GUESSES = 4  # first guesses of the space among them
 PREPARING_SHARE = 0.7  # of the time, after which no further network is prepared if there are enough of them
@@ -145,8 +145,7 @@ def time_sample(
             ):
                 break
             rows.append(_prepared(mark, plan, target))
-            # the first two are the smallest and the largest
-            if includes != "network" and 2 <= len(rows) - 1 < 2 + LABELLED_NETWORKS:
+            if includes != "network" and len(rows) <= LABELLED_NETWORKS:
                 rows[-1].whole = _prepared(mark, plan, target, includes=includes)
             rows[-1].time()
         for _ in range(MAX_ROUNDS - 1):
@@ -165,16 +164,16 @@ def spread(
 ) -> Iterator[Architecture]:
     """Yield networks so that the first ones, however many, cover the range of costs.
 
-    First the smallest and the largest, some first guesses of the space if it has them, then random networks: the
-    middle of them by cost, the quarters, the eighths.
+    The middle of random networks by cost comes first, then the smallest of the space, the quarters and the largest, the
+    eighths, and so on; first guesses of the space, if it has them, are among them.
     """
     price = (cost or Macs()).of
     drawn = list(islice(distinct_architectures(space, seed=seed), DRAWN))
     drawn.sort(key=lambda arch: price(plan(arch)))
-    ends = [
-        space.architecture({one.name: 0 for one in space.decisions}),
-        space.architecture({one.name: len(one.options) - 1 for one in space.decisions}),
-    ]
+    smallest, largest = (
+        space.architecture({one.name: end * (len(one.options) - 1) for one in space.decisions})
+        for end in (0, 1)
+    )
     guesses: list[Architecture] = list(getattr(space, "first_guesses", list)())
     guesses.sort(key=lambda arch: price(plan(arch)))
     some = (
@@ -183,8 +182,9 @@ def spread(
         else []
     )
     between = [drawn[place] for place in _halvings(len(drawn))]
+    first = [*between[:1], smallest, *between[1:3], largest]
     seen: set[str] = set()
-    for arch in (*ends, *_alternately(between, some)):
+    for arch in (*first, *_alternately(between[3:], some)):
         mark = fingerprint_of(arch)
         if mark not in seen:
             seen.add(mark)

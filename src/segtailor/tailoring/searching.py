@@ -9,6 +9,7 @@ from typing import Any
 from segtailor.core.codec import from_json
 from segtailor.core.cost import Power, Within
 from segtailor.core.errors import RunProblem
+from segtailor.core.plan import Plan
 from segtailor.core.registry import STRATEGIES
 from segtailor.costs.assembly import CalibrationSubject
 from segtailor.costs.sampling import LatencyFit, fit_space
@@ -18,7 +19,7 @@ from segtailor.strategies.evaluators.staged import StagedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.strategies.one_shot import OneShot
-from segtailor.tailoring.choosing import DIRECTIONS, SEARCH_SHARE_OF_BUDGET, expands
+from segtailor.tailoring.choosing import DIRECTIONS, MIN_LIMIT_IN_SMALLEST, SEARCH_SHARE_OF_BUDGET, expands
 from segtailor.tailoring.machine import pretraining_share
 from segtailor.tailoring.recipe import TailorRecipe
 from segtailor.tailoring.stage import PackOutcome, SearchOutcome, StageContext
@@ -31,6 +32,7 @@ from segtailor.tailoring.time_plan import (
 from segtailor.verbs.search import for_workers, system_recipe, towards_budget, with_chosen_start
 
 MIN_FIT_SECONDS = 2.0  # for fitting prices to whole networks
+MIN_FIT_SHARE = 0.5  # of the seconds planned for it, however late it is
 MIN_FITTED_SHARE = (
     0.2  # of the budget: the limit of the search, however long the stages after the network take
 )
@@ -56,14 +58,14 @@ def fit_prices(stage: StageContext) -> PackOutcome:
     recipe, left = stage.recipe, stage.before_training()
     seconds = recipe.effort.fit_seconds
     if left is not None:
-        seconds = min(seconds, MAX_FIT_LEFT_SHARE * left)
+        seconds = min(seconds, max(MAX_FIT_LEFT_SHARE * left, MIN_FIT_SHARE * seconds))
     if seconds < MIN_FIT_SECONDS:
         return PackOutcome(reason="no time to time networks: multiply-accumulates are counted")
     subject = CalibrationSubject(
         space=stage.space, image=recipe.image, classes=stage.classes, target=recipe.request.target
     )
     fit = fit_space(subject, seconds=seconds, includes=recipe.includes, seed=recipe.request.seed)
-    limit = fitted_limit(recipe, fit)
+    limit = fitted_limit(recipe, fit, smallest_ms=fit.cost.of(smallest_plan(subject)))
     reason = (
         f"prices are fitted to {len(fit.seconds)} networks, timed in {sum(fit.seconds):.0f} seconds: each is predicted "
         f"from all others with a mean error of {fit.trust.mape:.0%} (Spearman {fit.trust.spearman:.2f})"
@@ -83,16 +85,24 @@ def fit_prices(stage: StageContext) -> PackOutcome:
     )
 
 
-def fitted_limit(recipe: TailorRecipe, fit: LatencyFit) -> float:
+def fitted_limit(recipe: TailorRecipe, fit: LatencyFit, *, smallest_ms: float = 0.0) -> float:
     """Return the limit of the search in milliseconds of a fit: what the stages after the network leave of the budget.
 
-    Where the plan has a smaller limit because larger networks could not be trained in the time, that one.
+    Where the plan has a smaller limit because larger networks could not be trained in the time, that one; but at least
+    so much that the search has some choice above the smallest network.
     """
     budget = recipe.request.budget_ms
     allowed = max(BUDGET_SHARE * budget / fit.slow_runs - fit.rest_ms, MIN_FITTED_SHARE * budget)
     planned = SEARCH_SHARE_OF_BUDGET * budget
     trainable = recipe.search_limit_ms < planned
-    return round(min(allowed, recipe.search_limit_ms) if trainable else allowed, 5)
+    limit = min(allowed, recipe.search_limit_ms) if trainable else allowed
+    return round(max(limit, MIN_LIMIT_IN_SMALLEST * smallest_ms), 5)
+
+
+def smallest_plan(subject: CalibrationSubject) -> Plan:
+    """Return the plan of the network with the first option of every decision: one of the smallest."""
+    arch = subject.space.architecture({one.name: 0 for one in subject.space.decisions})
+    return subject.space.plan(arch, subject.shape, subject.classes)
 
 
 def search(stage: StageContext, pack: PackOutcome) -> SearchOutcome:

@@ -48,6 +48,9 @@ MAX_TIMINGS = 3  # of a network that may keep the budget although its first timi
 SECOND_CHANCES = 2  # candidates that are timed once more in the end
 SMALLER_TRIES = 6  # smaller networks that are timed if no candidate keeps the budget
 SMALLER_DRAWS = 400  # random networks from which these are taken
+MAX_SLOW_RUNS = (
+    1.5  # p95 over the fastest run, as far as that is due to the network and not to other programs
+)
 SMALLER_COST_SHARE = 0.85  # of the cost that would just keep the budget
 MAX_RELATIVE_WORK = 1.3  # multiply-accumulates of ready networks of the winner's family, in what should fit
 MAX_OTHER_WORK = 3.0  # of ready networks of other families
@@ -289,7 +292,8 @@ def _smaller(stage: StageContext, pack: PackOutcome, timed: Sequence[TimedCandid
     smaller: list[TimedCandidate] = []
     for number in range(SMALLER_TRIES):
         allowed = BUDGET_SHARE * recipe.request.budget_ms
-        limit = SMALLER_COST_SHARE * last_price * allowed / last.p95_ms
+        slow_ms = min(last.p95_ms, MAX_SLOW_RUNS * last.undisturbed_ms)  # or a busy moment asks for tiny ones
+        limit = SMALLER_COST_SHARE * last_price * min(1.0, allowed / slow_ms)
         fitting = [pair for pair in priced if pair[0] <= limit]
         last_price, arch = fitting[-1] if fitting else priced[0]
         file = Layout(stage.folder).stages / f"smaller-{number}.json"
@@ -307,7 +311,7 @@ def _ready_instead(
     """Choose the slowest ready network that is known to keep the budget; if there is none, the fastest candidate."""
     keeping = [row for row in fastest.networks if _keeps_budget(stage, row)]
     if not keeping:
-        return _chosen(min(timed, key=lambda row: row.p95_ms), timed, kept=False)
+        return _chosen(_most_likely(stage, timed), timed, kept=False)
     best = max(keeping, key=lambda row: row.p95_ms)
     stage.tell(f"no network of the search keeps the budget: the ready network {best.network} is trained")
     used = best.p95_ms / stage.recipe.request.budget_ms
@@ -322,6 +326,19 @@ def _ready_instead(
         used=round(used, 4),
         unused=None if used >= MIN_USED_SHARE else reason + "network of the search keeps it.",
     )
+
+
+def _most_likely(stage: StageContext, timed: Sequence[TimedCandidate]) -> TimedCandidate:
+    """Return the best-judged candidate whose median keeps the budget; where there is none, the fastest.
+
+    On a busy machine slow runs make every network miss the budget, whatever its size.
+    """
+    limit = BUDGET_SHARE * stage.recipe.request.budget_ms
+    likely = [row for row in timed if row.median_ms <= limit and row.quality is not None]
+    if likely:
+        stage.tell("the machine is too busy to tell which network keeps the budget: half of all runs decide")
+        return max(likely, key=lambda row: row.quality or 0.0)
+    return min(timed, key=lambda row: row.p95_ms)
 
 
 def find_ready(stage: StageContext, fastest: FastestOutcome, chosen: ChosenNetwork) -> ReadyOutcome:

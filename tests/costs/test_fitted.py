@@ -118,3 +118,11 @@ def test_the_work_of_every_space_can_be_counted_and_agrees_with_its_multiply_acc
     assert work.kernels > 0
     macs = 1e6 * (work.dense + work.pointwise + work.depthwise)
     assert macs == pytest.approx(sum(one.macs() for one in plan.calls), rel=0.15)
+
+
+def test_prices_scale_to_a_target_where_everything_takes_so_many_times_as_long() -> None:
+    cost = FittedLatency(target="cuda/graph/fp16?tune=0", us=Work(dense=2.0, kernels=3.0))
+    half = cost.scaled(0.5, target="cuda/graph/fp16")
+    assert half.target == "cuda/graph/fp16"
+    for plan in plans(3):
+        assert half.of(plan) == pytest.approx(0.5 * cost.of(plan))

@@ -60,6 +60,11 @@ class FittedLatency:
         """Return the milliseconds of one call."""
         return work_of(call).times(self.us) / US_PER_MS
 
+    def scaled(self, ratio: float, *, target: str) -> FittedLatency:
+        """Return the prices for a target on which every network takes so many times as long."""
+        us = Work(**{kind: round(ratio * getattr(self.us, kind), 6) for kind in KINDS})
+        return FittedLatency(target=target, us=us)
+
     def of(self, plan: Plan) -> float:
         """Return the milliseconds of the deployed plan."""
         return sum(map(self.price, plan.calls))

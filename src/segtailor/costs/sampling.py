@@ -22,6 +22,7 @@ from segtailor.costs.trust import MeasuredNetwork
 from segtailor.deploy.fold import inference_form
 from segtailor.deploy.stages import staged
 from segtailor.nets.network import Network, initialise
+from segtailor.targets.graph import quick_form
 from segtailor.targets.runtime import Compiled, compile_network
 from segtailor.targets.timing import Stopwatch, TimingSettings, stopwatch, time_all
 
@@ -32,6 +33,8 @@ DRAWN = 200  # random networks of which those that are timed are a part
 GUESSES = 4  # first guesses of the space among them
 PREPARING_SHARE = 0.7  # of the time, after which no further network is prepared if there are enough of them
 MAX_ROUNDS = 8  # timings of each network
+QUICK_SHARE = 0.6  # of the time, for networks in a quick form of the target
+BOTH_SECONDS = 1.0  # for timing one of them in both forms, besides preparing it
 BURST = TimingSettings(
     runs=5,
     seconds=0.06,
@@ -102,8 +105,11 @@ def fit_space(
 ) -> LatencyFit:
     """Time networks of a space for about `seconds`, at least a few of them, and fit prices to them.
 
-    Prices are those of the network alone; what else `includes` names is timed on two networks.
+    Prices are those of the network alone; what else `includes` names is timed on two networks. Where preparing a
+    network takes long, networks are timed in a quick form of the target, and one of them in both forms.
     """
+    target = parse_target(subject.target)
+    quick = quick_form(target)
 
     def plan(arch: Architecture) -> Plan:
         return subject.space.plan(arch, subject.shape, subject.classes)
@@ -111,17 +117,22 @@ def fit_space(
     chosen = islice(spread(subject.space, plan, seed=seed), networks)
     rows = time_sample(
         ((fingerprint_of(arch), plan(arch)) for arch in chosen),
-        parse_target(subject.target),
-        seconds=seconds,
+        quick,
+        seconds=seconds if quick == target else QUICK_SHARE * seconds,
         includes=includes,
     )
     measured = [row.measured() for row in rows]
-    cost, trust = fit_latency(measured, target=subject.target)
+    cost, trust = fit_latency(measured, target=str(quick))
+    both_seconds: tuple[float, ...] = ()
+    if quick != target:
+        (both,) = time_sample([(rows[0].fingerprint, rows[0].plan)], target, seconds=BOTH_SECONDS)
+        cost = cost.scaled(min(both.lows_ms) / min(rows[0].lows_ms), target=subject.target)
+        both_seconds = (round(both.seconds, 3),)
     rests = [min(row.whole.lows_ms) - min(row.lows_ms) for row in rows if row.whole is not None]
     return LatencyFit(
         cost=cost,
         trust=trust,
-        seconds=tuple(round(row.seconds, 3) for row in rows),
+        seconds=(*(round(row.seconds, 3) for row in rows), *both_seconds),
         slow_runs=round(median(one.median_ms / one.low_ms for one in measured), 4),
         rest_ms=round(max(0.0, median(rests)), 5) if rests else 0.0,
     )

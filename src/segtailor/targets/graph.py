@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
@@ -62,6 +63,16 @@ class GraphCompiled(TorchCompiled):
         super().close()
         self._graph = None
         del self._output
+
+
+def quick_form(target: Target) -> Target:
+    """Return the target without choosing kernels by timing, which takes seconds for each network; others as they are.
+
+    Networks are slower there, all by nearly the same factor.
+    """
+    if target.runtime != "graph" or not flag(target, "tune", default=True):
+        return target
+    return replace(target, options={**target.options, "tune": "0"})
 
 
 class CudaGraph:

@@ -44,6 +44,7 @@ class Allowance:
         self.seconds = seconds
         self._clock = clock
         self._before, self._began = 0.0, clock()
+        self._first = 0.0  # seconds of the first step, if it was seen alone
 
     @property
     def spent(self) -> float:
@@ -63,12 +64,15 @@ class Allowance:
     def total(self, done: int, planned: int, *, least: int, share: float = 1.0) -> int:
         """Return how many steps to do in all: fewer than planned if those would take too long.
 
-        There are at least `least` steps, and never fewer than were done. The mean time of all steps so far predicts
-        the time of the others, so that a short disturbance changes little. `share` is the part of the remaining time
-        that steps may use.
+        There are at least `least` steps, and never fewer than were done. The mean time of all steps so far but the
+        first, which also prepares kernels, predicts the time of the others, so that a short disturbance changes
+        little. `share` is the part of the remaining time that steps may use.
         """
         if self.seconds is None:
             return planned
-        each = max(self.spent / max(done, 1), 1e-9)
+        if done == 1:
+            self._first = self.spent
+            return planned if self.spent < self.seconds else max(least, done)
+        each = max((self.spent - self._first) / max(done - bool(self._first), 1), 1e-9)
         fitting = done + max(0, int(share * (self.seconds - self.spent) / each))
         return min(planned, max(fitting, least, done))

@@ -273,3 +273,4 @@ def test_where_slow_runs_hit_every_network_the_best_one_by_the_median_is_chosen(
     candidates = searched(tmp_path, "lpsnet-l", "lpsnet-s", "lpsnet-step0")
     found = choose(place, fastest(lpsnet_step0=1000.0), FIT, candidates)
     assert (found.trial, found.kept) == (1, False)
+    assert len(found.measured) <= 4  # and no time is lost on smaller ones

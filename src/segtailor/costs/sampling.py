@@ -80,9 +80,9 @@ class TimedSample:
         (taken,) = time_all([self.watch], BURST)
         self.lows_ms.append(MS_PER_SECOND * fastest_seconds(taken))
         self.medians_ms.append(MS_PER_SECOND * taken.median)
-        self.seconds += time.monotonic() - begin
         if self.whole is not None:
             self.whole.time()
+        self.seconds += time.monotonic() - begin
 
     def measured(self) -> MeasuredNetwork:
         """Return the fastest run, and the median of the medians."""
@@ -158,6 +158,7 @@ def time_sample(
             rows.append(_prepared(mark, plan, target))
             if includes != "network" and len(rows) <= LABELLED_NETWORKS:
                 rows[-1].whole = _prepared(mark, plan, target, includes=includes)
+                rows[-1].seconds += rows[-1].whole.seconds
             rows[-1].time()
         for _ in range(MAX_ROUNDS - 1):
             for row in rows:

@@ -48,6 +48,7 @@ MAX_TIMINGS = 3  # of a network that may keep the budget although its first timi
 SECOND_CHANCES = 2  # candidates that are timed once more in the end
 SMALLER_TRIES = 6  # smaller networks that are timed if no candidate keeps the budget
 SMALLER_DRAWS = 400  # random networks from which these are taken
+CROWDED_RATIO = 2.5  # p95 over median: beyond this, other programs interrupted the runs
 MAX_SLOW_RUNS = (
     1.5  # p95 over the fastest run, as far as that is due to the network and not to other programs
 )
@@ -95,10 +96,12 @@ def choose(
         raise UserError("the search found no network that works; see its journal, or give it more time.")
     timed = _time_candidates(stage, pack, searched)
     keeping = [row for row in timed if _keeps_budget(stage, row)]
-    if not keeping:
+    if not keeping and not _crowded(stage, timed):
         smaller = _smaller(stage, pack, timed)
         timed += smaller
         keeping = [row for row in smaller[-1:] if _keeps_budget(stage, row)]
+    if not keeping and _crowded(stage, timed):
+        return _chosen(_most_likely(stage, timed), timed, kept=False)
     if not keeping:
         return _ready_instead(stage, fastest, timed)
     best = max(keeping, key=lambda row: -1.0 if row.quality is None else row.quality)
@@ -300,7 +303,7 @@ def _smaller(stage: StageContext, pack: PackOutcome, timed: Sequence[TimedCandid
         write_json(file, architecture_document(arch), what="architecture")
         last = _timed_candidate(stage, file, cost=last_price)
         smaller.append(last)
-        if _keeps_budget(stage, last) or not fitting:
+        if _keeps_budget(stage, last) or not fitting or _crowded(stage, smaller) or _no_time(stage):
             break
     return smaller
 
@@ -311,7 +314,7 @@ def _ready_instead(
     """Choose the slowest ready network that is known to keep the budget; if there is none, the fastest candidate."""
     keeping = [row for row in fastest.networks if _keeps_budget(stage, row)]
     if not keeping:
-        return _chosen(_most_likely(stage, timed), timed, kept=False)
+        return _chosen(min(timed, key=lambda row: row.p95_ms), timed, kept=False)
     best = max(keeping, key=lambda row: row.p95_ms)
     stage.tell(f"no network of the search keeps the budget: the ready network {best.network} is trained")
     used = best.p95_ms / stage.recipe.request.budget_ms
@@ -328,11 +331,14 @@ def _ready_instead(
     )
 
 
-def _most_likely(stage: StageContext, timed: Sequence[TimedCandidate]) -> TimedCandidate:
-    """Return the best-judged candidate whose median keeps the budget; where there is none, the fastest.
+def _crowded(stage: StageContext, timed: Sequence[TimedCandidate]) -> bool:
+    """Tell whether other programs interrupt runs so long that every network misses the budget, whatever its size."""
+    allowed = BUDGET_SHARE * stage.recipe.request.budget_ms / CROWDED_RATIO
+    return any(row.median_ms <= allowed and not _keeps_budget(stage, row) for row in timed)
 
-    On a busy machine slow runs make every network miss the budget, whatever its size.
-    """
+
+def _most_likely(stage: StageContext, timed: Sequence[TimedCandidate]) -> TimedCandidate:
+    """Return the best-judged candidate whose median keeps the budget; where there is none, the fastest."""
     limit = BUDGET_SHARE * stage.recipe.request.budget_ms
     likely = [row for row in timed if row.median_ms <= limit and row.quality is not None]
     if likely:

@@ -140,8 +140,8 @@ def test_more_time_means_more_work_of_every_kind() -> None:
 
 
 def test_a_network_that_cannot_be_trained_in_the_time_is_not_searched_for() -> None:
-    hurried = chosen(replace(REQUEST, seconds=180.0), per_gmac=0.1)
-    patient = chosen(replace(REQUEST, seconds=36_000.0), per_gmac=0.1)
+    hurried = chosen(replace(REQUEST, seconds=180.0), per_gmac=0.3)
+    patient = chosen(replace(REQUEST, seconds=36_000.0), per_gmac=0.3)
     assert 0 < hurried.search_limit_ms < patient.search_limit_ms == 0.75 * REQUEST.budget_ms
     assert any("--time" in choice.reason for choice in hurried.choices if choice.setting == "largest")
     speed = TrainingSpeed(base=0.05, per_gmac=0.02)

@@ -44,6 +44,21 @@ def test_what_a_busy_moment_took_away_a_quiet_hour_gives_back() -> None:
     assert allowance.total(60, 100, least=1) == 100
 
 
+def test_a_slow_first_step_does_not_predict_the_others() -> None:
+    clock = Clock()
+    allowance = Allowance(100.0, clock=clock)
+    clock.now = 40.0
+    assert allowance.total(1, 500, least=1) == 500
+    clock.now = 41.0
+    assert allowance.total(11, 500, least=1) == 500  # a tenth of a second each
+    clock.now = 60.0
+    assert allowance.total(21, 500, least=1) == 61  # one second each
+    short = Allowance(10.0, clock=clock)
+    clock.now = 80.0
+    assert short.total(1, 500, least=1) == 1
+    assert short.total(1, 500, least=5) == 5
+
+
 def test_without_a_time_nothing_changes() -> None:
     assert Allowance(None).total(3, 200, least=1) == 200
     assert not Allowance(None).over

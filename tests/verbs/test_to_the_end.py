@@ -20,6 +20,9 @@ GRADIENT = tuple(
     f"strategy.{name}"
     for name in ("fit.steps=2", "fit.batch=2", "choice.samples=0", "choice.recalibrate=1", "choice.images=2")
 )
+ONE_SHOT = tuple(
+    f"strategy.{name}" for name in ("fit.steps=1", "fit.batch=2", "choice.recalibrate=1", "choice.images=2")
+)
 STAGED = tuple(
     f"evaluator.{name}"
     for name in ("images=4", "stage1.epochs=1", "stage1.batch=2", "stage2.steps=1", "stage2.batch=2")
@@ -30,7 +33,7 @@ SMALLEST: dict[str, tuple[str, ...]] = {  # of every recipe: the least that stil
     "fasterseg": ("--set", *GRADIENT, "strategy.pretraining.fit.steps=1"),
     "auxcells": ("--trials", "2", "--set", *STAGED),
     "dilated": ("--trials", "2", "--set", *TRAINED, "strategy.population=2"),
-    "elastic": ("--trials", "2", "--set", *TRAINED, "strategy.population=2"),
+    "elastic": ("--trials", "2", "--set", *ONE_SHOT, "strategy.population=2"),
     "lpsnet": ("--steps", "1", "--set", *TRAINED, "evaluator.reparameterise=false"),
 }
 QUICK = ("auxcells", "autortnet", "dilated", "elastic", "lpsnet", "squeezenas")

@@ -9,7 +9,7 @@ import pytest
 
 from segtailor.costs.pack import Checked
 from segtailor.costs.trust import judge
-from segtailor.report.charts import Mark, Value, chart, draw_front, draw_trust
+from segtailor.report.charts import Mark, Value, chart, draw_chart, draw_front, draw_trust
 from segtailor.report.numbers import short
 from segtailor.report.svg import Axis, element, text
 
@@ -104,3 +104,26 @@ def test_a_flat_chart_does_not_divide_by_zero() -> None:
     root = ElementTree.fromstring(chart([Value("a", "x", 0.0)], title="t", subtitle="s", unit="ms"))
     (bar,) = [mark for mark in root.iter(f"{NAMESPACE}rect") if mark.get("class") != "page"]
     assert float(bar.get("height", "nan").rstrip("%")) == 0
+
+
+def test_a_long_legend_wraps_inside_of_the_chart() -> None:
+    names = [f"a series with quite a long name {number}" for number in range(8)]
+    few, many = (
+        draw_chart(
+            {
+                "title": "t", "subtitle": "s", "unit": "%", "lines": True,
+                "values": [[name, "x", 1.0] for name in chosen],
+            }
+        )
+        for chosen in (names[:2], names)
+    )  # fmt: skip
+    root = ElementTree.fromstring(many)
+    width, height = (float(value) for value in str(root.get("viewBox")).split()[2:])
+    assert height > float(str(ElementTree.fromstring(few).get("viewBox")).split()[3])
+    places = [
+        (float(str(part.get("x"))), float(str(part.get("y"))))
+        for part in root.iter(f"{NAMESPACE}text")
+        if (part.text or "") in names
+    ]
+    assert len(places) == len(set(places)) == len(names)
+    assert all(x + 7 * len(names[0]) <= width for x, _ in places)

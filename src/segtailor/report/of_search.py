@@ -52,6 +52,7 @@ STRATEGIES = {
     "evolution": "The best networks were changed and crossed, generation by generation.",
     "expansion": "A small network was grown step by step, each time where that gained most quality per cost.",
     "study": "A given list of networks was judged side by side.",
+    "one_shot": "Networks share one set of weights, which was trained once; each was judged by its part of them.",
     "gradient": "All candidates were trained in one supernet, and gradients moved the probability of each choice.",
 }
 FINGERPRINT = re.compile(r"[0-9a-f]{16}")

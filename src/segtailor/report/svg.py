@@ -66,6 +66,11 @@ SUBTITLE_PIXELS = 20  # more room above the plot where there is a subtitle as we
 SLANTED_PIXELS = 28  # more room below it for categories that are written at an angle
 MAX_LEVEL_LETTERS = 4  # a category with more letters is written at an angle
 LETTER_PIXELS = 7  # about the width of one in a legend
+LEGEND_LEFT_PIXELS, ENTRY_PIXELS, LEGEND_ROW_PIXELS = (
+    21,
+    30,
+    20,
+)  # where it begins, an entry without name, a row
 
 
 def element(name: str, *children: str, kind: str = "", **attributes: object) -> str:
@@ -176,7 +181,10 @@ class Plot:
         height: int = 460,
     ) -> str:
         """Return the content of an SVG file: title, legend of (name, shape, class), and the plot with these parts."""
-        top = TOP_PIXELS + (SUBTITLE_PIXELS if subtitle and legend else 0)
+        rows = _legend_rows(legend, width=width)
+        above = TOP_PIXELS + (SUBTITLE_PIXELS if subtitle and legend else 0)
+        top = above + LEGEND_ROW_PIXELS * max(0, len(rows) - 1)
+        height += top - above
         right = width - RIGHT_PIXELS
         bottom = height - BOTTOM_PIXELS - (SLANTED_PIXELS if self._slanted else 0)
         area = element(
@@ -197,7 +205,11 @@ class Plot:
             ),
         ]
         frame = element("path", kind="axis", d=f"M{LEFT_PIXELS} {top}V{bottom}H{right}")
-        entries = _file_legend(legend, y=top - 23)
+        entries = [
+            part
+            for number, row in enumerate(rows)
+            for part in _file_legend(row, y=above - 23 + LEGEND_ROW_PIXELS * number)
+        ]
         return svg_file(
             [*entries, area, frame, *names], title=title, subtitle=subtitle, width=width, height=height
         )
@@ -306,12 +318,26 @@ def page_legend(entries: Iterable[tuple[str, str, str]]) -> str:
     return f'<ul class="legend">{rows}</ul>'
 
 
+def _legend_rows(entries: Sequence[tuple[str, str, str]], *, width: int) -> list[list[tuple[str, str, str]]]:
+    """Divide the entries of a legend into rows that are not wider than the file."""
+    rows: list[list[tuple[str, str, str]]] = []
+    room = 0
+    for entry in entries:
+        needed = ENTRY_PIXELS + LETTER_PIXELS * len(entry[0])
+        if not rows or needed > room:
+            rows.append([])
+            room = width - LEGEND_LEFT_PIXELS
+        rows[-1].append(entry)
+        room -= needed
+    return rows
+
+
 def _file_legend(entries: Sequence[tuple[str, str, str]], *, y: int) -> list[str]:
-    parts, x = [], 21
+    parts, x = [], LEGEND_LEFT_PIXELS
     for name, shape, kind in entries:
         parts.append(element("path", kind=kind, d=SHAPES[shape], transform=f"translate({x} {y})"))
         parts.append(text(x + 9, y + 4, name, size=12))
-        x += 30 + LETTER_PIXELS * len(name)
+        x += ENTRY_PIXELS + LETTER_PIXELS * len(name)
     return parts
 
 

@@ -19,7 +19,8 @@ from segtailor.tailoring.time_plan import (
     training_time,
 )
 
-SYSTEMS = ("elastic", "dilated", "lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
+SHARING = "elastic"  # the system whose networks share weights
+SYSTEMS = (SHARING, "dilated", "lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
 STARTED_STEPS = 200  # of a training that begins from the weights of its search: enough for a useful network
 CROP_MULTIPLE = 32  # sides of a crop: the deepest stride of the families
 MAX_CROP_PIXELS = {False: 128 * 256, True: 768 * 1024}  # by whether there is an accelerator
@@ -56,7 +57,7 @@ def choose(request: TailorRequest, facts: DataFacts, machine: MachineFacts, *, d
     allowed = SEARCH_SHARE_OF_BUDGET * request.budget_ms
     rate = machine.macs_per_ms(image, allowed)
     share = crop[0] * crop[1] / (image[0] * image[1])
-    enough = STARTED_STEPS if starts_from_imagenet(request.start) and system == "elastic" else ENOUGH_STEPS
+    enough = STARTED_STEPS if starts_from_imagenet(request.start) and system == SHARING else ENOUGH_STEPS
     trainable = largest_trainable(training_time(seconds).rest, speed, steps=enough) / (batch * share)
     limit = round(max(min(allowed, trainable / rate), MIN_LIMIT_SHARE * allowed), 4)
     step = speed.step(batch * typical_macs(limit * rate * share, machine.sizes(crop)))
@@ -111,7 +112,7 @@ def _explained(recipe: TailorRecipe, facts: DataFacts, machine: MachineFacts) ->
         ChosenSetting(setting="time", value=f"{seconds / 60:.0f} min", reason=_why_time(request)),
         ChosenSetting(setting="largest", value=f"{recipe.search_limit_ms:g} ms", reason=_why_largest(recipe)),
         ChosenSetting(setting="latency", value=_priced(effort), reason=_why_priced(effort)),
-        ChosenSetting(setting="search", value=_search(effort), reason=_why_search(system, effort)),
+        ChosenSetting(setting="search", value=_search(system, effort), reason=_why_search(system, effort)),
         ChosenSetting(
             setting="training",
             value=f"{effort.train_steps} steps",
@@ -149,7 +150,7 @@ def usual_system(request: TailorRequest) -> str:
     That is the one whose networks begin from ImageNet weights, where these are at hand and wanted.
     """
     if request.recipe == "auto":
-        return "elastic" if starts_from_imagenet(request.start) else "dilated"
+        return SHARING if starts_from_imagenet(request.start) else "dilated"
     if request.recipe not in SYSTEMS:
         raise unknown("recipe", request.recipe, (*SYSTEMS, "auto"))
     return request.recipe
@@ -276,7 +277,9 @@ def _why_priced(effort: Effort) -> str:
     return "no time to time anything: multiply-accumulates are counted, and the best networks are timed"
 
 
-def _search(effort: Effort) -> str:
+def _search(system: str, effort: Effort) -> str:
+    if system == SHARING:
+        return "shared weights, then judging"
     if effort.supernet_steps:
         return f"one supernet, {effort.supernet_steps} steps"
     return f"{effort.candidates} candidates, {effort.candidate_steps} steps each"
@@ -284,6 +287,8 @@ def _search(effort: Effort) -> str:
 
 def _why_search(system: str, effort: Effort) -> str:
     share = f"{SHARES['search']:.0%} of the training time"
+    if system == SHARING:
+        return f"about {share}: weights of all networks learn at once, then hundreds are judged by them"
     if effort.supernet_steps:
         return f"{share}, at the speed of a short probe"
     if system != "lpsnet":

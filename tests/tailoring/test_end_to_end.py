@@ -81,6 +81,12 @@ def test_every_system_ends_with_an_exported_network_that_keeps_the_budget(
         teacher = segtailor.load(weights).network.architecture
         assert family_of(own) == family_of(teacher)
         assert count(teacher, image=(64, 96)).macs >= 1.5 * count(own, image=(64, 96)).macs
+    if system == "elastic":  # it goes on from what it learned in the search
+        start = segtailor.load(stage["train"]["model"]).provenance["start"]
+        assert Path(start["name"]).parent == folder / "stages" / "search" / "front"  # type: ignore[index, call-overload]
+        assert start["carried"] == 1.0  # type: ignore[index, call-overload]
+        assert "Apache-2.0" in str(start["licence"])  # type: ignore[index, call-overload]
+        assert stage["search"]["shared_steps"] > 0
     page = Path(str(found["report"])).read_text(encoding="utf-8")
     assert "not finished" not in page
     size = count(model.architecture, image=recipe.image, classes=model.task.outputs)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from segtailor.deploy.quantise import Reading
-from segtailor.tailoring.reporting import delivered_miou, verdict
+from segtailor.tailoring.reporting import delivered_miou, head_start, verdict
 from segtailor.tailoring.stage import ComparedNetwork, ContractOutcome, Int8Outcome, Recommendation
 from segtailor.targets.machine import Conditions, Machine
 
@@ -102,3 +102,11 @@ def test_a_ready_network_in_place_of_all_that_was_found_is_named() -> None:
 
 def test_a_missed_budget_is_said_in_capitals() -> None:
     assert "which MISSES the budget of 5 ms" in verdict(recommended(), FP32, replace(CONTRACT, met=False))
+
+
+def test_what_the_searched_network_learned_in_the_search_is_told_beside_a_ready_one() -> None:
+    best = recommended("lpsnet-s")
+    assert "158 steps" in str(head_start(best, 158))
+    assert head_start(best, None) is None
+    assert head_start(replace(best, networks=best.networks[:1]), 158) is None
+    assert head_start(replace(best, networks=best.networks[1:]), 158) is None

@@ -136,6 +136,7 @@ def _stages(run: StageRunner) -> Generator[Step, None, Delivery | NoDelivery]:
     return Delivery(
         data=data,
         pack=pack,
+        searched=searched,
         chosen=chosen,
         teacher=teacher,
         best=best,

@@ -27,6 +27,7 @@ from segtailor.tailoring.stage import (
     LayersOutcome,
     PackOutcome,
     Recommendation,
+    SearchOutcome,
     StageContext,
     TeacherOutcome,
     TimedCandidate,
@@ -42,6 +43,7 @@ class Delivery:
 
     data: DataOutcome
     pack: PackOutcome
+    searched: SearchOutcome
     chosen: ChosenNetwork
     teacher: TeacherOutcome
     best: Recommendation
@@ -169,10 +171,18 @@ def verdict(best: Recommendation, int8: Int8Outcome, contract: ContractOutcome) 
 
 
 def full_verdict(delivery: Delivery) -> str:
-    """Return the verdict, and why the search did not use the budget if that is so."""
+    """Return the verdict, what makes the comparison uneven, and why the search did not use the budget if that is so."""
     sentence = verdict(delivery.best, delivery.int8, delivery.contract)
-    unused = delivery.chosen.unused
-    return sentence if unused is None else f"{sentence} {unused}"
+    more = [head_start(delivery.best, delivery.searched.shared_steps), delivery.chosen.unused]
+    return " ".join([sentence, *filter(None, more)])
+
+
+def head_start(best: Recommendation, shared_steps: int | None) -> str | None:
+    """Say what the searched network learned before its training, where ready networks are compared with it."""
+    names = {row.network for row in best.networks}
+    if not shared_steps or SEARCHED not in names or len(names) == 1:
+        return None
+    return f"The searched network also learned during the search: {shared_steps} steps, which it shared with others."
 
 
 def _tie(one: float, other: float) -> str:

@@ -121,6 +121,7 @@ def search(stage: StageContext, pack: PackOutcome) -> SearchOutcome:
         "strategy": STRATEGIES.name_of(type(recipe.strategy)),
         "unit": result["unit"],
         "teacher": result.get("roles", {}).get("teacher", {}).get("architecture"),
+        "shared_steps": result.get("shared_steps"),
     }
     return from_json(SearchOutcome, document, what="result of the search", error=RunProblem)
 

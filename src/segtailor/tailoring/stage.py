@@ -117,7 +117,10 @@ class FoundNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOutcome:
-    """Stage `search`: the run directory, the networks on the front, and the file of a searched teacher if any."""
+    """Stage `search`: the run directory, the networks on the front, and the file of a searched teacher if any.
+
+    `shared_steps` is the length of the training of weights that the networks share, where they do.
+    """
 
     run: str
     found: tuple[FoundNetwork, ...]
@@ -125,6 +128,7 @@ class SearchOutcome:
     strategy: str
     unit: str
     teacher: str | None
+    shared_steps: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,6 @@ from segtailor.recipes.train import StagedTrainRecipe
 from segtailor.runs import Context
 from segtailor.runs.layout import read_result
 from segtailor.spaces.decoder_cell.architecture import AUXILIARIES, DecoderCellArchitecture
-from segtailor.systems import auxcells
 from segtailor.systems.system import Scale
 from segtailor.systems.training import layout_of
 from segtailor.verbs.train import published_training, train

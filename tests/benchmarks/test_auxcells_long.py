@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import auxcells_long
 from benchmarks.auxcells_long import Tried, auxiliary_table, best_of, by_reward, long_training, ranking_table
 
+from benchmarks import auxcells_long
 from segtailor.core.errors import UserError
 from segtailor.core.space import architecture_document
 from segtailor.runs import Context

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+import segtailor
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import Preprocessing
 from segtailor.data import doctor
@@ -18,6 +19,7 @@ from segtailor.data.augment import Augment
 from segtailor.data.batches import Batches, batches_of
 from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
+from segtailor.runs import Context
 from segtailor.tasks import kind_of
 from segtailor.tasks.pose import COCO
 from segtailor.training.evaluate import score_predictions
@@ -211,3 +213,19 @@ def test_cuts_do_not_depend_on_the_number_of_processes_and_need_no_second_readin
     assert torch.equal(whole.labels, torch.cat([part.labels for part in parts]))
     forgetful = make(batch=4, seed=5, memory=0.0).at(3)
     assert torch.equal(whole.images, forgetful.images)
+
+
+def test_people_are_trained_and_scored_in_boxes_of_both_kinds(tmp_path: Path) -> None:
+    folder = coco(tmp_path / "two", LEFT, RIGHT)
+    file = detections(tmp_path / "boxes.json", (LEFT, 0.9), (RIGHT, 0.7), ((24, 22, 36, 56), 0.5))
+    context = Context(cache=tmp_path / "cache", device="cpu")
+    data = f"coco-keypoints:{folder}?{SIZE}"  # a size that is no multiple of 32
+    changes = ["fit.steps=2", "fit.batch=2"]
+    run = tmp_path / "run"
+    segtailor.train("ddrnet-23-slim", run, data=data, changes=changes, check=False, context=context)
+    for place, boxes in ((data, 2), (f"{data}&boxes={file}", 3)):
+        scores = segtailor.evaluate(run / "weights", place, context=context)
+        assert scores["images"] == boxes
+        figures = {"ap", "ap50", "ap75", "ap_large", "ap_medium"} & scores.keys()
+        figures |= {"ar", "ar50", "ar75", "ar_large", "ar_medium"} & scores.keys()
+        assert len(figures) >= 8  # sizes of people that there are

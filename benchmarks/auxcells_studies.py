@@ -2,13 +2,14 @@
 
     python -m benchmarks.auxcells_studies rewards --data synthetic --out RUN          # Figure 2
     python -m benchmarks.auxcells_studies tricks --data synthetic --set evaluator.teacher=runs/teacher/weights --out RUN
-    python -m benchmarks.auxcells_studies auxiliary --data synthetic --out RUN        # Figure 4
-    python -m benchmarks.auxcells_studies ranking --data synthetic --out RUN          # Figure 5
+    python -m benchmarks.auxcells_studies auxiliary --data synthetic --out RUN        # Figure 4 in miniature
+    python -m benchmarks.auxcells_studies ranking --data synthetic --out RUN          # Figure 5 in miniature
 
 `rewards` compares the rewards that the controller and random search find. `tricks` (Figure 3) adds averaging, auxiliary
 cells and, with a teacher, distillation one by one. `auxiliary` compares auxiliary cells, plain auxiliary classifiers
 and none on published decoders. `ranking` correlates the rewards of both stages with a longer training of the same
-architectures. `--scale small` takes minutes on a CPU, `--scale paper` has the settings of the paper.
+architectures. `--scale small` takes minutes on a CPU, `--scale paper` has the settings of the paper; Figures 4 and 5 at
+that scale train networks that a search found, for 50 epochs each: `benchmarks/auxcells_long.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from benchmarks.search_strategies import Ablation, Contender, Contest, Entrant, Study, Variant
 from benchmarks.study_runs import SystemStudies
 from segtailor.core.codec import to_json
+from segtailor.core.errors import Unsupported
 from segtailor.core.strategy import Strategy
 from segtailor.recipes.search import SearchRecipe
 from segtailor.spaces import published
@@ -29,9 +31,7 @@ from segtailor.systems.system import Scale
 STAGES = ("stage1", "stage2")
 DECODERS = ("auxcells-arch0", "auxcells-arch1", "auxcells-arch2")  # published
 PAPER_SAMPLED, SMALL_SAMPLED = 140, 6  # architectures of Figure 3
-PAPER_RANKED, SMALL_RANKED = 30, 8  # architectures of Figure 5
-PAPER_AUXILIARY_EPOCHS = 20 + 30  # of Figure 4
-PAPER_LONG_EPOCHS = 50  # of the long training of Figure 5
+SMALL_RANKED = 8  # architectures of Figure 5 in miniature
 LONGER = 10  # in miniature it has this many times the steps of the second stage
 
 
@@ -62,8 +62,9 @@ def tricks(recipe: SearchRecipe, scale: Scale) -> SearchRecipe:
 def auxiliary(recipe: SearchRecipe, scale: Scale) -> SearchRecipe:
     """Compare auxiliary cells, plain auxiliary classifiers and none on published decoders (Figure 4).
 
-    The paper trains for 20 epochs on BSD+VOC and 30 on VOC; a study has one dataset, which is seen for all 50.
+    Decoders that a search found, trained as long as in the paper, are in `auxcells_long.py`.
     """
+    _only_small("auxiliary", scale)
     frame = {name: getattr(recipe.space, name) for name in ("encoder", "channels", "repeats")}
     entrants = tuple(
         Entrant(
@@ -76,26 +77,30 @@ def auxiliary(recipe: SearchRecipe, scale: Scale) -> SearchRecipe:
     study = _study("auxcells-auxiliary", recipe, Study(entrants=entrants))
     staged: Any = study.evaluator
     plain = {name: replace(getattr(staged, name), ema=None, distill=None) for name in STAGES}
-    if scale == "paper":
-        plain["stage2"] = replace(plain["stage2"], epochs=PAPER_AUXILIARY_EPOCHS, steps=None)
     return replace(study, evaluator=replace(staged, **plain))
 
 
 def ranking(recipe: SearchRecipe, scale: Scale) -> SearchRecipe:
     """Correlate the rewards of both stages with a longer training of the same architectures (Figure 5)."""
+    _only_small("ranking", scale)
     evaluator: Any = recipe.evaluator
     stage2 = evaluator.stage2
-    more: dict[str, Any] = {"epochs": PAPER_LONG_EPOCHS, "steps": None}
-    if scale == "small":
-        more = (
-            {"epochs": LONGER * stage2.epochs} if stage2.steps is None else {"steps": LONGER * stage2.steps}
-        )
+    more = {"epochs": LONGER * stage2.epochs} if stage2.steps is None else {"steps": LONGER * stage2.steps}
     variants = (
         Variant(name="search"),
         Variant(name="longer", changes={"staged": {"stage2": {**more, "ema": None}}}),
     )
-    count = PAPER_RANKED if scale == "paper" else SMALL_RANKED
-    return _study("auxcells-ranking", recipe, Ablation(variants=variants, architectures=count, chart="ranks"))
+    return _study(
+        "auxcells-ranking", recipe, Ablation(variants=variants, architectures=SMALL_RANKED, chart="ranks")
+    )
+
+
+def _only_small(study: str, scale: Scale) -> None:
+    if scale == "paper":
+        raise Unsupported(
+            f"the paper's study '{study}' trains networks that a search found; run the search, then "
+            f"python -m benchmarks.auxcells_long {study} --search RUN --data DATASET --out FOLDER."
+        )
 
 
 def _study(name: str, recipe: SearchRecipe, strategy: Strategy) -> SearchRecipe:

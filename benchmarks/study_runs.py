@@ -72,7 +72,7 @@ class SystemStudies:
 
     def _run(self, options: argparse.Namespace) -> None:
         context = with_display(Context(cache=options.cache, device=options.device), json=options.json)
-        names = ("scale", "target", "pack", "force", "budget", "workers", "seed")
+        names = ("scale", "target", "pack", "force", "budget", "workers", "seed", "start")
         choices = SearchChoices(**{name: getattr(options, name) for name in names})
         recipe = self.recipe(
             options.study, options.data, choices, image=options.image, changes=options.set, context=context
@@ -102,6 +102,9 @@ class SystemStudies:
         parser.add_argument("--budget", help="no network may cost more, e.g. 12ms or 300MMACs")
         parser.add_argument("--workers", type=int, help="trials at a time, in processes")
         parser.add_argument("--seed", type=int)
+        parser.add_argument(
+            "--start", default="auto", help="where weights come from, as in `segtailor search`"
+        )
         parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="FIELD=VALUE")
         parser.add_argument("--device")
         parser.add_argument("--cache", type=Path)

@@ -14,7 +14,7 @@ from benchmarks.search_strategies import Ablation, Contest
 
 import segtailor
 from benchmarks import search_strategies
-from segtailor.core.errors import UserError
+from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.strategy import SearchProblem
 from segtailor.core.task import Task
 from segtailor.core.trust import Untrusted
@@ -27,7 +27,7 @@ from segtailor.spaces.decoder_cell.encoders import ENCODERS
 from segtailor.strategies.evaluators.staged import StagedEvaluator
 from segtailor.systems import auxcells
 from segtailor.verbs.resume import resume
-from segtailor.verbs.search import search
+from segtailor.verbs.search import SearchChoices, search
 from tests.strategies.tiny_encoder import TINY
 
 DATA = "synthetic:size=32x64,train=10,val=2"
@@ -79,8 +79,10 @@ def received(folder: Path, document: Mapping[str, Any]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("scale", ["small", "paper"])
-@pytest.mark.parametrize("study", STUDIES.studies)
+@pytest.mark.parametrize(
+    ("study", "scale"),
+    [*((study, "small") for study in STUDIES.studies), ("rewards", "paper"), ("tricks", "paper")],
+)
 def test_a_study_is_a_complete_recipe_that_survives_its_file(study: str, scale: Any) -> None:
     recipe = STUDIES.studies[study](auxcells.PAPER if scale == "paper" else auxcells.SMALL, scale)
     assert recipe.name == f"auxcells-{study}"
@@ -91,15 +93,18 @@ def test_a_study_is_a_complete_recipe_that_survives_its_file(study: str, scale: 
 
 
 @pytest.mark.parametrize("study", ["auxiliary", "ranking"])
-def test_long_trainings_of_the_paper_have_fifty_epochs(study: str) -> None:
-    recipe = STUDIES.studies[study](auxcells.PAPER, "paper")
-    stages: Any = recipe.evaluator
-    if study == "ranking":
-        stages = recipe.strategy.variants[1].changes["staged"]  # type: ignore[attr-defined]
-        assert stages["stage2"]["epochs"] == 50
-        assert recipe.strategy.architectures == 30  # type: ignore[attr-defined]
-    else:
-        assert (stages.stage2.epochs, stages.stage2.steps) == (50, None)
+def test_long_trainings_of_the_paper_name_their_program(study: str) -> None:
+    with pytest.raises(Unsupported, match=f"auxcells_long {study} --search RUN"):
+        STUDIES.studies[study](auxcells.PAPER, "paper")
+
+
+def test_a_random_encoder_is_refused_at_the_scale_of_the_paper_unless_asked_for(tmp_path: Path) -> None:
+    paper = SearchChoices(scale="paper")
+    with pytest.raises(Unsupported, match="pre-trained encoder"):
+        STUDIES.recipe("rewards", DATA, paper, context=context(tmp_path))
+    recipe = STUDIES.recipe("rewards", DATA, replace(paper, start="none"), context=context(tmp_path))
+    assert recipe.evaluator.encoder_weights == "random"  # type: ignore[union-attr]
+    assert recipe.evaluator.early_stop is not None  # type: ignore[union-attr]
 
 
 def test_controller_and_random_search_have_equal_trials() -> None:

@@ -478,3 +478,45 @@ def test_a_search_with_too_little_time_takes_fewer_steps_and_still_chooses(tmp_p
     again.load(tmp_path)
     assert list(again.steps()) == []
     assert again.result()["fingerprint"] == job.result()["fingerprint"]
+
+
+def exits(frozen: Any, *, shift: int, gamma: float, seeds: int) -> list[int]:
+    """Return the depths found where the label stands `shift` columns away: so many layers are needed to see it."""
+    how = settings(
+        steps=300,
+        cost=CostTerm(weight=gamma, form="log"),
+        temperature=Temperature(start=3.0, end=0.3),
+        logits=LogitOptimiser(lr=0.05, betas=(0.5, 0.999)),
+        groups={"depth": Learning(warmup=0.5, frozen=frozen)},
+    )
+    how = replace(how, fit=replace(how.fit, optimiser="adamw", lr=0.02, clip=5.0))
+    searched = [finished(how, problem(ToyDepth(deepest=6), shift=shift, seed=seed)) for seed in range(seeds)]
+    return [found(job).depth for job in searched]
+
+
+@pytest.mark.slow
+def test_exits_that_were_trained_alone_are_chosen_by_what_the_label_needs() -> None:
+    # Right of ten seeds: 4 after mixtures, which end as deep as 6, and 8 after exits that were trained alone.
+    drawn, uniform = (exits(how, shift=4, gamma=0.1, seeds=10).count(4) for how in ("drawn", "uniform"))
+    assert drawn <= 5
+    assert uniform >= 7
+
+
+def test_a_frozen_group_runs_one_option_at_a_time_each_equally_often() -> None:
+    how = settings(groups={"depth": Learning(warmup=0.5, frozen="uniform")})
+    job = GradientSearch(how, problem(ToyDepth()))
+    roles = job._engine.roles
+    drawn = []
+    for seed in range(200):
+        noise = roles.noise(seed=seed, images=None)
+        row = roles.draw("student", noise=noise, temperature=3.0, images=None, frozen={"depth"})["depth1"]
+        assert sorted(row.tolist()) == [0, 0, 0, 1]
+        drawn.append(int(row.argmax()))
+        learning = roles.draw("student", noise=noise, temperature=3.0, images=None)["depth1"]
+        assert 0 < float(learning.detach().max()) < 1  # once logits move, exits are mixed
+    assert min(drawn.count(option) for option in range(4)) > 30
+    roles.keep({"depth1": (0, 2)})
+    noise = roles.noise(seed=1, images=5)
+    rows = roles.draw("student", noise=noise, temperature=3.0, images=5, frozen={"depth"})["depth1"]
+    assert rows.shape == (5, 4)
+    assert set(rows.argmax(dim=1).tolist()) <= {0, 2}

@@ -14,7 +14,7 @@ matrix that every image has anyway.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +47,9 @@ class Augment:
     side would have fewer than `shorter` pixels. `rotate` x turns crops by up to x degrees either way about their
     centre. With `rescale_depth` depths are divided by the scale of their image. `mix` is the share of images into which
     classes of another image are pasted. `restyle` x moves mean and spread of each colour channel by up to the share x
-    towards those of another training image. With `scales` the scale is one of these values instead.
+    towards those of another training image. With `scales` the scale is one of these values instead. People are scaled,
+    turned and mirrored in their picture, around the middle of their box, before they are cut out (`from_picture`): the
+    crop shows what lies around them. False changes the cut-out crop, whose surroundings are then lost.
     """
 
     crop: tuple[int, int]
@@ -63,6 +65,7 @@ class Augment:
     rotate: float = 0.0
     restyle: float = 0.0
     scales: tuple[float, ...] = ()
+    from_picture: bool = True
 
     def __post_init__(self) -> None:
         if min(self.crop) < 1 or self.crop[0] * self.crop[1] > MAX_CROP_PIXELS:
@@ -89,6 +92,11 @@ class Augment:
             value = getattr(self, name)
             if not 0 <= value <= most:
                 raise UserError(f"augment.{name}: {value} is out of range; give a value from 0 to {most}.")
+
+    @property
+    def of_colours(self) -> Augment:
+        """The same changes of colours, and no geometry: it is done where samples are cut anew."""
+        return replace(self, scale=(1.0, 1.0), scales=(), flip=0.0, shorter=0, rotate=0.0)
 
 
 class Taps(NamedTuple):

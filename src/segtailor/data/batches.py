@@ -5,10 +5,12 @@ All pixels are kept on the device if they fit; otherwise each batch is gathered 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -33,13 +35,16 @@ from segtailor.data.augment import (
     restyle,
 )
 from segtailor.data.cache import Pixels
+from segtailor.data.dataset import Pair
+from segtailor.tasks.pose.crops import Variation
 from segtailor.tasks.segmentation.kind import Labels
 from segtailor.tasks.targets import Targets
 
 BATCH_BYTES_PER_PIXEL = 36  # three channels in single precision: sampled, recoloured and normalised
 IMAGES_PER_COPY = 64  # copied to the device at a time, so that little host memory is needed
-# Separate random streams: order of images, augmentation, classes to paste, style of another image.
-ORDER, LOOKS, MIX, STYLE = range(4)
+# Separate random streams: order of images, augmentation, classes to paste, style of another image, cuts of people.
+ORDER, LOOKS, MIX, STYLE, CUTS = range(5)
+MAX_CUTTING_THREADS = 8
 
 
 class Batch(NamedTuple):
@@ -47,6 +52,17 @@ class Batch(NamedTuple):
 
     images: Tensor
     labels: Tensor
+
+
+@runtime_checkable
+class Recut(Protocol):
+    """A sample that is cut out of a larger original, e.g. a person in a picture, and can be cut differently."""
+
+    def original(self) -> Any:
+        """Decode the original."""
+
+    def recut(self, original: Any, variation: Variation, /) -> Pair:
+        """Return the sample cut out of the scaled, turned and mirrored original."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -57,7 +73,8 @@ class Batches:
     maps, `sizes` (n, 2) the valid extent of each image from its top left corner; `targets` says how labels are stored.
     Sample k of the endless stream is image `k mod n` of the permutation of epoch `k div n`: every image is used once
     per epoch and none is dropped. Nothing depends on the device, the number of processes or where a run was resumed.
-    `memory` is the share of the device's free memory that pixels may take.
+    `memory` is the share of the device's free memory that pixels may take. With `recut`, the samples themselves, every
+    batch is cut out of the originals anew, and `images` is not used.
     """
 
     images: NDArray[np.uint8]
@@ -72,6 +89,7 @@ class Batches:
     rank: int = 0
     world: int = 1
     memory: float = 0.5
+    recut: Sequence[Recut] = ()
     _source: _Source = field(init=False, repr=False)
     _styles: Styles | None = field(init=False, default=None)
 
@@ -93,6 +111,9 @@ class Batches:
         self._check_memory()
         if self.augment.restyle:
             self._styles = image_styles(self.images, self.sizes)
+        if self.recut:
+            self._source = _Cut(self)
+            return
         need = self.images.nbytes + self.labels.nbytes
         fits = need <= self.memory * free_memory(self.device)
         self._source = _Resident(self) if fits else _Streamed(self)
@@ -140,7 +161,8 @@ class Batches:
         """Draw the augmentation of the whole batch."""
         chosen = self.chosen(step)
         rng = np.random.default_rng([LOOKS, self.seed, step])
-        drawn = draw(self.augment, self.sizes[chosen], rng=rng, grey=float(LUMA @ self.preprocessing.mean))
+        augment = self.augment.of_colours if self.recut else self.augment
+        drawn = draw(augment, self.sizes[chosen], rng=rng, grey=float(LUMA @ self.preprocessing.mean))
         if self._styles is None:
             return drawn
         rng = np.random.default_rng([STYLE, self.seed, step])
@@ -148,6 +170,22 @@ class Batches:
         strength = self.augment.restyle * rng.random(self.batch)
         colour = restyle(drawn.colour, self._styles.of(chosen), self._styles.of(others), strength=strength)
         return drawn._replace(colour=colour)
+
+    def variations(self, step: int) -> list[Variation]:
+        """Return how this process's share of the batch of `step` is cut out of the originals."""
+        augment = self.augment
+        chance = np.random.default_rng([CUTS, self.seed, step]).random((self.batch, 3))[self._mine]
+        low, high = augment.scale
+        return [
+            Variation(
+                zoom=augment.scales[int(size * len(augment.scales))]
+                if augment.scales
+                else low + size * (high - low),
+                degrees=augment.rotate * (2 * turn - 1),
+                mirrored=bool(side < augment.flip),
+            )
+            for size, turn, side in chance.tolist()
+        ]
 
     def share(self, step: int) -> NDArray[np.int64]:
         """Return the indices of the images that this process gets at `step`."""
@@ -175,6 +213,7 @@ def batches_of(
 ) -> partial[Batches]:
     """Return `Batches` of a decoded split, still without batch size and seed."""
     images, labels = pixels.canvas()
+    cuts = [sample for sample in pixels.samples if isinstance(sample, Recut)] if augment.from_picture else []
     return partial(
         Batches,
         images=images,
@@ -184,6 +223,7 @@ def batches_of(
         augment=augment,
         preprocessing=preprocessing,
         device=device,
+        recut=cuts if len(cuts) == len(pixels) else (),
     )
 
 
@@ -242,11 +282,39 @@ class _Streamed:
         return images.permute(0, 3, 1, 2).contiguous(), labels, np.arange(len(labels))
 
     def _gather(self, step: int) -> tuple[Tensor, Tensor]:
-        chosen = self.owner.share(step)
-        images, labels = (
-            torch.from_numpy(self.owner.images[chosen]),
-            torch.from_numpy(self.owner.labels[chosen]),
-        )
+        images, labels = (torch.from_numpy(part) for part in self.read(step))
         if self.owner.device.type == "cpu":
             return images, labels
         return images.pin_memory(), labels.pin_memory()
+
+    def read(self, step: int) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+        """Return the images and targets of this process's share of a batch."""
+        chosen = self.owner.share(step)
+        return self.owner.images[chosen], self.owner.labels[chosen]
+
+
+class _Cut(_Streamed):
+    """Cuts every sample out of its original anew; decoded originals are kept as far as memory allows."""
+
+    def __init__(self, owner: Batches) -> None:
+        super().__init__(owner)
+        self.cutters = ThreadPoolExecutor(min(MAX_CUTTING_THREADS, os.cpu_count() or 1), "cuts")
+        self.kept: dict[int, Any] = {}
+        self.spare = int(owner.memory * free_main_memory())  # bytes
+
+    def read(self, step: int) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+        """See `_Streamed`."""
+        wanted = zip(self.owner.share(step).tolist(), self.owner.variations(step), strict=True)
+        pairs = list(self.cutters.map(lambda one: self._cut(*one), wanted))
+        return np.stack([pair.image for pair in pairs]), np.stack([pair.labels for pair in pairs])
+
+    def _cut(self, index: int, variation: Variation) -> Pair:
+        sample = self.owner.recut[index]
+        original = self.kept.get(index)
+        if original is None:
+            original = sample.original()
+            size = int(getattr(original.image, "nbytes", 0))
+            if 0 < size <= self.spare:
+                self.spare -= size
+                self.kept[index] = original
+        return sample.recut(original, variation)

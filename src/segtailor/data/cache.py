@@ -16,7 +16,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -63,6 +63,7 @@ class Pixels:
     fingerprint: str
     images: NDArray[np.uint8]  # flat: sample after sample, rows of RGB
     labels: NDArray[Any]  # flat: sample after sample, in the type of the task's targets
+    samples: tuple[Sample, ...] = ()  # what was decoded, where that is known
 
     def __len__(self) -> int:
         return len(self.names)
@@ -131,7 +132,7 @@ def open_pixels(dataset: Dataset, split: str, root: Path, *, progress: Progress 
     folder = root / _key(samples)
     pixels = _load(folder, dataset.task)
     if pixels is not None:
-        return pixels
+        return replace(pixels, samples=tuple(samples))
     try:
         root.mkdir(parents=True, exist_ok=True)
         with only_builder(folder):
@@ -143,7 +144,7 @@ def open_pixels(dataset: Dataset, split: str, root: Path, *, progress: Progress 
         raise _unwritable(root, problem) from problem
     if pixels is None:
         raise DataProblem(f"the pixel cache {folder} changed while it was opened; run again.")
-    return pixels
+    return replace(pixels, samples=tuple(samples))
 
 
 def _key(samples: Sequence[Sample]) -> str:

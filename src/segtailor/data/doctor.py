@@ -96,6 +96,7 @@ def check(dataset: Dataset, *, limit: int | None = None) -> Diagnosis:
         raise UserError(
             f"limit: {limit} samples say nothing about a dataset; give 1 or more, or leave it out."
         )
+    dataset = getattr(dataset, "annotated", dataset)  # boxes of a detector have no joints to examine
     known = list(_known_problems(dataset))
     try:
         task = dataset.task

@@ -27,7 +27,7 @@ from segtailor.data.files import read_yaml
 
 __all__ = ["DATASETS", "dataset_from", "locate", "with_option"]
 
-PATH_OPTIONS = ("path", "legend")  # options that are paths
+PATH_OPTIONS = ("path", "legend", "boxes")  # options that are paths
 FOLDER_OPTIONS = frozenset(
     {"images", "masks", "palette", "legend", "binary", "encoding", "count"}
 )  # of masks alone

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -19,8 +19,9 @@ from segtailor.core.task import Task
 from segtailor.data.dataset import Finding, Pair, Severity
 from segtailor.data.files import file_fingerprint, read_image
 from segtailor.data.splits import parts_of
-from segtailor.tasks.pose.crops import cut_person
+from segtailor.tasks.pose.crops import Crop, Variation, crop_of, cut_person
 from segtailor.tasks.pose.persons import Person, PersonView, without_outside
+from segtailor.tasks.pose.pictures import AllPeople
 from segtailor.tasks.pose.skeletons import Skeleton
 
 
@@ -68,6 +69,9 @@ class PersonCrop:
     sample: PersonSample
     skeleton: Skeleton
     size: tuple[int, int]
+    everyone: AllPeople | None = field(
+        default=None, compare=False, repr=False
+    )  # the people of the split, where known
 
     @property
     def name(self) -> str:
@@ -89,10 +93,29 @@ class PersonCrop:
         """The picture that the person is cut out of."""
         return self.sample.source
 
+    @property
+    def person(self) -> Person:
+        """The person or the box that is shown; only where it comes from a file."""
+        if not isinstance(self.sample, FilePerson):
+            raise DataProblem(f"person {self.name} is drawn; it is known when the picture is read.")
+        return self.sample.person
+
+    @property
+    def crop(self) -> Crop:
+        """The map from the picture to the crop."""
+        return crop_of(self.person.box, self.size)
+
     def read(self) -> Pair:
         """Cut the person out; joints and measures are in pixels of the crop."""
-        view = self.sample.read()
-        image, joints, crop = cut_person(view, self.skeleton, self.size)
+        return self.recut(self.original(), Variation())
+
+    def original(self) -> PersonView:
+        """Decode the picture."""
+        return self.sample.read()
+
+    def recut(self, view: PersonView, variation: Variation) -> Pair:
+        """Cut the person out of the decoded picture, which is scaled, turned and mirrored around the person."""
+        image, joints, crop = cut_person(view, self.skeleton, self.size, variation=variation)
         zoom = float(np.sqrt(abs(np.linalg.det(crop.matrix[:, :2]))))
         head, area = view.person.head_size or 0.0, view.person.area or 0.0
         measures = np.array([[head * zoom, area * zoom**2, 0.0]], np.float32)
@@ -132,12 +155,21 @@ class PersonCrops(ABC):
 
     def samples(self, split: str) -> Sequence[PersonCrop]:
         """Return the people of a split, of several joined by `+`, or of `trainval`."""
-        size = (self.height, self.width)
+        size, parts = (self.height, self.width), parts_of(split, self.splits)
+        chosen = [sample for part in parts for sample in self.source.samples(part)]
+        everyone = self._everyone(parts, boxes=len(chosen))
         return tuple(
-            PersonCrop(sample=sample, skeleton=self.source.skeleton, size=size)
-            for part in parts_of(split, self.splits)
-            for sample in self.source.samples(part)
+            PersonCrop(sample=sample, skeleton=self.source.skeleton, size=size, everyone=everyone)
+            for sample in chosen
         )
+
+    def _everyone(self, parts: Sequence[str], *, boxes: int) -> AllPeople | None:
+        """Return everyone in these splits where the people come from files and are scored picture by picture."""
+        source = self.source
+        if not isinstance(source, PersonFiles) or not source.skeleton.sigmas:
+            return None
+        people = tuple(person for part in parts for person in source.people(part))
+        return AllPeople(people=people, boxes=boxes, detected=any(source.detects(part) for part in parts))
 
     def problems(self) -> Sequence[tuple[Severity, str, str, str, str]]:
         """Return what is wrong with the annotations."""
@@ -173,6 +205,11 @@ class PersonFiles(ABC):
         return tuple(
             FilePerson(person=one) for one in self.people(split) if one.labelled.any() and not one.crowd
         )
+
+    def detects(self, split: str) -> bool:
+        """Tell whether the boxes of a split come from a detector."""
+        del split
+        return False
 
     def people(self, split: str) -> Sequence[Person]:
         """Return all people, also groups and people without joints, which OKS must know but does not count."""
@@ -240,6 +277,7 @@ class Annotations(NamedTuple):
 
     people: tuple[Person, ...]
     findings: tuple[Finding, ...]
+    pictures: Mapping[str, str] = {}  # file by the id that boxes of a detector name, where there are ids
 
 
 class AnnotationFile(NamedTuple):

@@ -40,6 +40,9 @@ def take(pixels: Pixels, indices: Sequence[int], *, max_pixels: int | None = Non
         fingerprint=chosen,
         images=np.concatenate([pair.image.ravel() for pair in pairs]),
         labels=np.concatenate([pair.labels.ravel() for pair in pairs]),
+        samples=tuple(pixels.samples[index] for index in indices)
+        if pixels.samples and max_pixels is None
+        else (),
     )
 
 

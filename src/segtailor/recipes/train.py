@@ -100,7 +100,9 @@ def usual_augment(kind: Kind, crop: tuple[int, int]) -> Augment:
 
 
 def largest_crop(pixels: Pixels) -> tuple[int, int]:
-    """Return the largest crop that fits every image, in multiples of 32, at most 768x1536."""
+    """Return the largest crop that fits every image, in multiples of 32, at most 768x1536; people have their own."""
+    if pixels.task.crop is not None:
+        return pixels.task.crop
     sides = []
     for smallest, limit in zip(pixels.sizes.min(axis=0).tolist(), MAX_CROP, strict=True):
         side = min(int(smallest), limit)

@@ -1,4 +1,4 @@
-"""How long a gradient search will take here, from a few of its own steps.
+"""How long a search will take here, from a few of its own steps, or from small shares of a trial.
 
 The steps are taken on a job that is thrown away afterwards, so they change no search, and with one thread: on crops of
 this size more gain little, and on a busy machine they lose much. Where a single step would take
@@ -17,9 +17,11 @@ from segtailor.core.codec import Json
 
 if TYPE_CHECKING:
     from segtailor.strategies.gradient import GradientSearch
+    from segtailor.strategies.trials import TrialSearch
 
 MAX_PIXELS = 2**17  # of a batch of crops: larger ones are not tried out
 MEASURED_STEPS = 2  # after one that builds what later steps use
+TRIED_SHARES = (0.1, 0.3)  # of a trial, after one that opens the data; what both need is in each trial once
 
 
 class Spent(NamedTuple):
@@ -51,6 +53,42 @@ def estimate(search: GradientSearch) -> dict[str, Json]:
         "quiet_seconds": round(sum(count * spent.processor for count, spent in parts), 1),
         "from": f"{MEASURED_STEPS} measured steps of each kind with one thread, for {told} and {judged} judgements",
     }
+
+
+def estimate_trials(search: TrialSearch, *, batch: int, crop: tuple[int, int]) -> dict[str, Json]:
+    """Return the seconds that a search by trials will take with one worker, from two shares of one trial.
+
+    The trial is that of the middle one, by cost, of the first candidates. Empty where a trial is too large to try, or
+    the strategy does not know how many there will be.
+    """
+    if search.expected is None or batch * crop[0] * crop[1] > MAX_PIXELS:
+        return {}
+    first = sorted(search.preview(), key=lambda candidate: candidate.cost)
+    middle = first[len(first) // 2]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        search.try_trial(middle, budget=TRIED_SHARES[0])
+        less, more = (
+            _spent(lambda share=share: search.try_trial(middle, budget=share))  # type: ignore[misc]
+            for share in TRIED_SHARES
+        )
+    finally:
+        torch.set_num_threads(threads)
+    factor = (1 - TRIED_SHARES[0]) / (TRIED_SHARES[1] - TRIED_SHARES[0])
+    clock, processor = (one + factor * max(0.0, two - one) for one, two in zip(less, more, strict=True))
+    return {
+        "seconds": round(search.expected * clock, 1),
+        "quiet_seconds": round(search.expected * processor, 1),
+        "from": f"shares of {' and '.join(f'{share:g}' for share in TRIED_SHARES)} of one trial with one thread, for "
+        f"{search.expected} trials; larger networks take longer, trials that are stopped early less",
+    }
+
+
+def _spent(work: Callable[[], object]) -> Spent:
+    clock, processor = time.perf_counter(), time.process_time()
+    work()
+    return Spent(time.perf_counter() - clock, time.process_time() - processor)
 
 
 def _mean(work: Callable[[], None]) -> Spent:

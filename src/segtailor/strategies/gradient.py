@@ -344,6 +344,7 @@ class GradientSearch:
             if self._descent is None
             else self._descent.goal(self._done / self._total, self._greatest_cost)
         )
+        engine.frozen = frozenset(decision.group for decision in self._problem.space.decisions) - learning
         step = partial(engine.step, temperature=self.temperature, goal=goal)
         if self._settings.updates == "alternating":
             if learning:

@@ -57,13 +57,15 @@ class Learning:
 
     `warmup` is the share of the search during which their logits stay fixed while weights train on draws from them.
     `cost` is the group's share in the cost term. `hard` runs only the option with the largest weight of a draw, with
-    straight-through gradients.
+    straight-through gradients. While logits stay fixed, weights train on `drawn` mixtures, or on one option at a time,
+    each equally often (`uniform`): so every option is trained as it will be used, and none gets an early lead.
     """
 
     warmup: float = 0.0
     cost: float = 1.0
     relaxation: Literal["gumbel", "softmax"] = "gumbel"
     hard: bool = False
+    frozen: Literal["drawn", "uniform"] = "drawn"
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup < 1:

@@ -128,4 +128,5 @@ def _pixels(dataset: HalvesDataset, half: str, cache: Path | None) -> Pixels:
         fingerprint=dataset.halves.fingerprint,
         images=np.concatenate([pair.image.reshape(-1) for pair in pairs]),
         labels=np.concatenate([pair.labels.reshape(-1) for pair in pairs]),
+        samples=tuple(samples),
     )

@@ -103,8 +103,12 @@ class Roles:
         temperature: float | Tensor,
         images: int | None,
         widths: Widths = "own",
+        frozen: Collection[Group] = (),
     ) -> dict[str, Tensor]:
-        """Return soft weights of a role, with noise if the group uses it; with `images`, one draw for each image."""
+        """Return soft weights of a role, with noise if the group uses it; with `images`, one draw for each image.
+
+        Groups that are `frozen` now run one option at a time if their settings say so.
+        """
         soft = {}
         definite = self.definite(role, widths)
         for decision, part in zip(self.decisions, torch.split(noise, self._sizes, dim=1), strict=True):
@@ -115,6 +119,10 @@ class Roles:
                 continue
             row = self.logits[role][name] + self._removed[name]
             learning = self.settings.learning(decision.group)
+            if decision.group in frozen and learning.frozen == "uniform":
+                chances = softmax((part[0] if images is None else part) + self._removed[name])
+                soft[name] = straight_through(chances)
+                continue
             if learning.relaxation == "gumbel":
                 row = row + (part[0] if images is None else part)
             elif images is not None:

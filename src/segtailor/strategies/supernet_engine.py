@@ -44,10 +44,12 @@ class EngineReport(NamedTuple):
 
 
 class UpdateKind(NamedTuple):
-    """What an update does: its passes, the groups whose logits it changes, whether it trains weights or is steered."""
+    """What an update does: its passes, the groups whose logits it changes and those whose logits do not move yet,
+    whether it trains weights or is steered."""
 
     turns: tuple[Pass, ...]
     learning: frozenset[Group]
+    frozen: frozenset[Group]
     trains: bool
     steered: bool
 
@@ -87,6 +89,7 @@ class SupernetEngine:
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
         self._trained = [row for row in self.module.parameters() if row.requires_grad]
         self.most: int | None = None  # images at a time that fit in memory, once that is known
+        self.frozen: frozenset[Group] = frozenset()  # groups whose logits do not move yet in this search
         self._steps: dict[Hashable, CapturedStep] = {}
         self._pool = devices.memory_pool(device) if settings.record else None
         if settings.record:
@@ -120,7 +123,13 @@ class SupernetEngine:
             self.roles.noise(seed=mixed_seed(self.problem.seed, 1, number, index), images=images)
             for index in range(len(turns))
         ]
-        kind = UpdateKind(turns, frozenset(learning), trains=rate is not None, steered=goal is not None)
+        kind = UpdateKind(
+            turns,
+            frozenset(learning),
+            self.frozen,
+            trains=rate is not None,
+            steered=goal is not None,
+        )
         numbers = {"temperature": temperature} | ({} if goal is None else {"goal": goal})
         if rate is not None:
             self._set_rate(rate)
@@ -191,6 +200,7 @@ class SupernetEngine:
                     temperature=temperature,
                     images=len(labels) if self.settings.per_image else None,
                     widths=turn.widths,
+                    frozen=kind.frozen,
                 )
                 loss += self._backward(batch, roles[turn.role], soft, turn=turn, learn=bool(kind.learning))
         self._update(loss / len(kind.turns), kind, goal)
@@ -286,8 +296,13 @@ class SupernetEngine:
             for row in self.supernet.decisions
             if definite.get(row.name, 0) is None
             or (row.name not in definite and self.settings.learning(row.group).hard)
+            or (row.group in self.frozen and self._one_at_a_time(row.group) and not self.settings.record)
         }
         return options | live(hard)
+
+    def _one_at_a_time(self, group: Group) -> bool:
+        """Tell whether a group runs single options while its logits do not move."""
+        return self.settings.learning(group).frozen == "uniform"
 
     def _data_loss(self, batch: Batch, weights: Weights, options: Live) -> Tensor:
         """Run the batch part by part, summing gradients."""

@@ -146,6 +146,15 @@ class TrialSearch:
                 self._records[int(record["id"])] = dict(record)  # type: ignore[arg-type]
         self._reported_prices = set(self._prices.known)
 
+    @property
+    def expected(self) -> int | None:
+        """How many trials there will be, if the strategy knows."""
+        return self._state.expected
+
+    def try_trial(self, candidate: Candidate, *, budget: float) -> TrialResult:
+        """Judge a candidate in this process with a share of the full budget, to time it; nothing is recorded."""
+        return self._evaluator.work(self._trial(0, candidate, budget), self._problem.device)
+
     def preview(self) -> Sequence[Candidate]:
         """Return the first candidates with their costs; a budget that nothing meets raises here."""
         return self._strategy.begin(self._problem, self._prices).ask()

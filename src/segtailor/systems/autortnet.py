@@ -92,8 +92,9 @@ SMALL_STRATEGY = replace(
     record=False,
     temperature=Temperature(start=3.0, end=0.3, shape="linear", per="epoch"),
     logits=LogitOptimiser(lr=0.05, betas=(0.5, 0.999), weight_decay=1e-4, spread=0.01),
-    # Weights learn something before operators do, and samples are judged besides the arg max.
+    # Weights learn something before operators do, exits one at a time, and samples are judged besides the arg max.
     learn=Learning(warmup=0.2),
+    groups={"depth": Learning(warmup=0.5, frozen="uniform")},
     choice=Choice(samples=12, recalibrate=8, images=50),
     marks=20,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -94,6 +94,14 @@ class Meter(Protocol):
 
     def scores(self, *, without: Sequence[int] = ()) -> Scores:
         """Return the figures; the outputs in `without` are left out of averages over outputs."""
+
+
+@runtime_checkable
+class KnowsSamples(Protocol):
+    """A meter that compares predictions across samples, e.g. all people of one picture."""
+
+    def know(self, samples: Sequence[object], /) -> None:
+        """Learn which sample each prediction is of, in the order in which they were added."""
 
 
 class Head(nn.Module):

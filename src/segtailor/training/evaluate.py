@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from segtailor.data.batches import free_memory
 from segtailor.data.dataset import Pair
 from segtailor.nets.inference import inference, normalise, predict
 from segtailor.tasks import Scores, kind_of
+from segtailor.tasks.kind import KnowsSamples, Meter
 from segtailor.training.distributed import share_buffers, sum_over_processes, world
 from segtailor.training.threads import chosen_threads
 
@@ -56,12 +57,15 @@ def evaluate(
         )
     meter = kind_of(task).meter(task, device)
     share_buffers(network)
+    order: list[int] = []
     with inference(network), chosen_threads(device):
         for indices in group_by_size(samples.sizes, batch=batch, part=world()):
             pairs = [samples.pair(index) for index in indices]
             images = normalise(np.stack([pair.image for pair in pairs]), preprocessing, device)
             labels = torch.from_numpy(np.stack([pair.labels for pair in pairs])).to(device)
             meter.add(predict(network, images, task), labels)
+            order += indices
+    _tell(meter, samples, order)
     meter.merge(sum_over_processes)
     meter.images = len(samples)
     return meter.scores()
@@ -76,8 +80,16 @@ def score_predictions(
         image, labels = samples.pair(index)
         prediction = torch.from_numpy(np.array(predict(image)))
         meter.add(prediction[None], torch.from_numpy(np.array(labels))[None])
+    _tell(meter, samples, range(len(samples)))
     meter.images = len(samples)
     return meter.scores()
+
+
+def _tell(meter: Meter, images: LabelledImages, order: Sequence[int]) -> None:
+    """Tell a meter that compares across samples which they are."""
+    samples = getattr(images, "samples", ())
+    if isinstance(meter, KnowsSamples) and samples:
+        meter.know([samples[index] for index in order])
 
 
 def group_by_size(

@@ -280,10 +280,13 @@ def system_recipe(
 
 
 def preview(recipe: SearchRecipe, *, context: Context | None = None) -> dict[str, JsonValue]:
-    """Return facts about the first candidates of a search, or how long a gradient search on small crops will take."""
+    """Return facts about the first candidates of a search, and how long it will take where crops are small."""
     from segtailor.costs.latency import TargetLatency
-    from segtailor.strategies.duration import estimate
+    from segtailor.strategies.duration import estimate, estimate_trials
+    from segtailor.strategies.evaluators.staged import StagedEvaluator
+    from segtailor.strategies.evaluators.train import TrainEvaluator
     from segtailor.strategies.gradient import GradientSearch
+    from segtailor.strategies.trials import TrialSearch
 
     job = recipe.job(context or Context())
     if isinstance(job.search, GradientSearch):  # it has no candidates
@@ -292,7 +295,18 @@ def preview(recipe: SearchRecipe, *, context: Context | None = None) -> dict[str
     if isinstance(recipe.cost, TargetLatency):
         return {}
     first = job.preview()
-    return {"first": len(first), "cheapest": min(item.cost for item in first), "unit": recipe.cost.unit}
+    facts: dict[str, JsonValue] = {
+        "first": len(first),
+        "cheapest": min(item.cost for item in first),
+        "unit": recipe.cost.unit,
+    }
+    evaluator, measured = recipe.evaluator, {}
+    if isinstance(job.search, TrialSearch):
+        if isinstance(evaluator, TrainEvaluator):
+            measured = estimate_trials(job.search, batch=evaluator.fit.batch, crop=evaluator.augment.crop)
+        elif isinstance(evaluator, StagedEvaluator):
+            measured = estimate_trials(job.search, batch=evaluator.stage1.batch, crop=evaluator.features.crop)
+    return {**facts, "estimate": measured} if measured else facts
 
 
 def parse_limit(text: str, unit: str) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from segtailor.core.errors import DataProblem
-from segtailor.tasks.pose import MPII, Variation, Variety, crop_of, cut_person
+from segtailor.tasks.pose import MPII, Variation, crop_of, cut_person
 from segtailor.tasks.pose.persons import Box, Person, PersonView
 
 
@@ -33,7 +33,10 @@ def test_joints_go_there_and_back() -> None:
     rng = np.random.default_rng(2)
     for _ in range(50):
         box = (*rng.uniform(-50, 200, 2), *rng.uniform(1, 300, 2))
-        crop = crop_of(box, (256, 192), variation=Variety().draw(rng))
+        turned = Variation(
+            zoom=rng.uniform(0.75, 1.25), degrees=rng.uniform(-30, 30), mirrored=rng.random() < 0.5
+        )
+        crop = crop_of(box, (256, 192), variation=turned)
         joints = np.column_stack((rng.uniform(0, 300, (17, 2)), rng.random(17)))
         back = crop.to_picture(crop.to_crop(joints))
         np.testing.assert_allclose(back, joints, atol=2e-3)
@@ -117,11 +120,3 @@ def test_wrong_joints_are_refused_by_name() -> None:
     bad[2, 0] = math.nan
     with pytest.raises(DataProblem, match="joint 2 at"):
         cut_person(PersonView(noise(), person(joints=bad)), MPII, (64, 64))
-
-
-def test_variations_stay_in_their_ranges_and_follow_the_seed() -> None:
-    drawn = [Variety(zoom=0.3, degrees=40).draw(np.random.default_rng(seed)) for seed in range(200)]
-    assert all(0.7 <= 1 / one.zoom <= 1.3 and abs(one.degrees) <= 40 for one in drawn)
-    assert 60 < sum(one.mirrored for one in drawn) < 140
-    assert max(one.degrees for one in drawn) > 30
-    assert drawn[3] == Variety(zoom=0.3, degrees=40).draw(np.random.default_rng(3))

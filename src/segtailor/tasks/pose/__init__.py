@@ -1,6 +1,6 @@
 """Human pose: joints as heat maps, crops of single people, loss, metrics and drawing."""
 
-from segtailor.tasks.pose.crops import Crop, Variation, Variety, crop_of, cut_person
+from segtailor.tasks.pose.crops import Crop, Variation, crop_of, cut_person
 from segtailor.tasks.pose.drawing import draw_skeleton
 from segtailor.tasks.pose.heatmaps import (
     HeatMaps,
@@ -28,7 +28,6 @@ __all__ = [
     "PersonView",
     "Skeleton",
     "Variation",
-    "Variety",
     "crop_of",
     "cut_person",
     "draw_skeleton",

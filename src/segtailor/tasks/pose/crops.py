@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -30,23 +29,6 @@ class Variation:
 
 
 PLAIN = Variation()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variety:
-    """Ranges to draw variations from, uniformly; the defaults are the paper's for MPII (COCO: 0.3 and 40)."""
-
-    zoom: float = 0.25
-    degrees: float = 30.0
-    mirrored: float = 0.5
-
-    def draw(self, rng: Generator) -> Variation:
-        """Draw one variation."""
-        return Variation(
-            zoom=1 / rng.uniform(1 - self.zoom, 1 + self.zoom),
-            degrees=rng.uniform(-self.degrees, self.degrees),
-            mirrored=bool(rng.random() < self.mirrored),
-        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

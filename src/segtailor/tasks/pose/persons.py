@@ -27,7 +27,8 @@ class Person:
     """One person in one picture. `picture` is the file's path, or the name of a rendered picture.
 
     `head_size` (pixels) scales PCKh, `area` (square pixels) OKS; None where the annotations do not say.
-    `crowd` marks a group that is neither trained on nor counted.
+    `crowd` marks a group that is neither trained on nor counted. `score` says how sure a detector is of the box; it is
+    1 where the box is annotated.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Person:
     head_size: float | None = None
     area: float | None = None
     crowd: bool = False
+    score: float = 1.0
 
     @property
     def labelled(self) -> NDArray[np.bool_]:

@@ -1,7 +1,8 @@
 """Figures of predicted joints over a split: PCKh (Andriluka et al., 2014) where head sizes are known, average precision
 where OKS is defined.
 
-Every crop shows one person, whose box is given: each found person is compared with that one alone.
+PCKh compares each crop with the person whose box it shows. Average precision puts all crops back into their pictures
+(`pictures.py`); where these are not known, every crop counts as a picture of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, Unsupported
 from segtailor.tasks.pose.oks import Found, KeypointScores, keypoint_scores
 from segtailor.tasks.pose.persons import Person
+from segtailor.tasks.pose.pictures import CutOut, found_people, from_pictures, person_score
 from segtailor.tasks.pose.skeletons import Skeleton
 
 COCO_FIGURES = tuple(item.name for item in fields(KeypointScores))  # all ten
@@ -75,6 +77,11 @@ class PoseMeter:
         self.images = 0
         self._found: list[NDArray[np.float32]] = []
         self._truth: list[NDArray[np.float32]] = []
+        self._cuts: Sequence[CutOut] = ()
+
+    def know(self, samples: Sequence[object]) -> None:
+        """Learn which sample each person is, in the order in which they were added."""
+        self._cuts = samples if from_pictures(samples) else ()
 
     def add(self, predicted: Tensor, targets: Tensor) -> None:
         """Keep a batch: joints (people, joints, 3) as x, y, score, and targets as in `JointRows`."""
@@ -111,6 +118,8 @@ class PoseMeter:
         )
 
     def _precision(self, found: NDArray[np.float32], truth: NDArray[np.float32]) -> KeypointScores:
+        if self._cuts:
+            return keypoint_scores(*found_people(found, self._cuts, self.skeleton), self.skeleton)
         people = [
             Person(
                 id=str(index),
@@ -122,7 +131,7 @@ class PoseMeter:
             for index, row in enumerate(truth)
         ]
         guesses = [
-            Found(picture=str(index), joints=joints[:, :2], score=float(joints[:, 2].mean()))
+            Found(picture=str(index), joints=joints[:, :2], score=person_score(joints))
             for index, joints in enumerate(found)
         ]
         return keypoint_scores(guesses, people, self.skeleton)

@@ -25,7 +25,7 @@ from segtailor.strategies import RandomSearch
 from segtailor.strategies.evaluators.shared import SharedEvaluator, evenly_spaced
 from segtailor.strategies.one_shot import OneShot, OneShotSearch
 from segtailor.testing import check_strategy
-from segtailor.verbs.search import SearchChoices, search, search_recipe
+from segtailor.verbs.search import SearchChoices, preview, search, search_recipe
 
 DATA = "synthetic:size=32x64,train=8,val=2"
 
@@ -118,6 +118,13 @@ def test_a_budget_holds_for_what_is_trained_and_for_what_is_judged(tmp_path: Pat
         pass
     trials: Any = job.result()["trials"]
     assert max(trial["result"]["cost"] for trial in trials) <= limit
+
+
+def test_a_dry_run_says_how_long_it_takes_and_what_comes_first(tmp_path: Path) -> None:
+    facts: Any = preview(recipe(around(tmp_path), trials=4), context=around(tmp_path))
+    assert facts["first"] == 3
+    assert facts["estimate"]["seconds"] > 0
+    assert "2 steps and 4 judgements" in facts["estimate"]["from"]
 
 
 def test_time_ends_it_when_a_population_was_judged(tmp_path: Path) -> None:

@@ -163,7 +163,9 @@ class Searching:
 
     def preview(self) -> list[Candidate]:
         """Return the first candidates of a search by trials; a budget that no architecture meets raises."""
-        return list(self.search.preview()) if isinstance(self.search, TrialSearch) else []
+        if isinstance(self.search, TrialSearch | OneShotSearch):
+            return list(self.search.preview())
+        return []
 
     def steps(self) -> Iterator[Step]:
         """Search; the prices are kept with the run, which then depends on no file elsewhere."""

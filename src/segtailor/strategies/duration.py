@@ -17,6 +17,7 @@ from segtailor.core.codec import Json
 
 if TYPE_CHECKING:
     from segtailor.strategies.gradient import GradientSearch
+    from segtailor.strategies.one_shot import OneShotSearch
     from segtailor.strategies.trials import TrialSearch
 
 MAX_PIXELS = 2**17  # of a batch of crops: larger ones are not tried out
@@ -52,6 +53,26 @@ def estimate(search: GradientSearch) -> dict[str, Json]:
         "seconds": round(sum(count * spent.clock for count, spent in parts), 1),
         "quiet_seconds": round(sum(count * spent.processor for count, spent in parts), 1),
         "from": f"{MEASURED_STEPS} measured steps of each kind with one thread, for {told} and {judged} judgements",
+    }
+
+
+def estimate_one_shot(search: OneShotSearch) -> dict[str, Json]:
+    """Return the seconds that a one-shot search will take; empty where a step is too large to try."""
+    height, width = search.crop
+    if search.batch * height * width > MAX_PIXELS:
+        return {}
+    steps, judged = search.planned
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        parts = [(steps, _mean(search.try_step)), (judged, _mean(search.try_judging))]
+    finally:
+        torch.set_num_threads(threads)
+    return {
+        "seconds": round(sum(count * spent.clock for count, spent in parts), 1),
+        "quiet_seconds": round(sum(count * spent.processor for count, spent in parts), 1),
+        "from": f"{MEASURED_STEPS} measured steps of each kind with one thread, for {steps} steps and "
+        f"{judged} judgements",
     }
 
 

@@ -6,7 +6,7 @@ are judged in a second or so each, without any training, and the whole front of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -117,16 +117,16 @@ class OneShotSearch:
         if problem.start is not None:
             problem.start(supernet)
         self._prices = ArchitecturePrices(problem)
-        trained = _networks_to_train(problem, self._prices)
-        supernet.train_on(trained, each=settings.networks, seed=problem.seed)
+        self._trained = _networks_to_train(problem, self._prices)
+        supernet.train_on(self._trained, each=settings.networks, seed=problem.seed)
         self._supernet = supernet
-        augment = settings.augment or Augment(crop=(problem.image.height, problem.image.width))
+        self._augment = settings.augment or Augment(crop=(problem.image.height, problem.image.width))
         fit = replace(settings.fit, record=False, seed=problem.seed)  # every pass runs other networks
         if problem.seconds is not None:
             fit = replace(fit, seconds=settings.training_share * problem.seconds)
         self._fit = Fit(
             network=supernet,
-            batches=batches_of(pixels.fit, augment, settings.preprocessing, device=self._device),
+            batches=batches_of(pixels.fit, self._augment, settings.preprocessing, device=self._device),
             settings=fit,
             task=problem.task,
             device=self._device,
@@ -206,6 +206,33 @@ class OneShotSearch:
         result = TrialResult(id=number, status="done", quality=quality, cost=candidate.cost)
         self._judged.append(Judged(candidate=candidate, result=result))
         return self._judged[-1]
+
+    def preview(self) -> Sequence[Candidate]:
+        """Return the first networks that will be judged, with their costs; a budget that nothing meets raises here."""
+        return self._settings.evolution.begin(self._problem, self._prices).ask()
+
+    @property
+    def crop(self) -> tuple[int, int]:
+        """Height and width of training crops."""
+        return self._augment.crop
+
+    @property
+    def batch(self) -> int:
+        """Images per step."""
+        return self._settings.fit.batch
+
+    @property
+    def planned(self) -> tuple[int, int]:
+        """Steps of training, and how many networks are judged at most."""
+        return self._fit.total, self._settings.trials
+
+    def try_step(self) -> None:
+        """Take a step of training, to time it; the job cannot be used afterwards."""
+        self._fit.engine.step(self._fit.source.at(0), rate=self._fit.rate)
+
+    def try_judging(self) -> None:
+        """Judge a network of middle cost, to time it."""
+        self.quality(self._trained[len(self._trained) // 2])
 
     def save(self, folder: Path) -> None:
         """Write the training state, and what was judged."""

@@ -54,7 +54,7 @@ class SearchChoices:
     space: str | None = None
     """Another search space (see `segtailor list spaces`)."""
     strategy: str | None = None
-    """random, evolution, expansion or controller; without it the recipe's own."""
+    """random, evolution, expansion or controller (one_shot for elastic); without it the recipe's own."""
     trials: int | None = None
     """Number of networks to judge (random, evolution, controller)."""
     steps: int | None = None
@@ -282,10 +282,11 @@ def system_recipe(
 def preview(recipe: SearchRecipe, *, context: Context | None = None) -> dict[str, JsonValue]:
     """Return facts about the first candidates of a search, and how long it will take where crops are small."""
     from segtailor.costs.latency import TargetLatency
-    from segtailor.strategies.duration import estimate, estimate_trials
+    from segtailor.strategies.duration import estimate, estimate_one_shot, estimate_trials
     from segtailor.strategies.evaluators.staged import StagedEvaluator
     from segtailor.strategies.evaluators.train import TrainEvaluator
     from segtailor.strategies.gradient import GradientSearch
+    from segtailor.strategies.one_shot import OneShotSearch
     from segtailor.strategies.trials import TrialSearch
 
     job = recipe.job(context or Context())
@@ -301,6 +302,8 @@ def preview(recipe: SearchRecipe, *, context: Context | None = None) -> dict[str
         "unit": recipe.cost.unit,
     }
     evaluator, measured = recipe.evaluator, {}
+    if isinstance(job.search, OneShotSearch):
+        measured = estimate_one_shot(job.search)
     if isinstance(job.search, TrialSearch):
         if isinstance(evaluator, TrainEvaluator):
             measured = estimate_trials(job.search, batch=evaluator.fit.batch, crop=evaluator.augment.crop)

@@ -21,7 +21,6 @@ from segtailor.core.memory import free_memory as free_main_memory
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import (
     LABELS,
-    LUMA,
     Augment,
     BatchDraws,
     Styles,
@@ -140,7 +139,7 @@ class Batches:
         """Draw the augmentation of the whole batch."""
         chosen = self.chosen(step)
         rng = np.random.default_rng([LOOKS, self.seed, step])
-        drawn = draw(self.augment, self.sizes[chosen], rng=rng, grey=float(LUMA @ self.preprocessing.mean))
+        drawn = draw(self.augment, self.sizes[chosen], rng=rng, mean=self.preprocessing.mean)
         if self._styles is None:
             return drawn
         rng = np.random.default_rng([STYLE, self.seed, step])
@@ -209,9 +208,9 @@ class _Resident:
     """All pixels on the device, one plane per channel: sampling then reads whole lines."""
 
     def __init__(self, owner: Batches) -> None:
-        count, height, width, _ = owner.images.shape
+        count, height, width, channels = owner.images.shape
         self.owner = owner
-        self.images = torch.empty((count, 3, height, width), dtype=torch.uint8, device=owner.device)
+        self.images = torch.empty((count, channels, height, width), dtype=torch.uint8, device=owner.device)
         like = torch.from_numpy(np.array(owner.labels[:1]))
         self.labels = torch.empty(owner.labels.shape, dtype=like.dtype, device=owner.device)
         for start in range(0, count, IMAGES_PER_COPY):

@@ -35,7 +35,7 @@ class FakeQuantised(nn.Module):
         super().__init__()
         self.plan = network.plan
         like = next(network.parameters())
-        example = torch.zeros(batch, 3, *crop, dtype=like.dtype, device=like.device)
+        example = torch.zeros(batch, network.plan.image.channels, *crop, dtype=like.dtype, device=like.device)
         with torch.no_grad():
             exported: Any = torch.export.export(network, (example,)).module(check_guards=False)
         self.graph = fx.GraphModule(exported, exported.graph)

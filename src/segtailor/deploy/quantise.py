@@ -69,7 +69,7 @@ class SampledImages(Sequence[Pair]):
     def __getitem__(self, index: Any) -> Any:
         sample = self._samples[index]
         pair = Pair(*(np.asarray(part) for part in sample.read()))
-        check_pair(pair, self.task, sample.name)
+        check_pair(pair, self.task, sample.name, channels=getattr(sample, "channels", 3))
         return pair
 
 

@@ -24,7 +24,7 @@ from segtailor.core.target import Target, parse_target
 from segtailor.core.task import needs_classes
 from segtailor.core.text import command, path_argument
 from segtailor.data.cache import open_pixels
-from segtailor.data.dataset import Dataset
+from segtailor.data.dataset import Dataset, scaled_as
 from segtailor.data.locate import locate
 from segtailor.deploy.export import IMAGE
 from segtailor.deploy.formats import DECISION_FILE, INT8_FILES
@@ -220,7 +220,7 @@ def _exported(folder: Path, image: tuple[int, int] | None) -> OnnxSubject:
 
 
 def _dataset(data: str, model: Model) -> Dataset:
-    dataset = locate(data)
+    dataset = scaled_as(locate(data), model.preprocessing)
     needs_classes(dataset.task, "int8")
     if dataset.task.outputs != model.task.outputs:
         raise DataProblem(

@@ -87,6 +87,7 @@ def curve(
     A subset is chosen by groups (recordings, folders), as more data would be collected.
     """
     from segtailor.data.cache import open_pixels
+    from segtailor.data.dataset import needs_colour
     from segtailor.data.locate import locate
     from segtailor.data.subset import grouped_subset, take
     from segtailor.recipes.learning_curve import CurvePoint, estimates, fit_curve, subset_sizes
@@ -99,6 +100,7 @@ def curve(
     refuse_overwrite(kinds, force=force)
     data = locate(dataset)
     needs_classes(data.task, "data curve")
+    needs_colour(data, "data curve")
     if "val" not in data.splits:
         raise DataProblem("a curve needs a split 'val' to score on; for a folder, give e.g. ?val=0.2.")
     pixels = open_pixels(data, "train", context.cache_folder)

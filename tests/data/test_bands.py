@@ -1,5 +1,6 @@
 """Pictures of any bands: files of every kind give their numbers, and statistics come from the data."""
 
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -144,6 +145,12 @@ def test_a_bad_file_is_told_by_name(content: bytes, says: str, tmp_path: Path) -
     with pytest.raises(UserError, match=says) as told:
         read_bands(tmp_path / "bad.tif", bands=4)
     assert "bad.tif" in str(told.value)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.tif")
+    with pytest.raises(UserError, match="regular file"):
+        read_bands(tmp_path / "a.tif", bands=4)
 
 
 def test_an_array_of_objects_is_refused_unread(tmp_path: Path) -> None:

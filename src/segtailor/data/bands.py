@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import stat
 import struct
 from collections.abc import Sequence
 from io import BytesIO
@@ -58,8 +59,11 @@ LEAST_STD = 1 / 255
 
 def read_bands(path: Path, *, bands: int) -> NDArray[Any]:
     """Read a picture as stored, (height, width, bands); a file with another number of bands raises `DataProblem`."""
-    with damage(path), path.open("rb") as stream:
-        begin = stream.read(6)
+    with damage(path):
+        if not stat.S_ISREG(path.stat().st_mode):  # reading from a pipe might never end
+            raise unusable(f"image {path}", "it is not a regular file")
+        with path.open("rb") as stream:
+            begin = stream.read(6)
     if begin == b"\x93NUMPY":
         values = _read_array(path)
     elif begin[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from segtailor.core.errors import DataProblem
+from segtailor.core.memory import check_memory
 from segtailor.core.task import MAX_BANDS, Preprocessing
 from segtailor.data.files import MAX_PIXELS, opened_picture, unusable
 from segtailor.data.parts import (
@@ -145,6 +146,11 @@ def _read_tiff(path: Path) -> NDArray[Any]:
         problem = layout.problem()
         if problem is not None:
             raise unusable(f"image {path}", problem, "Write it again, e.g. as .npy.")
+        check_memory(
+            layout.height * layout.width * layout.bands * (np.dtype(layout.kind).itemsize + 1),
+            what=f"image {path} of {layout.bands} bands",
+            remedy="Cut it first.",
+        )
         values = np.zeros((layout.height, layout.width, layout.bands), np.dtype(layout.kind))
         for index, (offset, length) in enumerate(zip(layout.offsets, layout.lengths, strict=True)):
             if length > MAX_PART_BYTES:

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+ROWS_AT_A_TIME = 256
+
 
 def scaled_bands(values: NDArray[Any], ranges: Sequence[tuple[float, float]]) -> NDArray[np.uint8]:
     """Return raw values (height, width, bands) as uint8: each range becomes 0 to 255, what is beyond is cut.
@@ -22,8 +24,13 @@ def scaled_bands(values: NDArray[Any], ranges: Sequence[tuple[float, float]]) ->
     if values.dtype == np.uint8:
         return values
     low, high = (np.array(side, np.float32) for side in zip(*ranges, strict=True))
-    scaled = (values.astype(np.float32) - low) * (255 / np.maximum(high - low, 1e-12))
-    pixels: NDArray[np.uint8] = np.nan_to_num(np.rint(scaled), nan=0.0).clip(0, 255).astype(np.uint8)
+    pixels = np.empty(values.shape, np.uint8)
+    for top in range(
+        0, len(values), ROWS_AT_A_TIME
+    ):  # large pictures would need several copies in single precision
+        rows = slice(top, top + ROWS_AT_A_TIME)
+        scaled = (values[rows].astype(np.float32) - low) * (255 / np.maximum(high - low, 1e-12))
+        pixels[rows] = np.nan_to_num(np.rint(scaled), nan=0.0).clip(0, 255)
     return pixels
 
 

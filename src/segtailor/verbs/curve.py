@@ -29,11 +29,12 @@ class CurveFlags:
     """The trainings."""
 
     sizes: Count = 4
-    """How many numbers of images: all of them, a half, a quarter, ..."""
+    """How many numbers of images: the most that the steps can make use of, a half, a quarter, ..."""
     repeats: Count = 2
     """Trainings for each number, on different images."""
     steps: Count = 120
-    """Training steps of each network; the same for every number of images."""
+    """Training steps of each network; the same for every number of images. A step can make use of one image: the
+    largest subset has as many, so that each is seen eight times."""
     network: str = "lr-aspp-mobilenetv3-large"
     """Network that is trained, by name or file."""
     seed: Seed = 0
@@ -90,7 +91,13 @@ def curve(
     from segtailor.data.dataset import needs_colour
     from segtailor.data.locate import locate
     from segtailor.data.subset import grouped_subset, take
-    from segtailor.recipes.learning_curve import CurvePoint, estimates, fit_curve, subset_sizes
+    from segtailor.recipes.learning_curve import (
+        CurvePoint,
+        estimates,
+        fit_curve,
+        largest_subset,
+        subset_sizes,
+    )
     from segtailor.recipes.short_training import ShortTraining, train_briefly
     from segtailor.training.device import pick_device
     from segtailor.training.evaluate import evaluate
@@ -105,7 +112,13 @@ def curve(
         raise DataProblem("a curve needs a split 'val' to score on; for a folder, give e.g. ?val=0.2.")
     pixels = open_pixels(data, "train", context.cache_folder)
     validation = open_pixels(data, "val", context.cache_folder)
-    sizes = subset_sizes(len(pixels), count=wanted.sizes)
+    largest = largest_subset(len(pixels), steps=wanted.steps, batch=ShortTraining().batch)
+    if largest < len(pixels):
+        context.tell(
+            f"trainings of {wanted.steps} steps can make use of {largest} of {len(pixels)} images, so subsets go up to "
+            "these; --steps gives more."
+        )
+    sizes = subset_sizes(largest, count=wanted.sizes)
     scored = take(validation, range(len(validation)), max_pixels=MAX_PIXELS)
     device, points = pick_device(context.device), []
     for size in sizes:
@@ -128,6 +141,7 @@ def curve(
         "out": str(folder),
         "files": [str(path) for path, _ in kinds],
         "images": len(pixels),
+        "largest_subset": largest,
         "figure": "miou",
         "points": [asdict(point) for point in points],
         "curve": asdict(found),

@@ -20,7 +20,7 @@ from segtailor.core.space import Architecture, SearchSpace
 from segtailor.core.target import Includes
 from segtailor.data.dataset import Dataset, Finding
 from segtailor.data.doctor import SplitFacts
-from segtailor.deploy.quantise import Reading
+from segtailor.deploy.quantise import Int8Tuning, Reading
 from segtailor.recipes.recipe import Recipe, carry_out
 from segtailor.runs import Context, Layout
 from segtailor.tailoring.machine import timing_settings
@@ -265,6 +265,7 @@ class Int8Outcome:
     source: str | None = None
     file: str | None = None
     warnings: tuple[str, ...] | None = None
+    tuning: Int8Tuning | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

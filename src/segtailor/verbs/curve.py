@@ -159,11 +159,11 @@ def draw_curve(points: Sequence[CurvePoint], found: LearningCurve, expected: Seq
 
     most = max(one.images for one in expected)
     least = min(point.images for point in points)
-    counts = [least + (most - least) * step / 60 for step in range(61)]
+    counts = [least * (most / least) ** (step / 60) for step in range(61)]  # even on a logarithmic axis
     heights = [100 * point.quality for point in points] + [100 * one.high for one in expected]
     heights += [100 * one.low for one in expected]
     plot = Plot(
-        x=axis([least, most], zero=True),
+        x=axis([least, most], spread=True),
         y=axis(heights, upwards=True),
         x_name="training images",
         y_name="mIoU of short trainings in %",

@@ -90,6 +90,11 @@ TARGETS: dict[str, Target] = {
         needs=("photos",),
         commands=(("data", "check", "folder:lists"), ("data", "check", "data.yaml")),
     ),
+    "bands": Target(
+        files=("bands/images/*",),
+        needs=("bands",),
+        commands=(("data", "check", "folder:bands?bands=4"),),
+    ),
     "layouts": Target(
         files=("voc/**/*", "camvid/**/*", "city/**/*"),
         commands=tuple(("data", "check", name) for name in ("voc:voc", "camvid:camvid", "cityscapes:city")),
@@ -191,6 +196,22 @@ def make_files(place: Path) -> None:
     _make_datasets(place, picture)
 
 
+def _make_bands(place: Path, picture: Callable[..., None]) -> None:
+    """Write pictures of four bands: TIFF files with and without compression, and arrays."""
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(1)
+    (place / "images").mkdir(parents=True)
+    for index, compression in enumerate((None, "tiff_lzw", "tiff_adobe_deflate", "packbits")):
+        values = rng.integers(0, 256, (16, 24, 4), dtype=np.uint8)
+        Image.fromarray(values, "RGBA").save(place / "images" / f"{index}.tif", compression=compression)
+    for index in (4, 5):
+        np.save(place / "images" / f"{index}.npy", rng.integers(0, 4000, (16, 24, 4), dtype=np.uint16))
+    for index in range(6):
+        picture(place / "masks" / f"{index}.png", "L")
+
+
 def _make_datasets(place: Path, picture: Callable[..., None]) -> None:
     import numpy as np
 
@@ -207,6 +228,7 @@ def _make_datasets(place: Path, picture: Callable[..., None]) -> None:
         picture(place / "voc/SegmentationClass" / f"{index}.png", "L")
         picture(place / "coco/train2017" / f"{index}.png")
         picture(place / "mpii/images" / f"{index}.png")
+    _make_bands(place / "bands", picture)
     for split, numbers in (("train", (0, 1, 2)), ("val", (3,))):
         rows = "".join(f"images/{number}.png masks/{number}.png\n" for number in numbers)
         (place / "lists" / f"{split}.txt").write_text(rows)

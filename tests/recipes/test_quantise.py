@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import segtailor
 from segtailor.core.codec import to_json
@@ -15,12 +16,17 @@ from segtailor.core.errors import UserError
 from segtailor.core.job import Step
 from segtailor.core.registry import RUNTIMES
 from segtailor.core.target import parse_target
+from segtailor.data.cache import Pixels, open_pixels
+from segtailor.data.locate import locate
 from segtailor.data.synthetic import TASK
 from segtailor.deploy.export import export_onnx
+from segtailor.deploy.fold import inference_form
 from segtailor.deploy.quantise import Int8Decision, Reading
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.onnx.graph import onnx_session
-from segtailor.recipes.quantise import Int8Settings, quantise, store
+from segtailor.recipes.quantise import Int8Settings, Rivals, quantise, store, worth_tuning
+from segtailor.recipes.quantise_aware import TuningSettings, tune
+from segtailor.runs import Context
 from segtailor.targets.timing import TimingSettings
 
 pytest.importorskip("onnxruntime")
@@ -187,3 +193,69 @@ def test_bench_says_that_its_int8_network_is_for_timing_only(folder: Path) -> No
     assert "ranges from noise" in rows[0].notes[0]
     assert rows[1].notes == ()
     assert np.isfinite(rows[0].median_ms)
+
+
+# Fine-tuning with rounding inside.
+
+CPU = Context(device="cpu")
+
+
+@pytest.fixture(scope="module")
+def pixels(tmp_path_factory: pytest.TempPathFactory) -> Pixels:
+    return open_pixels(locate(DATA), "train", tmp_path_factory.mktemp("cache"))
+
+
+def test_tuning_changes_weights_and_leaves_the_model_alone(pixels: Pixels) -> None:
+    model = Model(network=segtailor.create("lpsnet-step0", classes=TASK.outputs), task=TASK)
+    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    steps: list[Step] = []
+    tuned = tune(model, pixels, TuningSettings(steps=2, batch=2, context=CPU), progress=steps.append)
+    after = model.network.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    plain = inference_form(model.network).state_dict()
+    assert plain.keys() == tuned.network.state_dict().keys()
+    assert any(not torch.equal(value, plain[name]) for name, value in tuned.network.state_dict().items())
+    assert (tuned.steps, steps[-1].done) == (2, 2)
+
+
+def test_tuning_brings_a_rounded_network_closer_to_the_labels(pixels: Pixels) -> None:
+    model = Model(network=segtailor.create("lpsnet-step0", classes=TASK.outputs), task=TASK)
+    losses: list[float] = []
+    settings = TuningSettings(steps=12, batch=4, lr=1e-3, context=CPU)
+    tune(
+        model,
+        pixels,
+        settings,
+        progress=lambda step: losses.append(step.metrics["loss"]),
+    )
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    "includes", ["network+resize+argmax", pytest.param("end-to-end", marks=pytest.mark.slow)]
+)
+def test_the_better_of_two_int8_files_is_used(includes: str, tmp_path: Path) -> None:
+    place = bundle(tmp_path / "mine", includes=includes, image=(64, 96))
+    context = Context(cache=tmp_path / "cache", device="cpu")
+    settings = replace(SETTINGS, tuning=TuningSettings(steps=2, batch=2, always=True, context=context))
+    found = quantise(place, data=DATA, target=ORT, settings=settings)
+    assert found.tuning is not None
+    assert found.tuning.steps == 2
+    assert found.tuning.used == (found.tuning.miou_after > found.tuning.miou_before)
+    assert found.after.miou == max(found.tuning.miou_before, found.tuning.miou_after)
+    assert json.loads((place / "int8.json").read_text())["tuning"]["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("miou", "ms", "wanted"), [(0.5, 1.0, False), (0.495, 1.0, False), (0.48, 1.0, True), (0.48, 3.0, False)]
+)
+def test_tuning_is_for_files_that_lose_too_much_and_are_faster(miou: float, ms: float, wanted: bool) -> None:
+    before = Reading(target=ORT, median_ms=2.0, p95_ms=3.0, spread=0.1, miou=0.5)
+    rivals = Rivals(before, replace(before, median_ms=ms, miou=miou), 0.9, (), 2)
+    assert worth_tuning(rivals, 0.01) is wanted
+
+
+@pytest.mark.parametrize("changes", [{"steps": 0}, {"batch": 0}, {"lr": 0.0}])
+def test_wrong_settings_of_tuning_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        TuningSettings(**changes)

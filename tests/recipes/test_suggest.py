@@ -13,7 +13,14 @@ from segtailor.core.errors import DataProblem
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.data.subset import grouped_subset, groups_of, take
-from segtailor.recipes.learning_curve import CurvePoint, LearningCurve, estimates, fit_curve, subset_sizes
+from segtailor.recipes.learning_curve import (
+    CurvePoint,
+    LearningCurve,
+    estimates,
+    fit_curve,
+    largest_subset,
+    subset_sizes,
+)  # fmt: skip
 from segtailor.recipes.suggest import choose_pictures, cross_fitted, examine_labels, ranked
 from segtailor.verbs.main import run
 from tests.schemas import conforming
@@ -156,3 +163,11 @@ def test_the_commands_write_lists_sheets_and_curves(
     assert (tmp_path / "curve" / "curve.svg").read_text().startswith("<svg ")
     assert json.loads((tmp_path / "curve" / "curve.json").read_text()) == facts
     assert run(words) == 0
+
+
+@pytest.mark.parametrize(
+    ("images", "steps", "wanted"),
+    [(367, 120, 120), (100, 120, 100), (367, 1, 16), (8, 1, 8), (367, 400, 367)],
+)
+def test_the_largest_subset_is_what_the_steps_can_make_use_of(images: int, steps: int, wanted: int) -> None:
+    assert largest_subset(images, steps=steps, batch=8) == wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import segtailor
 from segtailor.core.task import Task
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
+from segtailor.deploy.quantise import Int8Decision
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.tailoring import delivering
 from segtailor.tailoring.delivering import measure_contract, recommend, trivial_miou
@@ -131,3 +133,8 @@ def test_one_class_everywhere_scores_the_share_of_that_class_over_the_number_of_
     counts = np.bincount(labels)
     present = int((counts > 0).sum())
     assert trivial_miou(dataset, tmp_path) == pytest.approx(counts.max() / counts.sum() / present)
+
+
+def test_every_figure_of_a_decision_on_int8_has_a_place_in_the_outcome() -> None:
+    figures = {item.name for item in dataclasses.fields(Int8Decision)}
+    assert figures <= {item.name for item in dataclasses.fields(Int8Outcome)}

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from segtailor.core.errors import DataProblem, Unsupported
 
+MAX_BANDS = 64  # of a picture
 IGNORE = 255  # the label that is never scored, in memory and in caches, whatever the files use
 Colour: TypeAlias = tuple[int, int, int]
 Kind: TypeAlias = Literal["segmentation", "depth", "pose"]
@@ -84,18 +85,39 @@ def default_palette(count: int) -> tuple[Colour, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """From uint8 RGB to what the network reads: `(x / 255 - mean) / std` per channel."""
+    """From uint8 pixels to what the network reads: `(x / 255 - mean) / std` per channel.
 
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    Pictures are RGB, unless there are `ranges`: then they have that many bands, and a range holds the raw values that
+    become 0 and 255.
+    """
+
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    ranges: tuple[tuple[float, float], ...] | None = None
 
     def __post_init__(self) -> None:
+        bands = 3 if self.ranges is None else len(self.ranges)
+        if not len(self.mean) == len(self.std) == bands or not 1 <= bands <= MAX_BANDS:
+            raise DataProblem(
+                f"preprocessing: {len(self.mean)} means and {len(self.std)} deviations for {bands} bands; give one of "
+                f"each per band, for 1 to {MAX_BANDS} bands."
+            )
+        for low, high in self.ranges or ():
+            if not -math.inf < low < high < math.inf:
+                raise DataProblem(
+                    f"preprocessing: {low:g} to {high:g} is no range of a band; give low < high."
+                )
         finite = all(map(math.isfinite, (*self.mean, *self.std)))
         if not finite or min(self.std) <= 0:
             raise DataProblem(
                 f"preprocessing: mean {self.mean} and std {self.std} cannot be used; all must be finite, and std above "
                 "zero."
             )
+
+    @property
+    def channels(self) -> int:
+        """The number of bands of a picture."""
+        return len(self.mean)
 
 
 @dataclass(frozen=True, kw_only=True)

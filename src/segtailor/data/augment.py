@@ -14,6 +14,7 @@ matrix that every image has anyway.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -131,7 +132,11 @@ class BatchDraws(NamedTuple):
 
 
 def draw(
-    augment: Augment, sizes: NDArray[np.integer], *, rng: np.random.Generator, grey: float = 0.5
+    augment: Augment,
+    sizes: NDArray[np.integer],
+    *,
+    rng: np.random.Generator,
+    mean: Sequence[float] = (0.5, 0.5, 0.5),
 ) -> BatchDraws:
     """Draw for images of `sizes` (images, 2); the draws of position k do not depend on the batch size."""
     chance = rng.random((len(sizes), DRAWS_PER_IMAGE))
@@ -145,10 +150,14 @@ def draw(
     rows = _sources(heights, augment.crop[0], scale[:, None], chance[:, 2:3])
     columns = _sources(widths, augment.crop[1], scale[:, None], chance[:, 3:4])
     columns = np.where(flipped, widths - 1 - columns, columns)
+    if len(mean) == 3:
+        colours = colour_matrices(augment, chance[:, 4:], grey=float(LUMA @ mean))
+    else:
+        colours = band_matrices(augment, chance[:, 4:], mean=mean)
     return BatchDraws(
         _taps(rows, heights),
         _taps(columns, widths),
-        colour_matrices(augment, chance[:, 4:], grey=grey),
+        colours,
         _lines(rows, columns, sizes=sizes, scale=scale, flipped=flipped[:, 0]),
         _turns(augment, len(sizes), rng),
         augment.rescale_depth,
@@ -174,6 +183,17 @@ def colour_matrices(augment: Augment, chance: NDArray[np.float64], *, grey: floa
     return np.concatenate([linear * (brightness * contrast)[:, None, None], offset], axis=2)
 
 
+def band_matrices(
+    augment: Augment, chance: NDArray[np.float64], *, mean: Sequence[float]
+) -> NDArray[np.float64]:
+    """Return (images, bands, bands + 1) for pictures that are no RGB: brightness and contrast about the mean only."""
+    signed = 2 * chance - 1
+    brightness, contrast = 1 + augment.brightness * signed[:, 0], 1 + augment.contrast * signed[:, 1]
+    linear = (brightness * contrast)[:, None, None] * np.eye(len(mean))
+    offset = np.asarray(mean)[:, None] * (1 - contrast)[:, None, None]
+    return np.concatenate([linear, offset], axis=2)
+
+
 def resample(
     images: Tensor,
     labels: Tensor,
@@ -190,7 +210,7 @@ def resample(
     """
     tables = _send(index, drawn, preprocessing, images.device)
     count, height, width = len(index), drawn.rows.low.shape[1], drawn.columns.low.shape[1]
-    crops = torch.empty((count, 3, height, width), device=images.device)
+    crops = torch.empty((count, images.shape[1], height, width), device=images.device)
     crop_labels = []
     chunk = count if images.device.type != "cpu" else max(1, CHUNK_PIXELS // (height * width))
     for start in range(0, count, chunk):
@@ -243,7 +263,7 @@ def image_styles(images: NDArray[np.uint8], sizes: NDArray[np.integer]) -> Style
     for image, (height, width) in zip(images, sizes, strict=True):
         pixels = (
             np.asarray(image[:height:STYLE_STEP_PIXELS, :width:STYLE_STEP_PIXELS], dtype=np.float64).reshape(
-                -1, 3
+                -1, image.shape[2]
             )
             / 255
         )
@@ -259,7 +279,7 @@ def restyle(
     share = strength[:, None]
     scale = 1 + share * (other.spread / own.spread - 1)
     shift = own.mean + share * (other.mean - own.mean) - scale * own.mean
-    linear, offset = colour[:, :, :3], colour[:, :, 3:]
+    linear, offset = colour[:, :, :-1], colour[:, :, -1:]
     return np.concatenate([linear * scale[:, None], linear @ shift[:, :, None] + offset], axis=2)
 
 
@@ -318,7 +338,7 @@ class _Tables(NamedTuple):
     column_nearest: Tensor
     column_inside: Tensor
     column_weight: Tensor  # float32
-    colour: Tensor  # (batch, 12) float32
+    colour: Tensor  # (batch, channels * (channels + 1)) float32
     lines: Tensor  # (batch, 4) float32
 
     def geometry(self, *, rescale: bool) -> Geometry:
@@ -339,7 +359,7 @@ def _send(
 ) -> _Tables:
     """Pack all small tables into one buffer, so that a batch needs a single asynchronous copy."""
     colour = _normalised(drawn.colour, preprocessing)
-    parts = [index.astype(np.int32)[:, None], *drawn.rows, *drawn.columns, colour.reshape(len(index), 12)]
+    parts = [index.astype(np.int32)[:, None], *drawn.rows, *drawn.columns, colour.reshape(len(index), -1)]
     parts.append(drawn.lines)
     packed = torch.from_numpy(np.concatenate([part.view(np.int32) for part in parts], axis=1))
     if device.type != "cpu":
@@ -355,8 +375,8 @@ def _normalised(colour: NDArray[np.float64], preprocessing: Preprocessing) -> ND
     """Fold `(x / 255 - mean) / std` into the colour matrices."""
     mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
     matrix = colour / std[:, None]
-    matrix[:, :, :3] /= 255
-    matrix[:, :, 3] -= mean / std
+    matrix[:, :, :-1] /= 255
+    matrix[:, :, -1] -= mean / std
     folded: NDArray[np.float32] = matrix.astype(np.float32)
     return folded
 
@@ -376,6 +396,6 @@ def _sample_images(images: Tensor, tables: _Tables, *, out: Tensor) -> None:
 
     mixed = pick(tables.row_low).lerp_(pick(tables.row_high), tables.row_weight[:, None, :, None])
     pixels = shift(tables.column_low).lerp_(shift(tables.column_high), tables.column_weight[:, None, None])
-    matrix = tables.colour.view(batch, 3, 4)
-    torch.baddbmm(matrix[:, :, 3:], matrix[:, :, :3], pixels.flatten(2), out=out.flatten(2))
+    matrix = tables.colour.view(batch, channels, channels + 1)
+    torch.baddbmm(matrix[:, :, -1:], matrix[:, :, :-1], pixels.flatten(2), out=out.flatten(2))
     out.mul_(tables.row_inside[:, None, :, None]).mul_(tables.column_inside[:, None, None])

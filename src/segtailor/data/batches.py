@@ -23,7 +23,6 @@ from segtailor.core.memory import free_memory as free_main_memory
 from segtailor.core.task import Preprocessing
 from segtailor.data.augment import (
     LABELS,
-    LUMA,
     Augment,
     BatchDraws,
     Styles,
@@ -162,7 +161,7 @@ class Batches:
         chosen = self.chosen(step)
         rng = np.random.default_rng([LOOKS, self.seed, step])
         augment = self.augment.of_colours if self.recut else self.augment
-        drawn = draw(augment, self.sizes[chosen], rng=rng, grey=float(LUMA @ self.preprocessing.mean))
+        drawn = draw(augment, self.sizes[chosen], rng=rng, mean=self.preprocessing.mean)
         if self._styles is None:
             return drawn
         rng = np.random.default_rng([STYLE, self.seed, step])
@@ -249,9 +248,9 @@ class _Resident:
     """All pixels on the device, one plane per channel: sampling then reads whole lines."""
 
     def __init__(self, owner: Batches) -> None:
-        count, height, width, _ = owner.images.shape
+        count, height, width, channels = owner.images.shape
         self.owner = owner
-        self.images = torch.empty((count, 3, height, width), dtype=torch.uint8, device=owner.device)
+        self.images = torch.empty((count, channels, height, width), dtype=torch.uint8, device=owner.device)
         like = torch.from_numpy(np.array(owner.labels[:1]))
         self.labels = torch.empty(owner.labels.shape, dtype=like.dtype, device=owner.device)
         for start in range(0, count, IMAGES_PER_COPY):

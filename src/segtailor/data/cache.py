@@ -48,6 +48,7 @@ class Index:
     names: tuple[str, ...]
     sizes: tuple[tuple[int, int], ...]
     content: str
+    channels: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +62,10 @@ class Pixels:
     names: tuple[str, ...]
     sizes: NDArray[np.int64]
     fingerprint: str
-    images: NDArray[np.uint8]  # flat: sample after sample, rows of RGB
+    images: NDArray[np.uint8]  # flat: sample after sample, rows of pixels
     labels: NDArray[Any]  # flat: sample after sample, in the type of the task's targets
     samples: tuple[Sample, ...] = ()  # what was decoded, where that is known
+    channels: int = 3
 
     def __len__(self) -> int:
         return len(self.names)
@@ -93,7 +95,9 @@ class Pixels:
         height, width = (int(extent) for extent in self.sizes[index])
         row = range(len(self))[index]  # negative indices count from the end
         start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
-        image = self.images[3 * start : 3 * stop].reshape(height, width, 3)
+        image = self.images[self.channels * start : self.channels * stop].reshape(
+            height, width, self.channels
+        )
         first, last = int(self.label_offsets[row]), int(self.label_offsets[row + 1])
         return Pair(image, self.labels[first:last].reshape(self.targets.shape((height, width))))
 
@@ -106,13 +110,15 @@ class Pixels:
         count, (height, width) = len(self), (int(extent) for extent in self.sizes.max(axis=0))
         shape = self.targets.shape((height, width))
         if self.uniform:
-            return self.images.reshape(count, height, width, 3), self.labels.reshape(count, *shape)
+            return self.images.reshape(count, height, width, self.channels), self.labels.reshape(
+                count, *shape
+            )
         check_memory(
-            count * (height * width * 3 + math.prod(shape) * self.targets.dtype.itemsize),
+            count * (height * width * self.channels + math.prod(shape) * self.targets.dtype.itemsize),
             what=f"{count} images of different sizes, padded to {height}x{width},",
             remedy="Bring them to one size, e.g. with the dataset's option size=360x480.",
         )
-        images = np.zeros((count, height, width, 3), dtype=np.uint8)
+        images = np.zeros((count, height, width, self.channels), dtype=np.uint8)
         labels = np.full((count, *shape), self.targets.missing, dtype=self.targets.dtype)
         for index in range(count):
             for whole, part in zip((images, labels), self.pair(index), strict=True):
@@ -164,7 +170,7 @@ def _load(folder: Path, task: Task) -> Pixels | None:
         total = sum(height * width for height, width in index.sizes)
         label_bytes = int(_label_offsets(targets, index.sizes)[-1]) * targets.dtype.itemsize
         sizes = [(folder / IMAGES).stat().st_size, file.stat().st_size]
-        if index.format != FORMAT or sizes != [3 * total, label_bytes]:
+        if index.format != FORMAT or sizes != [index.channels * total, label_bytes]:
             return None
         if len(index.names) != len(index.sizes):
             return None
@@ -179,6 +185,7 @@ def _load(folder: Path, task: Task) -> Pixels | None:
         fingerprint=index.content,
         images=images,
         labels=labels,
+        channels=index.channels,
     )
 
 
@@ -249,7 +256,13 @@ def _write_pixels(samples: Sequence[Sample], draft: Path, task: Task, progress: 
         _settle(images)
         _settle(labels)
     names = tuple(sample.name for sample in samples)
-    return Index(format=FORMAT, names=names, sizes=tuple(sizes), content=content.hexdigest()[:32])
+    return Index(
+        format=FORMAT,
+        names=names,
+        sizes=tuple(sizes),
+        content=content.hexdigest()[:32],
+        channels=getattr(samples[0], "channels", 3),
+    )
 
 
 def _check_disk(folder: Path, needed: int) -> None:
@@ -280,7 +293,7 @@ def _decoded(samples: Sequence[Sample], task: Task) -> Iterator[_Decoded]:
 
 def _decode(sample: Sample, task: Task) -> _Decoded:
     pair = Pair(*(np.ascontiguousarray(part) for part in sample.read()))
-    check_pair(pair, task, sample.name)
+    check_pair(pair, task, sample.name, channels=getattr(sample, "channels", 3))
     return _Decoded(
         pair, hashlib.sha256(pair.image.data).digest() + hashlib.sha256(pair.labels.data).digest()
     )

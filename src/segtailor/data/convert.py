@@ -22,7 +22,7 @@ from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import DataProblem, Unsupported, UserError
 from segtailor.core.ownership import MARK, ForeignFile, has_fields
 from segtailor.core.task import IGNORE, Colour, Task
-from segtailor.data.dataset import Dataset, Sample
+from segtailor.data.dataset import Dataset, Sample, needs_colour
 from segtailor.data.files import PICTURE_SUFFIXES, software_tag
 from segtailor.data.splits import COMMON_NAMES
 
@@ -86,6 +86,7 @@ def plan_conversion(
     """Find out what a conversion writes, and refuse a folder that holds files of others."""
     if dataset.task.kind != "segmentation":
         raise Unsupported(f"masks are written for segmentation; this dataset is for {dataset.task.kind}.")
+    needs_colour(dataset, "data convert")
     strange = [split for split in dataset.splits if split not in SPLITS]
     if strange:
         raise Unsupported(f"split '{strange[0]}' has no place in a folder; known are train, val and test.")

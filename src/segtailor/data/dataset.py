@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checka
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from segtailor.core.errors import DataProblem
+from segtailor.core.errors import DataProblem, Unsupported
 from segtailor.core.registry import DATASETS as DATASETS  # extensions import it from here
-from segtailor.core.task import Task
+from segtailor.core.task import Preprocessing, Task
 from segtailor.tasks import kind_of
+from segtailor.tasks.bands import resized_picture
 
 Severity: TypeAlias = Literal["error", "warning", "info"]
 
@@ -93,7 +94,42 @@ class HasProblems(Protocol):
         """Return (severity, kind, file, message, fix) each."""
 
 
-def check_pair(pair: Pair, task: Task, name: str) -> None:
+def preprocessing_of(dataset: Dataset) -> Preprocessing:
+    """Return how the images of a dataset are normalised: computed from the data where they are not RGB."""
+    own = getattr(dataset, "preprocessing", None)
+    return own if isinstance(own, Preprocessing) else Preprocessing()
+
+
+def scaled_as(dataset: Dataset, preprocessing: Preprocessing) -> Dataset:
+    """Return a dataset whose raw values are scaled as the network's were; other bands raise `DataProblem`."""
+    given = getattr(dataset, "bands", None)
+    wanted = None if preprocessing.ranges is None else preprocessing.channels
+    if given != wanted:
+        raise DataProblem(
+            f"the network reads {_bands_text(wanted)}, the data holds {_bands_text(given)}; give data of the same bands"
+            + (f" (option bands={wanted})." if wanted else " (leave out the option bands).")
+        )
+    if wanted is None:
+        return dataset
+    scaled = copy.copy(dataset)
+    vars(scaled)["preprocessing"] = preprocessing  # in the place of the computed ones
+    return scaled
+
+
+def needs_colour(dataset: Dataset, what: str) -> None:
+    """Raise `Unsupported` if the images of a dataset have other bands than red, green and blue."""
+    if getattr(dataset, "bands", None) is not None:
+        raise Unsupported(
+            f"{what} works on colour images; with bands={getattr(dataset, 'bands', None)}, train, eval, predict, "
+            "export and bench can be used."
+        )
+
+
+def _bands_text(bands: int | None) -> str:
+    return "colour images" if bands is None else f"images of {bands} bands"
+
+
+def check_pair(pair: Pair, task: Task, name: str, *, channels: int = 3) -> None:
     """Raise `DataProblem` unless a decoded sample has the shapes, types and labels that its task promises."""
     image, labels = pair
     targets = kind_of(task).targets(task)
@@ -102,12 +138,12 @@ def check_pair(pair: Pair, task: Task, name: str) -> None:
             "both must be uint8" if targets.dtype == np.uint8 else f"they must be uint8 and {targets.dtype}"
         )
         raise DataProblem(f"sample '{name}' is {image.dtype} and {labels.dtype}; {wanted}.")
-    shaped = image.ndim == 3 and image.shape[2] == 3 and image.size > 0
+    shaped = image.ndim == 3 and image.shape[2] == channels and image.size > 0
     if not shaped or labels.shape != targets.shape((image.shape[0], image.shape[1])):
         wanted = "(height, width)" if targets.shape((2, 3)) == (2, 3) else str(targets.shape((2, 3)))
         raise DataProblem(
             f"sample '{name}' has image {image.shape} and labels {labels.shape}; "
-            f"they must be (height, width, 3) and {wanted}."
+            f"they must be (height, width, {channels}) and {wanted}."
         )
     targets.check(labels, name=name)
 
@@ -125,11 +161,10 @@ def resize_pair(pair: Pair, size: tuple[int, int] | None) -> Pair:
     image, labels = pair
     if size is None or image.shape[:2] == size:
         return pair
-    height, width = size
     # Pillow filters before it shrinks, torch does not.
-    smooth = Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR)
+    smooth = resized_picture(image, size)
     rows, columns = (_nearest(old, new) for old, new in zip(image.shape[:2], size, strict=True))
-    return Pair(np.array(smooth), np.ascontiguousarray(labels[rows[:, None], columns]))
+    return Pair(smooth, np.ascontiguousarray(labels[rows[:, None], columns]))
 
 
 def _nearest(old: int, new: int) -> NDArray[Any]:

@@ -281,6 +281,13 @@ def _upright_rgb(picture: Image.Image, subject: str) -> NDArray[np.uint8]:
     return np.array(upright.convert("RGB"), dtype=np.uint8)
 
 
+@contextmanager
+def opened_picture(path: Path) -> Iterator[Image.Image]:
+    """Open and decode a picture, upright, in the mode of the file; damage raises `DataProblem`."""
+    with _opened(path, "image") as picture:
+        yield ImageOps.exif_transpose(picture)
+
+
 def _reason(problem: Exception) -> str:
     reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
     return str(reason).rstrip(".")

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Literal
 
 from segtailor.core.errors import DataProblem
-from segtailor.core.task import IGNORE, Task
+from segtailor.core.ranges import check_whole
+from segtailor.core.task import IGNORE, MAX_BANDS, Preprocessing, Task
+from segtailor.data.bands import band_statistics
 from segtailor.data.dataset import Severity
 from segtailor.data.files import list_folders, list_pictures
 from segtailor.data.legend import (
@@ -63,6 +65,7 @@ class Folder(FileDataset):
     classes.yaml, classes.txt or palette.json in the folder, or else from the masks themselves.
     `ignore` adds ids and colours that do not count; `others` says what to do with values of no class;
     `binary` reads 0/255 masks as two classes. Where files are not divided, `val` and `test` are drawn by `seed`.
+    With `bands`, images have that many (TIFF, NPY, grey; 8 to 32 bits) and are scaled by statistics of the data.
     """
 
     images: str | None = None
@@ -78,6 +81,21 @@ class Folder(FileDataset):
     val: float | None = None
     test: float | None = None
     seed: int = 0
+    bands: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bands is not None:
+            check_whole("bands", self.bands, least=1, most=MAX_BANDS)
+
+    @cached_property
+    def preprocessing(self) -> Preprocessing | None:
+        """Ranges, mean and deviation of all bands, computed from the training images; None for colour images."""
+        if self.bands is None:
+            return None
+        split = "train" if "train" in self.splits else self.splits[0]
+        files = [image for image, _ in self.pairings[split].complete(self.path).values()]
+        return band_statistics(files, bands=self.bands)
 
     @property
     def task(self) -> Task:

@@ -9,14 +9,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.ranges import parse_size
 from segtailor.core.task import Task
-from segtailor.data.dataset import Pair, resize_pair, size_fingerprint
-from segtailor.data.files import RawMask, file_fingerprint, list_pictures, read_image, read_mask
+from segtailor.data.bands import read_bands
+from segtailor.data.dataset import Pair, preprocessing_of, resize_pair, size_fingerprint
+from segtailor.data.files import (
+    PICTURE_SUFFIXES,
+    RawMask,
+    file_fingerprint,
+    list_pictures,
+    read_image,
+    read_mask,
+)
 from segtailor.data.splits import TooFewImages, by_ratio, parts_of
+from segtailor.tasks.bands import scaled_bands
 
 DEFAULT_VAL_SHARE = 0.2  # of pictures that are not divided
 MAX_SIDE_PIXELS = 2**14  # that samples can be resized to
@@ -43,16 +53,29 @@ class FileSample:
     mask: Path
     labels: MaskMeaning
     size: tuple[int, int] | None = None
+    ranges: tuple[tuple[float, float], ...] | None = None  # of the bands of an image that is not RGB
+
+    @property
+    def channels(self) -> int:
+        """The number of bands of the image."""
+        return 3 if self.ranges is None else len(self.ranges)
+
+    def picture(self) -> NDArray[np.uint8]:
+        """Decode the image at its own size."""
+        if self.ranges is None:
+            return read_image(self.image)
+        return scaled_bands(read_bands(self.image, bands=len(self.ranges)), self.ranges)
 
     @property
     def fingerprint(self) -> str:
         """Path, size and time of both files, the meaning of the mask's values, and the requested size."""
         parts = (file_fingerprint(self.image), file_fingerprint(self.mask), self.labels.fingerprint)
-        return "|".join(parts) + size_fingerprint(self.size)
+        bands = "" if self.ranges is None else f"|bands {self.ranges}"
+        return "|".join(parts) + size_fingerprint(self.size) + bands
 
     def read(self) -> Pair:
         """Decode both files, or raise `DataProblem` naming the one that is wrong."""
-        image = read_image(self.image)
+        image = self.picture()
         labels = self.labels.apply(read_mask(self.mask), self.mask)
         if image.shape[:2] != labels.shape:
             raise self.mismatch(image.shape[:2], labels.shape)
@@ -199,8 +222,9 @@ class FileDataset(ABC):
     def of(self, pairs: Mapping[str, tuple[Path, Path]]) -> list[FileSample]:
         """Return one sample per pair of files."""
         labels, size = self.labels, self.wanted_size
+        ranges = preprocessing_of(self).ranges
         return [
-            FileSample(name=name, image=image, mask=mask, labels=labels, size=size)
+            FileSample(name=name, image=image, mask=mask, labels=labels, size=size, ranges=ranges)
             for name, (image, mask) in pairs.items()
         ]
 
@@ -233,7 +257,7 @@ def pair_folders(
     A mask's name may end in one of `endings`; `image_ending` is removed from image names. Sample names start with
     `prefix`.
     """
-    pictures, same_names = _by_stem(images, image_ending)
+    pictures, same_names = _by_stem(images, image_ending, PICTURE_SUFFIXES | {".npy"})
     candidates, same_mask_names = _by_stem(masks, "")
     tails = tuple(endings)
     pairs: dict[str, tuple[Path, Path]] = {}
@@ -251,11 +275,13 @@ def pair_folders(
     return Pairing(pairs=pairs, images_alone=tuple(alone), masks_alone=unused, wrong=wrong)
 
 
-def _by_stem(folder: Path, ending: str) -> tuple[dict[str, Path], list[PairingProblem]]:
+def _by_stem(
+    folder: Path, ending: str, suffixes: Collection[str] = PICTURE_SUFFIXES
+) -> tuple[dict[str, Path], list[PairingProblem]]:
     """Return pictures by name without suffix, and a problem for each picture whose name is already used."""
     table: dict[str, Path] = {}
     wrong: list[PairingProblem] = []
-    for path in list_pictures(folder):
+    for path in list_pictures(folder, suffixes):
         stem = path.relative_to(folder).with_suffix("").as_posix()
         if ending:
             if not stem.endswith(ending):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,7 @@ COPIED = (
     530,
     532,
 )  # needed to decode a part
+Fields: TypeAlias = Mapping[int, tuple[int, bytes, int]]  # of a directory: type, content, number of values
 FIELD_TYPES = {1: "B", 3: "H", 4: "I", 5: "II", 7: "B", 16: "Q"}  # codes of `struct`
 
 
@@ -97,7 +98,7 @@ def open_rows(path: Path) -> Iterator[Rows | None]:
     A file that is damaged, or too large even in parts, raises `DataProblem`.
     """
     with ExitStack() as stack:
-        with _damage(path):
+        with damage(path):
             stream = stack.enter_context(path.open("rb"))
             reader = _reader(stream.read(8))
             rows = None if reader is None else reader(stream, path)
@@ -107,7 +108,7 @@ def open_rows(path: Path) -> Iterator[Rows | None]:
 
 
 @contextmanager
-def _damage(path: Path) -> Iterator[None]:
+def damage(path: Path) -> Iterator[None]:
     """Turn what damaged files cause into one clear error."""
     try:
         yield
@@ -217,7 +218,7 @@ class TiffRows:
     tile: tuple[int, int]
     offsets: tuple[int, ...]
     lengths: tuple[int, ...]
-    fields: Mapping[int, tuple[int, bytes, int]]  # type, content, number of values
+    fields: Fields
     order: str
 
     def read(self, top: int, bottom: int) -> NDArray[np.uint8]:
@@ -242,22 +243,19 @@ class TiffRows:
             height = min(height, self.size[0] - row * height)
         if self.lengths[index] > MAX_PART_BYTES:
             raise unusable(f"image {self.path}", f"its part {index} claims {self.lengths[index]} bytes")
-        with _damage(self.path):
+        with damage(self.path):
             self.stream.seek(self.offsets[index])
             data = self.stream.read(self.lengths[index])
-        small = _one_part_tiff(data, (height, width), self.fields, self.order)
+        small = one_part_tiff(data, (height, width), self.fields, self.order)
         return decode_image(small, name=f"{self.path} (part {index})", limit=MAX_PART_PIXELS)
 
 
 def _open_tiff(stream: BinaryIO, path: Path) -> Rows | None:
     """Open a TIFF; nothing where it has to be decoded whole: not upright, one plane per channel, no known parts."""
-    order, fields = _directory(stream)
+    order, fields = tiff_directory(stream)
 
     def numbers(tag: int, default: tuple[int, ...]) -> tuple[int, ...]:
-        if tag not in fields:
-            return default
-        kind, content, count = fields[tag]
-        return struct.unpack(f"{order}{count}{FIELD_TYPES[kind]}", content)
+        return field_numbers(order, fields, tag, default)
 
     def number(tag: int, default: int) -> int:
         return numbers(tag, (default,))[0]
@@ -317,7 +315,7 @@ def _shorter_strips(
     return short, tuple(starts), tuple(lengths)
 
 
-def _directory(stream: BinaryIO) -> tuple[str, dict[int, tuple[int, bytes, int]]]:
+def tiff_directory(stream: BinaryIO) -> tuple[str, dict[int, tuple[int, bytes, int]]]:
     """Read the first directory of a TIFF or BigTIFF: byte order, and type, content and count by field."""
     stream.seek(0)
     head = stream.read(16)
@@ -348,9 +346,15 @@ def _directory(stream: BinaryIO) -> tuple[str, dict[int, tuple[int, bytes, int]]
     return order, fields
 
 
-def _one_part_tiff(
-    data: bytes, size: tuple[int, int], fields: Mapping[int, tuple[int, bytes, int]], order: str
-) -> bytes:
+def field_numbers(order: str, fields: Fields, tag: int, default: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the numbers in a field of a directory, or `default` where it is missing."""
+    if tag not in fields:
+        return default
+    kind, content, count = fields[tag]
+    return struct.unpack(f"{order}{count}{FIELD_TYPES[kind]}", content)
+
+
+def one_part_tiff(data: bytes, size: tuple[int, int], fields: Fields, order: str) -> bytes:
     """Return a TIFF whose only strip is a part of another one."""
 
     def long(value: int) -> tuple[int, bytes, int]:

@@ -20,6 +20,7 @@ from segtailor.core.text import visible
 from segtailor.data.dataset import Dataset, Pair, Sample
 from segtailor.data.files import PICTURE_SUFFIXES, software_tag
 from segtailor.tasks import Look, kind_of
+from segtailor.tasks.bands import shown_picture
 
 PICTURE_WIDTH_PIXELS = 320
 MAX_HEIGHT_PIXELS = 2 * PICTURE_WIDTH_PIXELS  # taller pictures are made narrower
@@ -103,7 +104,7 @@ def _cell(name: str, pair: Pair, task: Task) -> Image.Image:
     scale = min(PICTURE_WIDTH_PIXELS / width, MAX_HEIGHT_PIXELS / height)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     cell = Image.new("RGB", (2 * PICTURE_WIDTH_PIXELS + GAP_PIXELS, size[1] + LINE_HEIGHT_PIXELS), PAPER)
-    shown = np.asarray(Image.fromarray(pair.image).resize(size, Image.Resampling.LANCZOS))
+    shown = np.asarray(Image.fromarray(shown_picture(pair.image)).resize(size, Image.Resampling.LANCZOS))
     kind = kind_of(task)
     target = kind.targets(task).resized(pair.labels, (height, width), (size[1], size[0]))
     cell.paste(Image.fromarray(shown), (0, LINE_HEIGHT_PIXELS))

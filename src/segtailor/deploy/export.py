@@ -42,6 +42,7 @@ class Graph:
     precision: Precision = "fp32"
     dynamic: bool = False
     confidence: bool = False
+    channels: int = 3
 
     def __post_init__(self) -> None:
         if self.confidence and self.output != "labels":
@@ -64,8 +65,8 @@ class Graph:
     def example(self) -> Tensor:
         """An input of this graph."""
         if self.input == "pixels":
-            return torch.zeros(1, *self.image, 3, dtype=torch.uint8)
-        return torch.zeros(1, 3, *self.image)
+            return torch.zeros(1, *self.image, self.channels, dtype=torch.uint8)
+        return torch.zeros(1, self.channels, *self.image)
 
     @property
     def open_sides(self) -> tuple[dict[int, Any], ...] | None:

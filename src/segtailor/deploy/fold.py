@@ -48,9 +48,14 @@ def prune(network: Network) -> Network:
 
 def fold(network: Network) -> Network:
     """Return a copy with branches and norms folded."""
-    folded = fold_norms(fold_branches(network), (TRACE_SHAPE,))
+    folded = fold_norms(fold_branches(network), (_traced(network),))
     folded.replace_all(dict(folded.nodes.items()))  # a node that was a norm is an identity now
     return folded
+
+
+def _traced(network: Network) -> Shape:
+    """Return the input of a network on which its layers are observed."""
+    return TRACE_SHAPE._replace(channels=network.plan.image.channels)
 
 
 def fold_branches(network: Network) -> Network:

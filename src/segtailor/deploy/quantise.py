@@ -69,7 +69,7 @@ class SampledImages(Sequence[Pair]):
     def __getitem__(self, index: Any) -> Any:
         sample = self._samples[index]
         pair = Pair(*(np.asarray(part) for part in sample.read()))
-        check_pair(pair, self.task, sample.name)
+        check_pair(pair, self.task, sample.name, channels=getattr(sample, "channels", 3))
         return pair
 
 
@@ -175,12 +175,23 @@ class Int8Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Int8Tuning:
+    """A fine-tuning with rounding inside: mIoU in int8 without it and with it, and whether its network was `used`."""
+
+    steps: int
+    seconds: float
+    miou_before: float
+    miou_after: float
+    used: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Int8Decision:
     """Everything measured before (fp32) and after (int8) in one run on one runtime, and the decision.
 
     `ratio` is the median latency after over before, `label_agreement` the share of pixels on which both give the same
     label. `samples` were used for calibration, `images` for scoring. `source` is the fingerprint of the
-    fp32 file. `file` is None unless int8 is kept.
+    fp32 file. `file` is None unless int8 is kept. `tuning` is None unless the network was fine-tuned.
     """
 
     target: str
@@ -201,6 +212,7 @@ class Int8Decision:
     source: str
     file: str | None
     warnings: tuple[str, ...] = ()
+    tuning: Int8Tuning | None = None
 
 
 def decide_int8(before: Reading, after: Reading, *, limit: float = MIOU_LIMIT) -> Int8Verdict:

@@ -105,9 +105,9 @@ def staged(
     return module.eval()
 
 
-def output_size(network: nn.Module, image: tuple[int, int]) -> torch.Size:
+def output_size(network: Network, image: tuple[int, int]) -> torch.Size:
     """Return the shape (1, classes, h, w) of the logits for one image, without computing them."""
     without_data = copy.deepcopy(network).to("meta")
     with torch.no_grad():
-        logits: Tensor = without_data(torch.empty(1, 3, *image, device="meta"))
+        logits: Tensor = without_data(torch.empty(1, network.plan.image.channels, *image, device="meta"))
     return logits.shape

@@ -64,10 +64,12 @@ class Model:
     def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[Any]:
         """Predict a PIL image or a (height, width, 3) uint8 array at the image's own size.
 
+        A network for other bands takes an array (height, width, bands): raw values, or uint8 as they are scaled.
+
         The result depends on the kind of task: labels (height, width) in uint8, metres (height, width) in float32, or
         joints (joints, 3) as x, y and score.
         """
-        pixels = pixels_of(image)
+        pixels = pixels_of(image, self.preprocessing)
         return predict_picture(
             self.network, pixels, task=self.task, preprocessing=self.preprocessing, device=self.device
         )
@@ -87,7 +89,7 @@ class Model:
         needs_classes(self.task, "a probability")
         return class_probabilities(
             self.network,
-            pixels_of(image),
+            pixels_of(image, self.preprocessing),
             preprocessing=self.preprocessing,
             device=self.device,
             temperature=self.temperature,
@@ -100,7 +102,7 @@ class Model:
         needs_classes(self.task, "confidence")
         return predict_with_confidence(
             self.network,
-            pixels_of(image),
+            pixels_of(image, self.preprocessing),
             preprocessing=self.preprocessing,
             device=self.device,
             temperature=self.temperature,
@@ -159,7 +161,7 @@ def load_bundle(folder: Path) -> Model:
     arch = parse_architecture(facts.get("architecture"), what=f"bundle {folder}")
     task = _part(Task, facts, "task", folder)
     preprocessing = _part(Preprocessing, facts, "preprocessing", folder)
-    network = build(arch, task.outputs, outputs=outputs)
+    network = build(arch, task.outputs, outputs=outputs, channels=preprocessing.channels)
     _load_weights(network, folder / WEIGHTS)
     return Model(
         network=network.eval(),

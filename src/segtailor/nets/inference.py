@@ -5,7 +5,7 @@ A graph of fixed size gets an image by `letterbox`: resized with its aspect rati
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from segtailor.core.errors import UserError
 from segtailor.core.task import Preprocessing, Task
 from segtailor.tasks import kind_of
+from segtailor.tasks.bands import resized_picture, scaled_bands
 from segtailor.tasks.enlarging import enlarge
 from segtailor.tasks.segmentation.confidence import labels_and_confidence, probabilities
 
@@ -91,11 +92,16 @@ def inference(network: nn.Module) -> Iterator[None]:
         network.train(training)
 
 
-def pixels_of(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
+def pixels_of(
+    image: Image.Image | NDArray[Any], preprocessing: Preprocessing | None = None
+) -> NDArray[np.uint8]:
     """Return the RGB pixels (height, width, 3) of a PIL image, turned upright, or of an array of this form.
 
-    16-bit greyscale is scaled from its full range, as files are.
+    16-bit greyscale is scaled from its full range, as files are. For a network with other bands (`preprocessing`), an
+    array (height, width, bands) is scaled by its ranges; in uint8 it is taken as scaled already.
     """
+    if preprocessing is not None and preprocessing.ranges is not None:
+        return _bands_of(image, preprocessing.ranges)
     if isinstance(image, Image.Image):
         upright = ImageOps.exif_transpose(image)
         if upright.mode.startswith("I"):  # PIL would cut 16 bits at 255
@@ -108,6 +114,21 @@ def pixels_of(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
             f"an image is a (height, width, 3) uint8 array, not {array.shape} {array.dtype}; convert it first."
         )
     return array
+
+
+def _bands_of(image: Image.Image | NDArray[Any], ranges: Sequence[tuple[float, float]]) -> NDArray[np.uint8]:
+    values = np.asarray(ImageOps.exif_transpose(image) if isinstance(image, Image.Image) else image)
+    values = values[:, :, None] if values.ndim == 2 else values
+    if (
+        values.ndim != 3
+        or values.shape[2] != len(ranges)
+        or values.dtype.kind not in "uif"
+        or not values.size
+    ):
+        raise UserError(
+            f"this network reads (height, width, {len(ranges)}) arrays of numbers, not {values.shape} {values.dtype}."
+        )
+    return scaled_bands(values, ranges)
 
 
 def normalise(images: NDArray[np.uint8], preprocessing: Preprocessing, device: torch.device) -> Tensor:
@@ -140,10 +161,9 @@ def letterbox(pixels: NDArray[np.uint8], size: Size, preprocessing: Preprocessin
     if pixels.shape[:2] == size:
         return pixels
     height, width = fit_within((pixels.shape[0], pixels.shape[1]), size)
-    canvas = np.empty((*size, 3), np.uint8)
+    canvas = np.empty((*size, pixels.shape[2]), np.uint8)
     canvas[:] = np.clip(np.round(255 * np.asarray(preprocessing.mean)), 0, 255)
-    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
-    canvas[:height, :width] = np.asarray(resized)
+    canvas[:height, :width] = resized_picture(pixels, (height, width))
     return canvas
 
 

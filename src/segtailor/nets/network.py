@@ -16,9 +16,14 @@ from segtailor.core.space import Architecture, plan_of
 MAX_PARAMETERS = 1_000_000_000  # of a network: an architecture from outside must not make us allocate more
 
 
-def build(arch: Architecture, classes: int, *, outputs: Any) -> Network:
-    """Build a network that computes `outputs` ("all", or names); one that is too large is refused before allocating."""
-    full = plan_of(arch, Shape(3, 512, 1024), classes)  # any image size: parameters do not depend on it
+def build(arch: Architecture, classes: int, *, outputs: Any, channels: int = 3) -> Network:
+    """Build a network that computes `outputs` ("all", or names); one that is too large is refused before allocating.
+
+    `channels` is the number of bands of its images.
+    """
+    full = plan_of(
+        arch, Shape(channels, 512, 1024), classes
+    )  # any image size: parameters do not depend on it
     plan = full.select(_output_names(full, outputs))
     if plan.train_params() > MAX_PARAMETERS:
         raise InvalidArchitecture(

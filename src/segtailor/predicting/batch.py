@@ -16,7 +16,8 @@ from PIL import Image
 from segtailor.core.atomic import write_bytes, writing
 from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, Interrupted, Unsupported, UserError
-from segtailor.core.task import KIND_FACTS, needs_classes
+from segtailor.core.task import KIND_FACTS, Preprocessing, needs_classes
+from segtailor.data.bands import read_bands
 from segtailor.data.parts import Rows, WholeRows, open_rows, read_whole
 from segtailor.predicting.inputs import Input, Kind
 from segtailor.predicting.labelling import (
@@ -37,6 +38,7 @@ from segtailor.predicting.png_stream import Mode, png_rows
 from segtailor.predicting.tiles import DEFAULT_TILE, LEAST_TILE_PIXELS, Tiling, label_bands
 from segtailor.predicting.video import Footage, frame_folder, movie, open_camera, open_video
 from segtailor.tasks import Look
+from segtailor.tasks.bands import scaled_bands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +180,14 @@ def predict_all(
 def _picture(
     predictor: Predictor, item: Input, path: Path, settings: Settings, stop: Callable[[], bool]
 ) -> Iterator[Event]:
+    given = _in_bands(predictor, item.path)
+    if given is not None:
+        tiling = _tiling(predictor, given, settings)
+        if tiling is not None:
+            yield from _in_tiles(predictor, item, path, settings, rows=given, tiling=tiling, stop=stop)
+        else:
+            yield _whole(predictor, item, path, settings, given.pixels)
+        return
     with open_rows(item.path) as rows:
         if rows is None or (settings.tile is None and rows.size[0] * rows.size[1] <= NETWORK_PIXELS):
             rows = WholeRows(pixels=_pixels(item.path, rows))
@@ -187,6 +197,15 @@ def _picture(
         else:
             image = rows.pixels if isinstance(rows, WholeRows) else read_whole(item.path)
             yield _whole(predictor, item, path, settings, image)
+
+
+def _in_bands(predictor: Predictor, path: Path) -> WholeRows | None:
+    """Return a picture as a network for other bands than RGB reads it; nothing for a network for colour pictures."""
+    preprocessing = getattr(predictor, "preprocessing", None)
+    if not isinstance(preprocessing, Preprocessing) or preprocessing.ranges is None:
+        return None
+    values = read_bands(path, bands=preprocessing.channels)
+    return WholeRows(pixels=scaled_bands(values, preprocessing.ranges))
 
 
 def _pixels(path: Path, rows: Rows | None) -> NDArray[np.uint8]:

@@ -20,6 +20,7 @@ from segtailor.core.errors import Unsupported
 from segtailor.core.task import Task, needs_classes
 from segtailor.data.files import software_tag
 from segtailor.tasks import Look, kind_of
+from segtailor.tasks.bands import resized_picture, shown_picture
 
 STRIDE = (
     32  # pixels of a side per position in the deepest layers of most networks: shorter sides cost the same
@@ -144,7 +145,7 @@ def described(prediction: NDArray[Any], task: Task) -> dict[str, float]:
 
 def paint(image: NDArray[np.uint8], prediction: NDArray[Any], task: Task, look: Look) -> Image.Image:
     """Draw a prediction on `image` (height, width, 3) in the given look; each kind of task has its own way."""
-    return kind_of(task).paint(image, prediction, task, look)
+    return kind_of(task).paint(shown_picture(image), prediction, task, look)
 
 
 def png(picture: Image.Image) -> bytes:
@@ -182,5 +183,4 @@ def _cost_pixels(height: int, width: int) -> int:
 
 
 def _resized(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    picture = Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return np.asarray(picture, np.uint8)
+    return resized_picture(pixels, size)

@@ -14,7 +14,6 @@ from typing import ClassVar, TypedDict, Unpack
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
 from segtailor.core.atomic import sync_folder, sync_tree, temporary_name, write_bytes, write_json, writing
 from segtailor.core.codec import Json, read_json
@@ -23,7 +22,7 @@ from segtailor.core.ownership import refuse_overwrite
 from segtailor.core.shipped import VERSION, is_shipped
 from segtailor.core.task import KIND_FACTS, Figure, needs_classes
 from segtailor.core.text import require_utf8
-from segtailor.data.dataset import Pair
+from segtailor.data.dataset import Pair, scaled_as
 from segtailor.data.locate import locate
 from segtailor.data.scene import render
 from segtailor.deploy.example import check_example, example_programs, is_program, program_names
@@ -51,6 +50,7 @@ from segtailor.nets.models import load, model_place
 from segtailor.nets.onnx.metadata import OutputKind
 from segtailor.targets.tensorrt import EngineFile
 from segtailor.tasks import Targets, kind_of
+from segtailor.tasks.bands import resized_picture
 from segtailor.tasks.segmentation.kind import Labels
 
 DEFAULT_SIZE = (512, 1024)  # height and width, where a bundle does not tell its own
@@ -171,7 +171,8 @@ class ExportPlan:
         answers = verify_file(run, self.model, self.graph, [pair.image for pair in samples])
         for size in other_sizes(self.graph):
             self._check(
-                verify_file(run, self.model, replace(self.graph, image=size), [noise(size, 1)]), limits
+                verify_file(run, self.model, replace(self.graph, image=size), [self._noise(size)]),
+                limits,
             )
         drift = self._drift(answers, samples) if self.data is not None else None
         self._check(answers, limits, drift)
@@ -223,13 +224,19 @@ class ExportPlan:
         pictures = [pair.image for pair in samples]
         worst = confidence_difference(run, self.model, self.graph, pictures)
         for size in other_sizes(self.graph):
-            worst = max(worst, confidence_difference(run, self.model, self.graph, [noise(size, 1)]))
+            worst = max(
+                worst,
+                confidence_difference(run, self.model, self.graph, [self._noise(size)]),
+            )
         if not worst <= most:
             raise ExportMismatch(
                 f"export --to {self.to}: the confidence of the written file is {worst:.2g} from that of the network "
                 f"(at most {most:g}). Nothing was kept. {self._advice}, and report it if it stays."
             )
         return {"max_confidence_difference": worst}
+
+    def _noise(self, size: tuple[int, int]) -> NDArray[np.uint8]:
+        return noise(size, 1, self.graph.channels)
 
     @property
     def _headline(self) -> Figure:
@@ -274,7 +281,7 @@ class ExportPlan:
     def _samples(self) -> list[Pair]:
         if self.data is not None:
             return data_samples(self.data, self.graph.image, self.model)
-        return synthetic_samples(self.graph.image)
+        return synthetic_samples(self.graph.image, self.graph.channels)
 
     def _with_others(self, figures: Mapping[str, Json]) -> dict[str, Json]:
         """Return the figures of this export, and those of files that earlier exports left beside it."""
@@ -318,6 +325,7 @@ def plan_export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> 
         precision=options.get("precision", "fp32"),
         dynamic=options.get("dynamic", False),
         confidence=options.get("confidence", False),
+        channels=loaded.preprocessing.channels,
     )
     if graph.confidence:
         if to != "onnx":
@@ -327,6 +335,8 @@ def plan_export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> 
     example = options.get("example", False)
     if example:
         check_example(to, loaded)
+        if loaded.preprocessing.ranges is not None:
+            raise Unsupported("export --with-example writes programs for colour images; leave it out.")
     folder = Path(out) if out is not None else model_place(str(model))
     require_utf8(folder, what="folder")
     plan = ExportPlan(
@@ -419,7 +429,7 @@ def known_size(model: Model) -> tuple[int, int] | None:
 
 def data_samples(data: str, size: tuple[int, int], model: Model) -> list[Pair]:
     """Return samples spread over the validation split (or what there is), resized to the file's size."""
-    dataset = locate(data)
+    dataset = scaled_as(locate(data), model.preprocessing)
     if dataset.task.outputs != model.task.outputs:
         raise DataProblem(
             f"the model knows {model.task.outputs} classes, the data has {dataset.task.outputs}; "
@@ -432,25 +442,27 @@ def data_samples(data: str, size: tuple[int, int], model: Model) -> list[Pair]:
     return [_at_size(samples[index].read(), size, targets) for index in chosen]
 
 
-def synthetic_samples(size: tuple[int, int]) -> list[Pair]:
-    """Return rendered street scenes and noise of a size."""
+def synthetic_samples(size: tuple[int, int], channels: int = 3) -> list[Pair]:
+    """Return rendered street scenes and noise of a size; noise alone for images that are not RGB."""
+    if channels != 3:
+        seeds = range(SCENES + NOISE)
+        return [Pair(noise(size, seed, channels), np.zeros(size, np.uint8)) for seed in seeds]
     rendered = max(size[0], 16), max(size[1], 16)  # nothing smaller can be rendered
     scenes = [render(0, index, rendered, split="verify") for index in range(SCENES)]
     pairs = [_at_size(Pair(scene.image, scene.labels), size, Labels()) for scene in scenes]
     return pairs + [Pair(noise(size, seed), np.zeros(size, np.uint8)) for seed in range(NOISE)]
 
 
-def noise(size: tuple[int, int], seed: int) -> NDArray[np.uint8]:
+def noise(size: tuple[int, int], seed: int, channels: int = 3) -> NDArray[np.uint8]:
     """Return a picture of noise."""
-    return np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+    return np.random.default_rng(seed).integers(0, 256, (*size, channels), dtype=np.uint8)
 
 
 def _at_size(pair: Pair, size: tuple[int, int], targets: Targets) -> Pair:
     own = (pair.image.shape[0], pair.image.shape[1])
     if own == size:
         return pair
-    picture = Image.fromarray(pair.image).resize(size[::-1], Image.Resampling.BILINEAR)
-    return Pair(np.array(picture, dtype=np.uint8), targets.resized(pair.labels, own, size))
+    return Pair(resized_picture(pair.image, size), targets.resized(pair.labels, own, size))
 
 
 def _plain(graph: Graph) -> dict[str, Json]:

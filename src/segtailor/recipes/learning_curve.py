@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem
 
+LEAST_PASSES = (
+    8  # over the largest subset: with fewer, the number of steps and not of images limits the quality
+)
+ALWAYS_TRAINED = 16  # images of the largest subset, however few steps there are
 RATES = np.linspace(0.1, 2.0, 39)
 DRAWS = 400
 INTERVAL = (10.0, 90.0)  # percentiles
@@ -88,6 +92,15 @@ def subset_sizes(images: int, *, count: int = 4, least: int = 2) -> list[int]:
             f"{images} training images are too few for a curve; {least * 4} or more are needed."
         )
     return sizes
+
+
+def largest_subset(images: int, *, steps: int, batch: int) -> int:
+    """Return how many images a training of so many steps can make use of, at most all `images`.
+
+    A training that sees each image only two or three times is as good with a quarter of them: its curve would be flat,
+    and say that more images do not help.
+    """
+    return min(images, max(steps * batch // LEAST_PASSES, ALWAYS_TRAINED))
 
 
 def _drawn(points: Sequence[CurvePoint], rng: np.random.Generator) -> list[LearningCurve]:

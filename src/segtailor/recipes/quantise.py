@@ -1,4 +1,7 @@
-"""Decide on int8: quantise an exported bundle, measure it beside fp32 on one runtime in one run, keep what pays."""
+"""Decide on int8: quantise an exported bundle, measure it beside fp32 on one runtime in one run, keep what pays.
+
+Where rounding a trained network loses too much, it is fine-tuned with the rounding inside, and the better one is taken.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from segtailor.core.ownership import refuse_overwrite
 from segtailor.core.target import Target, parse_target
 from segtailor.core.task import needs_classes
 from segtailor.core.text import command, path_argument
-from segtailor.data.dataset import Dataset
+from segtailor.data.cache import open_pixels
+from segtailor.data.dataset import Dataset, scaled_as
 from segtailor.data.locate import locate
 from segtailor.deploy.export import IMAGE
 from segtailor.deploy.formats import DECISION_FILE, INT8_FILES
@@ -29,6 +33,7 @@ from segtailor.deploy.quantise import (
     Feeds,
     GraphForm,
     Int8Decision,
+    Int8Tuning,
     Method,
     Reading,
     SampledImages,
@@ -38,7 +43,12 @@ from segtailor.deploy.quantise import (
     quantise_onnx,
     sample_images,
 )
+from segtailor.deploy.stages import staged
 from segtailor.nets.bundle import Model, load_bundle
+from segtailor.nets.network import Network
+from segtailor.nets.onnx.graph import onnx_bytes
+from segtailor.nets.onnx.int8 import read_fp32, with_metadata_of
+from segtailor.recipes.quantise_aware import TuningSettings, tune
 from segtailor.targets.benchmark import OnnxSubject, compile_entry, read_onnx
 from segtailor.targets.runtime import Compiled, runtime_for
 from segtailor.targets.timing import Measurement, TimingSettings, measure_all
@@ -55,7 +65,8 @@ class Int8Settings:
     """How to quantise and to judge.
 
     `limit` is the mIoU that may be lost. `samples` pictures of `train_split` give the ranges; `images` of `val_split`
-    are scored (all if None). Both are spread evenly over their split, by `seed`.
+    are scored (all if None). Both are spread evenly over their split, by `seed`. With `tuning`, a network that loses
+    more than `limit` is fine-tuned on `train_split`.
     """
 
     limit: float = MIOU_LIMIT
@@ -66,6 +77,7 @@ class Int8Settings:
     val_split: str = "val"
     seed: int = 0
     timing: TimingSettings = field(default_factory=TimingSettings)
+    tuning: TuningSettings | None = None
 
     def __post_init__(self) -> None:
         check_limit(self.limit)
@@ -104,16 +116,75 @@ def quantise(
     )
     samples = sample_images(dataset, chosen.train_split, count=chosen.samples, seed=chosen.seed)
     scored = sample_images(dataset, chosen.val_split, count=chosen.images, seed=chosen.seed)
-    feeds = Feeds(samples, form, name=IMAGE, seen=_counter("calibrate", len(samples), progress))
-    what = f"ONNX file {folder / FP32_FILE}"
-    int8 = replace(
-        fp32, name=INT8_FILE, data=quantise_onnx(fp32.data, feeds, method=chosen.method, what=what)
-    )
-    seen = _counter("score", len(scored), progress)
-    rivals = _measure((fp32, int8), place, form=form, scored=scored, settings=chosen, seen=seen)
-    decision = _decision(rivals, settings=chosen, samples=len(samples), data=data, fp32=fp32)
-    store(folder, decision, int8.data)
+
+    def rounded(source: OnnxSubject) -> RoundedFile:
+        feeds = Feeds(samples, form, name=IMAGE, seen=_counter("calibrate", len(samples), progress))
+        what = f"ONNX file {folder / FP32_FILE}"
+        data = quantise_onnx(source.data, feeds, method=chosen.method, what=what)
+        int8 = replace(fp32, name=INT8_FILE, data=data)
+        seen = _counter("score", len(scored), progress)
+        return RoundedFile(
+            int8, _measure((fp32, int8), place, form=form, scored=scored, settings=chosen, seen=seen)
+        )
+
+    best, tuning = rounded(fp32), None
+    if chosen.tuning is not None and (chosen.tuning.always or worth_tuning(best.rivals, chosen.limit)):
+        tuned = tune(
+            model,
+            open_pixels(dataset, chosen.train_split, chosen.tuning.context.cache_folder),
+            chosen.tuning,
+            seed=chosen.seed,
+            progress=progress,
+        )
+        other = rounded(replace(fp32, data=_with_network(model, tuned.network, fp32)))
+        better = other.rivals.after.miou > best.rivals.after.miou
+        tuning = Int8Tuning(
+            steps=tuned.steps,
+            seconds=tuned.seconds,
+            miou_before=best.rivals.after.miou,
+            miou_after=other.rivals.after.miou,
+            used=better,
+        )
+        best = other if better else best
+    decision = _decision(best.rivals, settings=chosen, samples=len(samples), data=data, fp32=fp32)
+    decision = replace(decision, tuning=tuning)
+    store(folder, decision, best.int8.data)
     return decision
+
+
+class RoundedFile(NamedTuple):
+    """An int8 file, and what was measured on it beside fp32."""
+
+    int8: OnnxSubject
+    rivals: Rivals
+
+
+def worth_tuning(rivals: Rivals, limit: float) -> bool:
+    """Tell whether int8 loses too much and is faster: a slower file would not be kept, however good."""
+    loses = not rivals.before.miou - rivals.after.miou <= limit
+    return loses and rivals.after.median_ms < rivals.before.median_ms
+
+
+def _with_network(model: Model, network: Network, fp32: OnnxSubject) -> bytes:
+    """Return the exported file with another network of the same form inside."""
+    source = read_fp32(fp32.data)
+    confident = len(source.graph.output) > 1
+    module = staged(
+        network,
+        fp32.includes,
+        preprocessing=model.preprocessing,
+        image=(fp32.inputs[0].height, fp32.inputs[0].width),
+        task=model.task,
+        temperature=model.temperature if confident else None,
+    ).requires_grad_(False)
+    names = [output.name for output in source.graph.output]
+    data = onnx_bytes(
+        module,
+        tuple(map(torch.from_numpy, fp32.arrays)),
+        names=(IMAGE,),
+        output=names if confident else names[0],
+    )
+    return with_metadata_of(read_fp32(data), source)
 
 
 class Rivals(NamedTuple):
@@ -149,7 +220,7 @@ def _exported(folder: Path, image: tuple[int, int] | None) -> OnnxSubject:
 
 
 def _dataset(data: str, model: Model) -> Dataset:
-    dataset = locate(data)
+    dataset = scaled_as(locate(data), model.preprocessing)
     needs_classes(dataset.task, "int8")
     if dataset.task.outputs != model.task.outputs:
         raise DataProblem(

@@ -31,6 +31,7 @@ from segtailor.core.task import KIND_FACTS, Task
 from segtailor.core.trust import refuse_reach
 from segtailor.costs import LatencyTable, Macs, Use
 from segtailor.costs.latency import PackLatency, RecipeCost, TargetLatency, open_cost
+from segtailor.data.dataset import needs_colour
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.recipes.evaluators import evaluation, supernet_facts
@@ -102,6 +103,7 @@ class SearchRecipe:
                 f"send work to the Ray cluster at '{self.executor.address}'", trusted=context.trusted
             )
         dataset = locate(self.data)
+        needs_colour(dataset, "search")
         halves = HalvedTrain(dataset=dataset, share=self.judging).halves()
         target = self.cost.target if isinstance(self.cost, PackLatency | TargetLatency) else None
         use = Use(

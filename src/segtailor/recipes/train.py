@@ -20,6 +20,7 @@ from segtailor.core.task import Kind, Preprocessing, Task
 from segtailor.data.augment import Augment
 from segtailor.data.batches import batches_of
 from segtailor.data.cache import Pixels, open_pixels
+from segtailor.data.dataset import preprocessing_of, scaled_as
 from segtailor.data.locate import locate
 from segtailor.data.splits import parts_of
 from segtailor.nets.bundle import Model, save_bundle
@@ -91,6 +92,7 @@ def train_recipe(
         fit=FitSettings() if chosen == NONE else FINE_TUNING,
         val_split="val" if "val" in dataset.splits else None,
         start=chosen,
+        preprocessing=preprocessing_of(dataset),
     )
 
 
@@ -134,7 +136,7 @@ class TrainRecipe:
 
     def job(self, context: Context, *, weights: Mapping[str, Tensor] | None = None) -> Training:
         """Open the data, build the network, and return the job; `weights` are those of an earlier stage."""
-        dataset = locate(self.data)
+        dataset = scaled_as(locate(self.data), self.preprocessing)
         self._check_splits(dataset.splits)
         pixels = open_pixels(dataset, self.train_split, context.cache_folder)
         validation = open_pixels(dataset, self.val_split, context.cache_folder) if self.val_split else None
@@ -171,7 +173,12 @@ class TrainRecipe:
         self, task: Task, *, trusted: bool, again: bool
     ) -> tuple[Network, StartRecord, frozenset[str]]:
         """Build the network with its first weights; `again` if those of an earlier stage will replace them."""
-        network = build(self.architecture, task.outputs, outputs="all" if self.auxiliary else (MAIN,))
+        network = build(
+            self.architecture,
+            task.outputs,
+            outputs="all" if self.auxiliary else (MAIN,),
+            channels=self.preprocessing.channels,
+        )
         for name in self.fit.loss.auxiliary:
             if name not in network.plan.outputs:
                 raise unknown("output of this network", name, network.plan.outputs)

@@ -22,7 +22,7 @@ from segtailor.costs import Macs
 from segtailor.costs.fitted import FittedLatency
 from segtailor.data.dataset import Dataset, Finding
 from segtailor.data.doctor import SplitFacts
-from segtailor.deploy.quantise import Reading
+from segtailor.deploy.quantise import Int8Tuning, Reading
 from segtailor.recipes.recipe import Recipe, carry_out
 from segtailor.runs import Context, Layout
 from segtailor.tailoring.machine import timing_settings
@@ -287,6 +287,7 @@ class Int8Outcome:
     source: str | None = None
     file: str | None = None
     warnings: tuple[str, ...] | None = None
+    tuning: Int8Tuning | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,7 +132,9 @@ def _subject(
     outputs = network.plan.shape(network.plan.outputs[MAIN]).channels
     check_memory(expand(network.architecture, image=size, classes=outputs).deployed())
     module = staged(inference_form(network), includes, preprocessing=preprocessing, image=size, task=task)
-    return Subject(name=name, module=module, inputs=(Shape(3, *size),), includes=includes)
+    return Subject(
+        name=name, module=module, inputs=(Shape(network.plan.image.channels, *size),), includes=includes
+    )
 
 
 def _is_bundle(model: str | Path) -> bool:

@@ -29,11 +29,12 @@ class CurveFlags:
     """The trainings."""
 
     sizes: Count = 4
-    """How many numbers of images: all of them, a half, a quarter, ..."""
+    """How many numbers of images: the most that the steps can make use of, a half, a quarter, ..."""
     repeats: Count = 2
     """Trainings for each number, on different images."""
     steps: Count = 120
-    """Training steps of each network; the same for every number of images."""
+    """Training steps of each network; the same for every number of images. A step can make use of one image: the
+    largest subset has as many, so that each is seen eight times."""
     network: str = "lr-aspp-mobilenetv3-large"
     """Network that is trained, by name or file."""
     seed: Seed = 0
@@ -87,9 +88,16 @@ def curve(
     A subset is chosen by groups (recordings, folders), as more data would be collected.
     """
     from segtailor.data.cache import open_pixels
+    from segtailor.data.dataset import needs_colour
     from segtailor.data.locate import locate
     from segtailor.data.subset import grouped_subset, take
-    from segtailor.recipes.learning_curve import CurvePoint, estimates, fit_curve, subset_sizes
+    from segtailor.recipes.learning_curve import (
+        CurvePoint,
+        estimates,
+        fit_curve,
+        largest_subset,
+        subset_sizes,
+    )
     from segtailor.recipes.short_training import ShortTraining, train_briefly
     from segtailor.training.device import pick_device
     from segtailor.training.evaluate import evaluate
@@ -99,11 +107,18 @@ def curve(
     refuse_overwrite(kinds, force=force)
     data = locate(dataset)
     needs_classes(data.task, "data curve")
+    needs_colour(data, "data curve")
     if "val" not in data.splits:
         raise DataProblem("a curve needs a split 'val' to score on; for a folder, give e.g. ?val=0.2.")
     pixels = open_pixels(data, "train", context.cache_folder)
     validation = open_pixels(data, "val", context.cache_folder)
-    sizes = subset_sizes(len(pixels), count=wanted.sizes)
+    largest = largest_subset(len(pixels), steps=wanted.steps, batch=ShortTraining().batch)
+    if largest < len(pixels):
+        context.tell(
+            f"trainings of {wanted.steps} steps can make use of {largest} of {len(pixels)} images, so subsets go up to "
+            "these; --steps gives more."
+        )
+    sizes = subset_sizes(largest, count=wanted.sizes)
     scored = take(validation, range(len(validation)), max_pixels=MAX_PIXELS)
     device, points = pick_device(context.device), []
     for size in sizes:
@@ -126,6 +141,7 @@ def curve(
         "out": str(folder),
         "files": [str(path) for path, _ in kinds],
         "images": len(pixels),
+        "largest_subset": largest,
         "figure": "miou",
         "points": [asdict(point) for point in points],
         "curve": asdict(found),
@@ -143,11 +159,11 @@ def draw_curve(points: Sequence[CurvePoint], found: LearningCurve, expected: Seq
 
     most = max(one.images for one in expected)
     least = min(point.images for point in points)
-    counts = [least + (most - least) * step / 60 for step in range(61)]
+    counts = [least * (most / least) ** (step / 60) for step in range(61)]  # even on a logarithmic axis
     heights = [100 * point.quality for point in points] + [100 * one.high for one in expected]
     heights += [100 * one.low for one in expected]
     plot = Plot(
-        x=axis([least, most], zero=True),
+        x=axis([least, most], spread=True),
         y=axis(heights, upwards=True),
         x_name="training images",
         y_name="mIoU of short trainings in %",

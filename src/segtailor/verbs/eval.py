@@ -81,6 +81,7 @@ def evaluate(
     import torch
 
     from segtailor.data.cache import open_pixels
+    from segtailor.data.dataset import scaled_as
     from segtailor.data.locate import locate
     from segtailor.nets.models import load
     from segtailor.nets.onnx.model import OnnxModel
@@ -90,7 +91,7 @@ def evaluate(
 
     context = context or Context()
     trained = load(model) if isinstance(model, str | Path) else model
-    dataset = locate(data)
+    dataset = scaled_as(locate(data), trained.preprocessing)
     if dataset.task.kind != trained.task.kind:
         raise DataProblem(
             f"the model is for {trained.task.kind}, the data for {dataset.task.kind}; score it on data of its own kind."
@@ -146,6 +147,7 @@ def calibrate_confidence(
     from dataclasses import asdict
 
     from segtailor.data.cache import open_pixels
+    from segtailor.data.dataset import scaled_as
     from segtailor.data.locate import locate
     from segtailor.nets.bundle import Model, set_temperature
     from segtailor.nets.models import load, model_place
@@ -160,7 +162,7 @@ def calibrate_confidence(
             "calibrate: a bundle keeps the temperature, an ONNX file cannot; calibrate the bundle and export again."
         )
     needs_classes(trained.task, "calibrating confidence")
-    dataset = locate(data)
+    dataset = scaled_as(locate(data), trained.preprocessing)
     device = pick_device(context.device)
     pixels = open_pixels(dataset, split, context.cache_folder)
     found = fit_calibration(

@@ -47,6 +47,7 @@ def _number(above: float, most: float) -> Parameter:
 
 Seed: TypeAlias = Annotated[int, _whole(0, MAX_SEED)]
 Count: TypeAlias = Annotated[int, _whole(1, MAX_COUNT)]
+CountOrZero: TypeAlias = Annotated[int, _whole(0, MAX_COUNT)]
 Networks: TypeAlias = Annotated[int, _whole(0, 10_000)]  # to measure; zero is allowed
 Classes: TypeAlias = Annotated[int, _whole(1, 10_000)]
 Port: TypeAlias = Annotated[int, _whole(0, 65535)]

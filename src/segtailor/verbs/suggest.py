@@ -97,6 +97,7 @@ def suggest(
 ) -> dict[str, Any]:
     """Examine the labels of a split, rank unlabelled pictures where a folder is given, and write lists and sheets."""
     from segtailor.data.cache import open_pixels
+    from segtailor.data.dataset import needs_colour
     from segtailor.data.locate import locate
     from segtailor.data.subset import take
     from segtailor.recipes.suggest import cross_fitted, examined, ranked
@@ -105,6 +106,7 @@ def suggest(
     refuse_overwrite([(path, _is_ours) for path in _files(folder, wanted)], force=force)
     data = locate(dataset)
     needs_classes(data.task, "data suggest")
+    needs_colour(data, "data suggest")
     pixels = open_pixels(data, wanted.split, context.cache_folder)
     note, judge = None, _Judge(wanted, context)
     if wanted.model is not None:

@@ -217,3 +217,29 @@ def test_parameters_that_lost_most_of_their_donor_count_as_new_ones() -> None:
     assert depth in kept[6]
     assert depth not in kept[2]
     assert "nodes.stem.conv1.weight" in kept[2]
+
+
+def of_bands(count: int) -> Preprocessing:
+    return Preprocessing(mean=(0.5,) * count, std=(0.2,) * count, ranges=((0.0, 1.0),) * count)
+
+
+@pytest.mark.parametrize("bands", [1, 6])
+def test_pictures_of_equal_bands_give_the_same_maps_with_other_numbers_of_bands(bands: int) -> None:
+    donor = filled(build(resolve("lpsnet-step0"), 5, outputs=(MAIN,)), 0)
+    target = build(resolve("lpsnet-step0"), 5, outputs=(MAIN,), channels=bands)
+    before = {name: value.clone() for name, value in donor.state_dict().items()}
+    carried = carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=of_bands(bands))
+    assert carried.share == 1
+    assert all(torch.equal(before[name], value) for name, value in donor.state_dict().items())
+    grey = torch.randn(1, 1, 64, 96, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted, found = donor(grey.expand(1, 3, -1, -1)), target.eval()(grey.expand(1, bands, -1, -1))
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_takes_weights_for_four_bands(name: str) -> None:
+    donor = filled(build(resolve(name), 5, outputs=(MAIN,)), 0)
+    target = build(resolve(name), 5, outputs=(MAIN,), channels=4)
+    carried = carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=of_bands(4))
+    assert carried.share == 1

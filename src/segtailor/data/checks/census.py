@@ -23,6 +23,7 @@ from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileSample
 from segtailor.data.survey import masks_to_survey, strange_ids
 from segtailor.tasks import Targets, kind_of
+from segtailor.tasks.bands import shown_picture
 
 T = TypeVar("T")
 THUMBNAIL_SIDE_PIXELS = 16  # side of the grey thumbnail that near duplicates are compared by
@@ -198,7 +199,7 @@ def _inspect_files(sample: FileSample, count: Callable[[NDArray[Any]], NDArray[n
     faults: list[Fault] = []
     image = raw = labels = None
     try:
-        image = read_image(sample.image)
+        image = sample.picture()
     except DataProblem as damage:
         faults.append(_unreadable(str(sample.image), damage))
     try:
@@ -251,7 +252,7 @@ def _inspect_image(path: Path) -> Inspection:
 def _image_facts(name: str, file: str, image: NDArray[np.uint8], *, source: Path | None = None) -> ImageFacts:
     """Return the facts of an image; where it is cut out of the file `source`, the fingerprint is of that file."""
     small = (
-        Image.fromarray(image)
+        Image.fromarray(shown_picture(image))
         .convert("L")
         .resize((THUMBNAIL_SIDE_PIXELS, THUMBNAIL_SIDE_PIXELS), Image.Resampling.BOX)
     )

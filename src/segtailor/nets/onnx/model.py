@@ -69,7 +69,7 @@ class OnnxModel:
 
         For a file of fixed size the image is resized with its aspect ratio kept, and padded.
         """
-        pixels, to_image = kind_of(self.task).view(pixels_of(image), self.task)
+        pixels, to_image = kind_of(self.task).view(pixels_of(image, self.preprocessing), self.task)
         view_size = (pixels.shape[0], pixels.shape[1])
         size = self.size or view_size
         output = self.run(self._input(letterbox(pixels, size, self.preprocessing)))
@@ -95,7 +95,7 @@ class OnnxModel:
         A file of labels with a confidence gives its label that probability, and the rest to the others in equal parts.
         """
         if self.metadata.output == "logits":
-            pixels = pixels_of(image)
+            pixels = pixels_of(image, self.preprocessing)
             logits, align = self._logits(pixels)
             size = (pixels.shape[0], pixels.shape[1])
             found = probabilities(logits, size, align_corners=align, temperature=self.metadata.temperature)
@@ -115,7 +115,7 @@ class OnnxModel:
             raise Unsupported(
                 f"ONNX file {self.file} gives labels without confidence; export it with --confidence, or with logits."
             )
-        pixels = pixels_of(image)
+        pixels = pixels_of(image, self.preprocessing)
         size = (pixels.shape[0], pixels.shape[1])
         if self.metadata.output == "logits":
             logits, align = self._logits(pixels)
@@ -174,9 +174,9 @@ def open_onnx_model(file: str | Path, *, threads: int | None = None) -> OnnxMode
     path = Path(file)
     session = foreign_session(path, threads=threads or psutil.cpu_count(logical=False) or 1)
     what = f"ONNX file {path}"
-    reads, size = _reads(session, what)
-    gives, classes = _gives(session, what)
     stated = parse_metadata(session.get_modelmeta().custom_metadata_map, what=what)
+    reads, size = _reads(session, what, 3 if stated is None else stated.preprocessing.channels)
+    gives, classes = _gives(session, what)
     if stated is None:
         return OnnxModel(
             file=path, session=session, size=size, metadata=_assumed(reads, gives, classes), note=ASSUMED
@@ -197,7 +197,7 @@ def _assumed(reads: InputKind, gives: OutputKind, classes: int | None) -> OnnxMe
     return OnnxMetadata(task=Task(classes=names), input=reads, output=gives)
 
 
-def _reads(session: Any, what: str) -> tuple[InputKind, tuple[int, int] | None]:
+def _reads(session: Any, what: str, channels: int) -> tuple[InputKind, tuple[int, int] | None]:
     """Return the kind of a file's only input, and its (height, width) if that is fixed."""
     sources = session.get_inputs()
     shape = sources[0].shape if len(sources) == 1 else []
@@ -207,13 +207,13 @@ def _reads(session: Any, what: str) -> tuple[InputKind, tuple[int, int] | None]:
             f"{what} reads {described}; a model for pictures reads one image. Is it the right file?"
         )
     kind = sources[0].type
-    if kind == "tensor(uint8)" and shape[3] == 3:
+    if kind == "tensor(uint8)" and shape[3] == channels:
         return "pixels", _fixed(shape[1:3])
-    if kind in FLOATS and shape[1] == 3:
+    if kind in FLOATS and shape[1] == channels:
         return "image", _fixed(shape[2:])
     raise OnnxProblem(
-        f"{what} reads {kind} {shape}; a model for pictures reads float (1, 3, height, width) or "
-        "uint8 (1, height, width, 3)."
+        f"{what} reads {kind} {shape}; a model for pictures reads float (1, {channels}, height, width) or "
+        f"uint8 (1, height, width, {channels})."
     )
 
 

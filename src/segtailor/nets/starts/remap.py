@@ -9,9 +9,10 @@ what the donor computes.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -64,9 +65,31 @@ def carry_weights(
     `preprocessing` and `classes` are those that the target is trained with: the first layer is adapted to another
     normalisation (exactly, but for the padded border), and logits of classes with equal names are carried.
     """
+    bands = target.plan.image.channels
+    if donor.network.plan.image.channels != bands:
+        donor = with_bands(donor, bands, preprocessing=preprocessing)
     transfer = _Transfer(donor, target, preprocessing=preprocessing, classes=classes)
     transfer.run()
     return transfer.report()
+
+
+def with_bands(donor: Donor, bands: int, *, preprocessing: Preprocessing) -> Donor:
+    """Return a donor whose first layers read images of another number of bands, normalised as the target's.
+
+    One band takes the sum of the kernels of all channels; otherwise kernels are repeated in turn and scaled, so that
+    images whose bands are equal give about the same maps as before.
+    """
+    plan, network = donor.network.plan, copy.deepcopy(donor.network)
+    graph, known = layer_graph(network, only=donor.only), plan.image.channels
+    for layer in graph.layers:
+        if layer.conv is None or layer.reads != graph.image or layer.conv.weight.shape[1] != known:
+            continue
+        kernel = layer.conv.weight.detach()
+        repeated = kernel[:, torch.arange(bands) % known] * (known / bands)
+        changed = kernel.sum(1, keepdim=True) if bands == 1 else repeated
+        layer.conv.weight, layer.conv.in_channels = nn.Parameter(changed.clone(), requires_grad=False), bands
+    network.plan = replace(plan, image=plan.image._replace(channels=bands), _shapes={})
+    return replace(donor, network=network, preprocessing=preprocessing)
 
 
 @dataclass(eq=False)

@@ -1,0 +1,252 @@
+"""Picture files with any number of bands: TIFF and NPY of 8, 16 and 32 bits, grey and colour; and their statistics."""
+
+from __future__ import annotations
+
+import math
+import stat
+import struct
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from segtailor.core.errors import DataProblem
+from segtailor.core.memory import check_memory
+from segtailor.core.task import MAX_BANDS, Preprocessing
+from segtailor.data.files import MAX_PIXELS, opened_picture, unusable
+from segtailor.data.parts import (
+    BITS,
+    CHUNKY,
+    COMPRESSION,
+    HEIGHT,
+    MAX_PART_BYTES,
+    ORIENTATION,
+    PHOTOMETRIC,
+    PLANAR,
+    ROWS_PER_STRIP,
+    SAMPLES,
+    STRIP_BYTES,
+    STRIP_OFFSETS,
+    TILE_BYTES,
+    TILE_HEIGHT,
+    TILE_OFFSETS,
+    TILE_WIDTH,
+    UNCOMPRESSED,
+    UPRIGHT,
+    WIDTH,
+    Fields,
+    damage,
+    field_numbers,
+    one_part_tiff,
+    tiff_directory,
+)  # fmt: skip
+from segtailor.tasks.bands import scaled_bands
+
+PREDICTOR, SAMPLE_FORMAT = 317, 339
+NO_PREDICTOR, DIFFERENCES = 1, 2
+LOSSLESS = (UNCOMPRESSED, 5, 8, 32773, 32946, 50000)  # LZW, deflate, PackBits, deflate, Zstandard
+BLACK_IS_ZERO = 1
+SAMPLE_TYPES = {(1, 8): "u1", (1, 16): "u2", (1, 32): "u4", (2, 16): "i2", (2, 32): "i4", (3, 32): "f4"}
+MAX_VALUES = 4 * MAX_PIXELS  # of one picture, over all bands
+STATISTICS_FILES = 64  # pictures that statistics are computed from, spread over the split
+STATISTICS_PIXELS = 2**16  # of each
+TAILS = (0.5, 99.5)  # percentiles that become 0 and 255
+LEAST_STD = 1 / 255
+
+
+def read_bands(path: Path, *, bands: int) -> NDArray[Any]:
+    """Read a picture as stored, (height, width, bands); a file with another number of bands raises `DataProblem`."""
+    with damage(path):
+        if not stat.S_ISREG(path.stat().st_mode):  # reading from a pipe might never end
+            raise unusable(f"image {path}", "it is not a regular file")
+        with path.open("rb") as stream:
+            begin = stream.read(6)
+    if begin == b"\x93NUMPY":
+        values = _read_array(path)
+    elif begin[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+        values = _read_tiff(path)
+    else:
+        values = _read_other(path)
+    if values.shape[2] != bands:
+        raise unusable(
+            f"image {path}", f"it has {values.shape[2]} bands, not {bands}", "Correct `bands`, or the file."
+        )
+    return values
+
+
+def band_statistics(files: Sequence[Path], *, bands: int) -> Preprocessing:
+    """Return ranges, mean and deviation of every band, measured on pictures spread over `files`."""
+    if not files:
+        raise DataProblem("there are no training images to compute the statistics of bands from.")
+    count = min(len(files), STATISTICS_FILES)
+    chosen = [files[step * len(files) // count] for step in range(count)]
+    samples, types = [], set()
+    problem: DataProblem | None = None
+    for path in chosen:
+        try:
+            flat = read_bands(path, bands=bands).reshape(-1, bands)
+        except DataProblem as damaged:  # reported where the picture is used
+            problem = problem or damaged
+            continue
+        types.add(flat.dtype)
+        samples.append(flat[:: math.ceil(len(flat) / STATISTICS_PIXELS)])
+    if not samples and problem is not None:
+        raise problem
+    values = np.concatenate([sample.astype(np.float32) for sample in samples])
+    values = values[np.isfinite(values).all(axis=1)]
+    if not len(values):
+        raise DataProblem(f"{chosen[0]} and others hold no finite values; check the files.")
+    if types == {np.dtype(np.uint8)}:
+        ranges = ((0.0, 255.0),) * bands
+    else:
+        low, high = np.percentile(values, TAILS, axis=0)
+        high = np.maximum(high, low + np.maximum(1e-6, 1e-6 * np.abs(low)))
+        ranges = tuple((float(one), float(other)) for one, other in zip(low, high, strict=True))
+    scaled = scaled_bands(values[None], ranges)[0].astype(np.float64) / 255
+    return Preprocessing(
+        mean=tuple(scaled.mean(axis=0).tolist()),
+        std=tuple(np.maximum(scaled.std(axis=0), LEAST_STD).tolist()),
+        ranges=ranges,
+    )
+
+
+def _read_array(path: Path) -> NDArray[Any]:
+    with damage(path):
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+        _check(values.shape if values.ndim == 3 else (*values.shape, 1), path)
+        if values.ndim not in (2, 3) or values.dtype.kind not in "uif":
+            raise unusable(
+                f"image {path}", f"it holds {values.dtype} {values.shape}, not numbers (height, width, bands)"
+            )
+        return np.array(values if values.ndim == 3 else values[:, :, None])
+
+
+def _read_other(path: Path) -> NDArray[Any]:
+    """Read PNG, JPEG and the like as PIL does: grey of 8 or 16 bits, or colour."""
+    with opened_picture(path) as picture:
+        mode = {"1": "L", "LA": "L", "P": "RGB", "PA": "RGB", "CMYK": "RGB", "YCbCr": "RGB"}.get(picture.mode)
+        values = np.asarray(picture.convert(mode) if mode else picture)
+        return values if values.ndim == 3 else values[:, :, None]
+
+
+def _read_tiff(path: Path) -> NDArray[Any]:
+    """Read a TIFF in strips or tiles, of one or several planes.
+
+    A compressed part is handed to PIL as a grey TIFF of its bytes, so that every lossless compression can be undone,
+    whatever the values mean; differences between neighbours are summed up here.
+    """
+    with damage(path), path.open("rb") as stream:
+        order, fields = tiff_directory(stream)
+        layout = _TiffLayout(order, fields)
+        _check((layout.height, layout.width, layout.bands), path)
+        problem = layout.problem()
+        if problem is not None:
+            raise unusable(f"image {path}", problem, "Write it again, e.g. as .npy.")
+        check_memory(
+            layout.height * layout.width * layout.bands * (np.dtype(layout.kind).itemsize + 1),
+            what=f"image {path} of {layout.bands} bands",
+            remedy="Cut it first.",
+        )
+        values = np.zeros((layout.height, layout.width, layout.bands), np.dtype(layout.kind))
+        for index, (offset, length) in enumerate(zip(layout.offsets, layout.lengths, strict=True)):
+            if length > MAX_PART_BYTES:
+                raise unusable(f"image {path}", f"its part {index} claims {length} bytes")
+            stream.seek(offset)
+            layout.put(values, index, stream.read(length))
+        return values
+
+
+class _TiffLayout:
+    """Where the values of a TIFF are."""
+
+    def __init__(self, order: str, fields: Fields) -> None:
+        def number(tag: int, default: int) -> int:
+            return field_numbers(order, fields, tag, (default,))[0]
+
+        self.order, self.fields = order, fields
+        self.height, self.width = number(HEIGHT, 0), number(WIDTH, 0)
+        self.bands, self.planar = number(SAMPLES, 1), number(PLANAR, CHUNKY) != CHUNKY
+        self.upright = number(ORIENTATION, UPRIGHT) == UPRIGHT
+        self.predictor, self.compression = number(PREDICTOR, NO_PREDICTOR), number(COMPRESSION, UNCOMPRESSED)
+        self.bits, self.form = set(field_numbers(order, fields, BITS, (1,))), number(SAMPLE_FORMAT, 1)
+        self.kind = SAMPLE_TYPES.get((self.form, min(self.bits)), "")
+        self.tiled = TILE_WIDTH in fields
+        tags = (TILE_OFFSETS, TILE_BYTES) if self.tiled else (STRIP_OFFSETS, STRIP_BYTES)
+        self.offsets, self.lengths = (field_numbers(order, fields, tag, ()) for tag in tags)
+        self.part_height = (
+            number(TILE_HEIGHT, 0) if self.tiled else min(number(ROWS_PER_STRIP, self.height), self.height)
+        )
+        self.part_width = number(TILE_WIDTH, 0) if self.tiled else self.width
+
+    def problem(self) -> str | None:
+        """Say why it cannot be read, if so."""
+        if len(self.bits) != 1 or not self.kind:
+            return f"its values are of {sorted(self.bits)} bits in form {self.form}"
+        if self.predictor not in (NO_PREDICTOR, DIFFERENCES) or (
+            self.predictor == DIFFERENCES and self.kind[0] == "f"
+        ):
+            return f"its predictor {self.predictor} is not supported"
+        if self.compression not in LOSSLESS:
+            return f"its compression {self.compression} is not a lossless one of bytes"
+        if not self.upright:
+            return "it is turned by its orientation field"
+        if self.part_height < 1 or self.part_width < 1:
+            return "its parts have no size"
+        if not len(self.offsets) == len(self.lengths) == self.down * self.across * self.planes:
+            return "its parts do not add up"
+        return None
+
+    @property
+    def down(self) -> int:
+        """The number of rows of parts."""
+        return math.ceil(self.height / self.part_height)
+
+    @property
+    def across(self) -> int:
+        """The number of parts in a row."""
+        return math.ceil(self.width / self.part_width)
+
+    @property
+    def planes(self) -> int:
+        """The number of planes that are stored one after the other."""
+        return self.bands if self.planar else 1
+
+    def put(self, values: NDArray[Any], index: int, data: bytes) -> None:
+        """Decode a part and put its values where they belong."""
+        plane, place = divmod(index, self.down * self.across)
+        row, column = divmod(place, self.across)
+        top, left = row * self.part_height, column * self.part_width
+        height = self.part_height if self.tiled else min(self.part_height, self.height - top)
+        bands = 1 if self.planar else self.bands
+        part = self._decoded(data, (height, self.part_width * bands)).reshape(height, self.part_width, bands)
+        if self.predictor == DIFFERENCES:
+            part = np.cumsum(part, axis=1, dtype=part.dtype)
+        room = values[top : top + height, left : left + self.part_width]
+        first = plane if self.planar else 0
+        room[:, :, first : first + bands] = part[: room.shape[0], : room.shape[1]]
+
+    def _decoded(self, data: bytes, size: tuple[int, int]) -> NDArray[Any]:
+        stored = np.dtype(f"{self.order}{self.kind}")
+        if self.compression != UNCOMPRESSED:
+            data = self._plain_bytes(data, (size[0], size[1] * stored.itemsize))
+        return np.frombuffer(data, stored, count=size[0] * size[1]).astype(self.kind)
+
+    def _plain_bytes(self, data: bytes, size: tuple[int, int]) -> bytes:
+        fields = {COMPRESSION: self.fields[COMPRESSION]}
+        for tag, value in ((BITS, 8), (SAMPLES, 1), (PHOTOMETRIC, BLACK_IS_ZERO)):
+            fields[tag] = (3, struct.pack(self.order + "H", value), 1)
+        small = one_part_tiff(data, size, fields, self.order)
+        with Image.open(BytesIO(small), formats=("TIFF",)) as picture:
+            return picture.tobytes()
+
+
+def _check(shape: Sequence[int], path: Path) -> None:
+    bands = shape[-1]
+    if not 1 <= bands <= MAX_BANDS:
+        raise unusable(f"image {path}", f"it has {bands} bands; 1 to {MAX_BANDS} are read")
+    if min(shape) < 1 or math.prod(shape) > MAX_VALUES:
+        raise unusable(f"image {path}", f"{tuple(shape)} is empty or over the limit of {MAX_VALUES} values")

@@ -1,7 +1,7 @@
 """AutoRTNet, Figures 5 and 6: depths of the hyper-cells by the weight of the latency term, and over a search.
 
     python -m benchmarks.autortnet_depths --scale paper --data camvid:PATH --image 360x480 --crop 352x480 --steps 8000 \
-        --device cuda --out runs/depths                                         # a GPU: twice five searches per seed
+        --logits-lr 0.004 --device cuda --out runs/depths                       # a GPU: twice five searches per seed
     python -m benchmarks.autortnet_depths --data synthetic:size=64x128,train=160,val=40 --steps 300 --out runs/depths
     python -m benchmarks.autortnet_depths --show runs/depths.jsonl
 
@@ -50,6 +50,7 @@ class Setting:
     crop: tuple[int, int] | None
     depths: tuple[int, int, int] | None
     warmup: float
+    logits_lr: float | None
     pack: str | None
 
 
@@ -68,6 +69,7 @@ def recipe_of(setting: Setting, *, gamma: float, frozen: str, seed: int, context
     if setting.batch is not None:
         fit["batch"] = setting.batch
     augment = strategy.augment if setting.crop is None else replace(strategy.augment, crop=setting.crop)
+    lr = strategy.logits.lr if setting.logits_lr is None else setting.logits_lr
     space: Any = recipe.space
     return replace(
         recipe,
@@ -76,6 +78,7 @@ def recipe_of(setting: Setting, *, gamma: float, frozen: str, seed: int, context
             strategy,
             fit=replace(strategy.fit, **fit),
             augment=augment,
+            logits=replace(strategy.logits, lr=lr),
             cost=replace(strategy.cost, weight=gamma),
             groups={"depth": Learning(warmup=setting.warmup, frozen=frozen)},  # type: ignore[arg-type]
             choice=replace(strategy.choice, samples=0),
@@ -147,7 +150,7 @@ def run_one(piece: str, options: argparse.Namespace) -> None:
 
 def setting_of(options: argparse.Namespace) -> Setting:
     """Return the settings that change results."""
-    names = ("data", "scale", "device", "steps", "batch", "image", "crop", "warmup")
+    names = ("data", "scale", "device", "steps", "batch", "image", "crop", "warmup", "logits_lr")
     return Setting(
         **{name: getattr(options, name) for name in names},
         depths=None if options.depths is None else tuple(options.depths),
@@ -196,6 +199,9 @@ def main() -> None:
     parser.add_argument("--depths", type=int, nargs=3, help="greatest depths; by default those of the scale")
     parser.add_argument("--steps", type=int, help="of a search; by default those of the scale")
     parser.add_argument("--batch", type=int)
+    parser.add_argument(
+        "--logits-lr", type=float, help="raise it where steps are fewer: the paper's is for 28,000"
+    )
     parser.add_argument("--image", type=parse_size, help="HEIGHTxWIDTH that networks are priced at")
     parser.add_argument("--crop", type=parse_size, help="HEIGHTxWIDTH of training crops")
     parser.add_argument("--pack", type=Path, help="latency from a device pack; by default MACs")

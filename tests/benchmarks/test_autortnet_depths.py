@@ -21,6 +21,7 @@ SETTING = Setting(
     crop=(32, 64),
     depths=(1, 2, 2),
     warmup=0.5,
+    logits_lr=0.02,
     pack=None,
 )
 
@@ -34,6 +35,7 @@ def test_a_cell_of_the_table_is_the_search_of_the_system_with_its_own_weight(tmp
     for frozen in ("drawn", "uniform"):
         strategy = recipe(tmp_path, frozen).strategy
         assert (strategy.cost.weight, strategy.cost.form, strategy.fit.steps) == (0.05, "log", 4)
+        assert strategy.logits.lr == 0.02
         assert (strategy.groups["depth"].frozen, strategy.groups["depth"].warmup) == (frozen, 0.5)
 
 

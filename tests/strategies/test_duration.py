@@ -54,6 +54,7 @@ class ToldTrials:
     """A search by trials: opening the data takes ten seconds once, a whole trial twenty and one more for its start."""
 
     expected: int | None = 30
+    status = "done"
 
     def __init__(self) -> None:
         self.now, self.opened, self.tried = 0.0, False, []
@@ -61,10 +62,11 @@ class ToldTrials:
     def preview(self) -> list[Any]:
         return [SimpleNamespace(cost=cost) for cost in (3.0, 1.0, 2.0)]
 
-    def try_trial(self, candidate: Any, *, budget: float) -> None:
+    def try_trial(self, candidate: Any, *, budget: float) -> Any:
         self.tried.append(candidate.cost)
         self.now += (0 if self.opened else 10) + 1 + 20 * budget
         self.opened = True
+        return SimpleNamespace(status=self.status)
 
 
 def test_the_estimate_of_trials_counts_the_start_of_each_and_opens_the_data_once(
@@ -77,7 +79,9 @@ def test_the_estimate_of_trials_counts_the_start_of_each_and_opens_the_data_once
     assert "for 30 trials" in str(found["from"])
     assert set(told.tried) == {2.0}  # the middle one by cost
     assert estimate_trials(told, batch=16, crop=(768, 768)) == {}
-    told.expected = None
+    told.status = "failed"
+    assert estimate_trials(told, batch=8, crop=(64, 128)) == {}
+    told.status, told.expected = "done", None
     assert estimate_trials(told, batch=8, crop=(64, 128)) == {}
 
 

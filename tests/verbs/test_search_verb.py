@@ -118,10 +118,11 @@ def test_settings_may_have_the_names_of_earlier_versions(
         "--json",
         "--set",
     ]
-    code, with_old, err = call(capsys, *common, old)
+    code, out, err = call(capsys, *common, old)
     assert code == 0, err
-    assert with_old == call(capsys, *common, new)[1]
-    assert with_old != call(capsys, *common[:-1])[1]
+    with_old = json.loads(out)["recipe"]
+    assert with_old == json.loads(call(capsys, *common, new)[1])["recipe"]
+    assert with_old != json.loads(call(capsys, *common[:-1])[1])["recipe"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 2**17  # of a batch of crops: larger ones are not tried out
 MEASURED_STEPS = 2  # after one that builds what later steps use
-TRIED_SHARES = (0.1, 0.3)  # of a trial, after one that opens the data; what both need is in each trial once
+TRIED_SHARES = (0.05, 0.2)  # of a trial, after one that opens the data; what both need is in each trial once
 
 
 class Spent(NamedTuple):
@@ -79,8 +79,8 @@ def estimate_one_shot(search: OneShotSearch) -> dict[str, Json]:
 def estimate_trials(search: TrialSearch, *, batch: int, crop: tuple[int, int]) -> dict[str, Json]:
     """Return the seconds that a search by trials will take with one worker, from two shares of one trial.
 
-    The trial is that of the middle one, by cost, of the first candidates. Empty where a trial is too large to try, or
-    the strategy does not know how many there will be.
+    The trial is that of the middle one, by cost, of the first candidates. Empty where a trial is too large to try or
+    fails, or the strategy does not know how many there will be.
     """
     if search.expected is None or batch * crop[0] * crop[1] > MAX_PIXELS:
         return {}
@@ -89,7 +89,8 @@ def estimate_trials(search: TrialSearch, *, batch: int, crop: tuple[int, int]) -
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        search.try_trial(middle, budget=TRIED_SHARES[0])
+        if search.try_trial(middle, budget=TRIED_SHARES[0]).status == "failed":
+            return {}
         less, more = (
             _spent(lambda share=share: search.try_trial(middle, budget=share))  # type: ignore[misc]
             for share in TRIED_SHARES

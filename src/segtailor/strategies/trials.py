@@ -34,6 +34,7 @@ from segtailor.core.strategy import (
     TrialResult,
 )
 from segtailor.strategies.candidates import ArchitecturePrices
+from segtailor.strategies.executors import SerialPool
 from segtailor.strategies.front import pareto
 from segtailor.strategies.trial_strategy import TrialStrategy, budgets, check_trials, work_name
 from segtailor.training.pace import Allowance
@@ -153,7 +154,8 @@ class TrialSearch:
 
     def try_trial(self, candidate: Candidate, *, budget: float) -> TrialResult:
         """Judge a candidate in this process with a share of the full budget, to time it; nothing is recorded."""
-        return self._evaluator.work(self._trial(0, candidate, budget), self._problem.device)
+        pool = SerialPool(self._evaluator.work, self._problem.device)
+        return next(pool.run([self._trial(0, candidate, budget)]))
 
     def preview(self) -> Sequence[Candidate]:
         """Return the first candidates with their costs; a budget that nothing meets raises here."""

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from segtailor.core.errors import Unsupported
-from segtailor.runs.run import Policy
 from segtailor.core.space import parse_architecture, read_architecture
 from segtailor.core.strategy import SearchProblem
 from segtailor.nets.bundle import load_bundle
 from segtailor.recipes.search import MAX_FRONT_BUNDLES, SearchRecipe, spread
 from segtailor.runs import Context, Layout
+from segtailor.runs.run import Policy
 from segtailor.spaces.dilated_residual import DilatedResidual
 from segtailor.spaces.hyper_cell import HyperCell
 from segtailor.spaces.starts import start_network
@@ -95,7 +95,7 @@ def test_a_network_of_the_front_starts_a_training_whole(searched: tuple[Path, di
 
 
 def test_its_shared_weights_judge_other_searches(searched: tuple[Path, dict[str, Any]]) -> None:
-    folder, result = searched
+    folder, _ = searched
     context = around(folder)
     base = recipe(context)
     shared = SharedEvaluator(supernet=str(Layout(folder / "run").supernet), recalibrate=1, images=2)

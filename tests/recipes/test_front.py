@@ -21,6 +21,7 @@ from segtailor.core.task import Task
 from segtailor.nets.bundle import Model, load_bundle, save_bundle
 from segtailor.recipes.front import KeptFront, KeptNetwork, kept_front, pick_within, plan_front_export
 from segtailor.recipes.timed import TimedNetwork
+from segtailor.report.reading import report_of
 from segtailor.runs import Layout
 from segtailor.spaces.networks import resolve
 from segtailor.spaces.starts import start_network
@@ -462,3 +463,19 @@ def _full_disk(folder: Path, model: Model) -> None:
 
 def test_layouts_name_stages(tmp_path: Path) -> None:
     assert Layout(tmp_path).stage("search") == tmp_path / "stages" / "search"
+
+
+def test_the_page_of_a_search_lists_what_it_kept(searched: Path) -> None:
+    budgets = report_of(searched).budgets
+    assert budgets is not None
+    front = kept_front(searched)
+    assert {row.note for row in budgets.offers} == {row.network for row in front.networks}
+    assert {row.quality for row in budgets.offers} == {row.quality for row in front.networks}
+    best = budgets.best()
+    assert best is not None
+    assert best.command.split()[2] == str(front.networks[0].bundle)
+    assert best.params == front.networks[0].size.params
+
+
+def test_the_page_of_a_search_without_weights_offers_none(tmp_path: Path) -> None:
+    assert report_of(without_front(search_run(tmp_path / "run", THREE))).budgets is None

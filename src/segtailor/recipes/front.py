@@ -120,11 +120,8 @@ def kept_front(run: Path) -> KeptFront:
         raise RunProblem(
             f"the run {run} is not finished, so its networks are not final; go on with: {resume}"
         )
-    searched = layout.stage(SEARCH) if kind == TAILOR else run
-    judged = list(_judged(layout, searched, image))
-    found = [*(_trained(layout, judged, image) if kind == TAILOR else ()), *judged]
-    once = {row.fingerprint: row for row in reversed(found)}  # trained networks first: theirs is what counts
-    if not once:
+    networks = kept_networks(run, image, tailoring=kind == TAILOR)
+    if not networks:
         raise Unsupported(
             f"the run {run} kept no networks with weights; a search does where networks share weights (`segtailor "
             "search elastic`, and `tailor` with it). Train one of its architectures and export that bundle."
@@ -135,10 +132,21 @@ def kept_front(run: Path) -> KeptFront:
         image=image,
         target=target or DEFAULT_TARGET,
         data=text(recipe, "request", "data") if kind == TAILOR else text(recipe, "data"),
-        networks=tuple(
-            sorted(once.values(), key=lambda row: (-row.quality, row.evidence != "trained", row.fingerprint))
-        ),
+        networks=networks,
     )
+
+
+def kept_networks(run: Path, image: tuple[int, int], *, tailoring: bool) -> tuple[KeptNetwork, ...]:
+    """Return the networks with weights of a run, each once, best quality first.
+
+    Of one that a tailoring trained, its training counts and not what the search judged.
+    """
+    layout = Layout(run)
+    judged = list(_judged(layout, layout.stage(SEARCH) if tailoring else run, image))
+    found = [*(_trained(layout, judged, image) if tailoring else ()), *judged]
+    once = {row.fingerprint: row for row in reversed(found)}
+    ranked = sorted(once.values(), key=lambda row: (-row.quality, row.evidence != "trained", row.fingerprint))
+    return tuple(ranked)
 
 
 def _judged(layout: Layout, searched: Path, image: tuple[int, int]) -> Iterator[KeptNetwork]:

@@ -22,11 +22,13 @@ from segtailor.nets.bundle import Model, load_bundle, save_bundle
 from segtailor.recipes.front import KeptFront, KeptNetwork, kept_front, pick_within, plan_front_export
 from segtailor.recipes.timed import TimedNetwork
 from segtailor.report.reading import report_of
-from segtailor.runs import Layout
+from segtailor.runs import Layout, read_result
 from segtailor.spaces.networks import resolve
 from segtailor.spaces.starts import start_network
 from segtailor.verbs import export as export_verb
+from segtailor.verbs import search as search_verb
 from segtailor.verbs.main import run
+from segtailor.verbs.output import Printer
 from segtailor.verbs.search import search
 from tests.schemas import conforming
 from tests.strategies.test_one_shot import DATA, around, recipe
@@ -479,3 +481,22 @@ def test_the_page_of_a_search_lists_what_it_kept(searched: Path) -> None:
 
 def test_the_page_of_a_search_without_weights_offers_none(tmp_path: Path) -> None:
     assert report_of(without_front(search_run(tmp_path / "run", THREE))).budgets is None
+
+
+def test_people_are_told_what_was_chosen_and_how_to_go_on(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], timed: None
+) -> None:
+    code, printed, _ = call(capsys, searched, "--budget", "60fps", "--out", tmp_path / "out")
+    assert code == 0
+    best = kept_front(searched).networks[0]
+    assert f"chosen: {best.network}, {100 * best.quality:.1f} % mIoU by the weights of the search" in printed
+    assert f"wrote {tmp_path / 'out' / 'model.onnx'}" in printed
+    assert "it may gain by a short training: segtailor train" in printed
+
+
+def test_a_search_that_kept_weights_names_the_command(
+    searched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result: Any = {**(read_result(searched) or {}), "run": str(searched), "trials": 8}
+    search_verb._print(Printer(), result, DATA)
+    assert f"segtailor export {searched} --budget 8ms" in capsys.readouterr().out

@@ -500,3 +500,31 @@ def test_a_search_that_kept_weights_names_the_command(
     result: Any = {**(read_result(searched) or {}), "run": str(searched), "trials": 8}
     search_verb._print(Printer(), result, DATA)
     assert f"segtailor export {searched} --budget 8ms" in capsys.readouterr().out
+
+
+def test_judged_qualities_count_less_where_training_reached_less_than_was_judged(tmp_path: Path) -> None:
+    folder = tailor_run(tmp_path / "run")
+    networks = [
+        {"network": "searched", "miou": 0.24}
+    ]  # judged at 0.3, so the one judged at 0.4 counts as 0.32
+    write(folder / "stages" / "recommend.json", {"networks": networks})
+    front = kept_front(folder)
+    assert [(row.quality, row.rank) for row in front.networks] == [
+        (0.4, pytest.approx(0.32)),
+        (0.24, 0.24),
+        (0.2, pytest.approx(0.16)),
+    ]
+    assert pick_within(front, 5.0, time=timer(MS)).chosen == front.networks[0]
+
+
+def test_times_of_a_busy_machine_do_not_rule_others_out(tmp_path: Path) -> None:
+    front = kept_front(search_run(tmp_path / "run", THREE))
+
+    def time(network: KeptNetwork) -> TimedNetwork:
+        median = network.cost
+        slow = 20.0 if network.cost == 4.0 else 1.1 * median
+        return TimedNetwork(
+            network=network.network, median_ms=median, p95_ms=slow, making_seconds=0.0, min_ms=median
+        )
+
+    assert pick_within(front, 3.5, time=time).chosen == named(front, "lpsnet-step1")

@@ -23,7 +23,7 @@ from segtailor.core.text import command, path_argument
 from segtailor.nets.bundle import WEIGHTS, load_bundle, save_bundle
 from segtailor.nets.checkpoint_file import MAX_FILE_BYTES
 from segtailor.recipes.export import Exported, ExportOptions, ExportPlan, plan_export
-from segtailor.recipes.timed import TimedNetwork, nearest_ms, next_to_time, time_undisturbed
+from segtailor.recipes.timed import MAX_SLOW_RUNS, TimedNetwork, nearest_ms, next_to_time, time_undisturbed
 from segtailor.report.fields import number, rows, size, text
 from segtailor.runs import Layout, read_recipe, read_result
 from segtailor.runs.layout import FINGERPRINT
@@ -44,6 +44,7 @@ class KeptNetwork:
 
     `quality` is the mIoU of a training on the validation split (`trained`), or that of the weights that networks share
     in a search, on its judging images (`judged`). `cost` is its price in the search, infinite where it has none.
+    `rank` is the quality by which networks are compared: judged ones may count for less than their figure.
     """
 
     network: str
@@ -52,6 +53,7 @@ class KeptNetwork:
     quality: float
     evidence: Evidence
     cost: float
+    rank: float
     size: Count
 
 
@@ -68,11 +70,15 @@ class KeptFront:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedKept(TimedNetwork):
-    """A network of a run that was timed."""
+    """A network of a run that was timed; `quality` is its rank."""
 
     fingerprint: str
     quality: float
     cost: float
+
+    def without_disturbance(self) -> TimedKept:
+        """Return it with the slow runs that are due to the network and not to other programs."""
+        return replace(self, p95_ms=min(self.p95_ms, MAX_SLOW_RUNS * self.undisturbed_ms))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,10 +149,22 @@ def kept_networks(run: Path, image: tuple[int, int], *, tailoring: bool) -> tupl
     """
     layout = Layout(run)
     judged = list(_judged(layout, layout.stage(SEARCH) if tailoring else run, image))
-    found = [*(_trained(layout, judged, image) if tailoring else ()), *judged]
-    once = {row.fingerprint: row for row in reversed(found)}
-    ranked = sorted(once.values(), key=lambda row: (-row.quality, row.evidence != "trained", row.fingerprint))
+    trained = list(_trained(layout, judged, image)) if tailoring else []
+    share = _share_of_judged(trained, judged)
+    once = {row.fingerprint: replace(row, rank=share * row.quality) for row in judged}
+    once |= {row.fingerprint: row for row in trained}
+    ranked = sorted(once.values(), key=lambda row: (-row.rank, row.evidence != "trained", row.fingerprint))
     return tuple(ranked)
+
+
+def _share_of_judged(trained: Sequence[KeptNetwork], judged: Sequence[KeptNetwork]) -> float:
+    """Return what a judged quality is worth beside a trained one: less than all of it where training reached less.
+
+    The images of the search are then easier than those of the validation split.
+    """
+    before = {row.fingerprint: row.quality for row in judged}
+    both = [(row.quality, before.get(row.fingerprint, 0.0)) for row in trained]
+    return min((after / first for after, first in both if first > after), default=1.0)
 
 
 def _judged(layout: Layout, searched: Path, image: tuple[int, int]) -> Iterator[KeptNetwork]:
@@ -167,6 +185,7 @@ def _judged(layout: Layout, searched: Path, image: tuple[int, int]) -> Iterator[
             fingerprint=name,
             bundle=folder / name,
             quality=quality,
+            rank=quality,
             evidence="judged",
             cost=cost if cost is not None and cost > 0 else math.inf,
             size=counted,
@@ -192,6 +211,7 @@ def _trained(layout: Layout, judged: Sequence[KeptNetwork], image: tuple[int, in
             fingerprint=fingerprint,
             bundle=bundle,
             quality=quality,
+            rank=quality,
             evidence="trained",
             cost=costs.get(fingerprint, math.inf),
             size=counted,
@@ -225,17 +245,16 @@ def pick_within(front: KeptFront, budget_ms: float, *, time: Callable[[KeptNetwo
     """
     timed: list[TimedKept] = []
     by_fingerprint = {row.fingerprint: row for row in front.networks}
+    networks = [replace(row, quality=row.rank) for row in front.networks]
 
     def expected_ms(one: KeptNetwork) -> float | None:
-        priced = [row for row in timed if math.isfinite(row.cost)]
+        priced = [row.without_disturbance() for row in timed if math.isfinite(row.cost)]
         return nearest_ms(one.cost, priced) if priced and math.isfinite(one.cost) else None
 
     def keeps(row: TimedKept) -> bool:
         return row.p95_ms <= budget_ms
 
-    while one := next_to_time(
-        front.networks, timed, expected_ms=expected_ms, keeps=keeps, budget_ms=budget_ms
-    ):
+    while one := next_to_time(networks, timed, expected_ms=expected_ms, keeps=keeps, budget_ms=budget_ms):
         row = _timed(one, time, budget_ms)
         timed.append(row)
     best = max(filter(keeps, timed), key=lambda row: row.quality, default=None)
@@ -251,7 +270,7 @@ def _timed(one: KeptNetwork, time: Callable[[KeptNetwork], TimedNetwork], budget
         min_ms=row.min_ms,
         making_seconds=row.making_seconds,
         fingerprint=one.fingerprint,
-        quality=one.quality,
+        quality=one.rank,
         cost=one.cost,
     )
 

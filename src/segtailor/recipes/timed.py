@@ -9,6 +9,9 @@ from typing import Protocol, TypeVar
 
 MAX_EXPECTED_SHARE = 1.05  # of the budget: networks that are expected to take longer are not timed
 MAX_TIMINGS = 3  # of a network that may keep the budget although its first timing does not
+MAX_SLOW_RUNS = (
+    1.5  # p95 over the fastest run, as far as that is due to the network and not to other programs
+)
 TINY = 1e-12
 
 

@@ -66,17 +66,24 @@ class Front:
 class Offer:
     """A network that a run kept with its weights: a budget of `cost` is enough for it.
 
-    `evidence` says where the quality comes from (`trained`, `judged`). `command` exports exactly this network.
+    `evidence` says where the quality comes from (`trained`, `judged`); offers are compared by `rank`, or by the quality
+    where that is None. `command` exports exactly this network.
     """
 
     name: str
     quality: float
     cost: float
     evidence: str
+    rank: float | None = None
     params: int | None = None
     macs: int | None = None
     note: str = ""
     command: str = ""
+
+    @property
+    def worth(self) -> float:
+        """What it is compared by."""
+        return self.quality if self.rank is None else self.rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +104,7 @@ class Budgets:
     def best(self) -> Offer | None:
         """Return what the budget of the run gets; without a budget the best offer of all."""
         within = [one for one in self.offers if self.budget is None or one.cost <= self.budget]
-        return max(within, key=lambda one: one.quality, default=None)
+        return max(within, key=lambda one: one.worth, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

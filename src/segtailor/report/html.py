@@ -248,7 +248,7 @@ def table_points(points: Sequence[Point]) -> list[Point]:
 
 def offers(budgets: Budgets) -> list[Offer]:
     """Return what budgets can get, cheapest first; where there are too many, the best ones."""
-    best = sorted(budgets.offers, key=lambda one: -one.quality)[:MAX_NETWORK_ROWS]
+    best = sorted(budgets.offers, key=lambda one: -one.worth)[:MAX_NETWORK_ROWS]
     return sorted(best, key=lambda one: (one.cost, -one.quality))
 
 

@@ -332,6 +332,7 @@ def _budgets(stage: StageContext, delivery: Delivery) -> page.Budgets | None:
                 quality=one.quality,
                 cost=latency,
                 evidence=one.evidence,
+                rank=one.rank,
                 params=one.size.params,
                 macs=one.size.macs,
                 note="latency is expected from others" if timed is None else "",

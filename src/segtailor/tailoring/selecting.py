@@ -19,7 +19,14 @@ from segtailor.core.plan import count as count_plan
 from segtailor.core.space import Architecture, architecture_document, family_of, fingerprint_of, plan_of
 from segtailor.core.variation import sample
 from segtailor.costs import Macs
-from segtailor.recipes.timed import TimedNetwork, less_disturbed, nearest_ms, next_to_time, time_undisturbed
+from segtailor.recipes.timed import (
+    MAX_SLOW_RUNS,
+    TimedNetwork,
+    less_disturbed,
+    nearest_ms,
+    next_to_time,
+    time_undisturbed,
+)
 from segtailor.runs import Layout
 from segtailor.spaces import architectures, baselines, published, published_record
 from segtailor.spaces.networks import count, resolve
@@ -46,9 +53,6 @@ SECOND_CHANCES = 2  # candidates that are timed once more in the end
 SMALLER_TRIES = 6  # smaller networks that are timed if no candidate keeps the budget
 SMALLER_DRAWS = 400  # random networks from which these are taken
 CROWDED_RATIO = 2.5  # p95 over median: beyond this, other programs interrupted the runs
-MAX_SLOW_RUNS = (
-    1.5  # p95 over the fastest run, as far as that is due to the network and not to other programs
-)
 SMALLER_COST_SHARE = 0.85  # of the cost that would just keep the budget
 MAX_RELATIVE_WORK = 1.3  # multiply-accumulates of ready networks of the winner's family, in what should fit
 MAX_OTHER_WORK = 3.0  # of ready networks of other families

@@ -89,7 +89,8 @@ EXIT_CODES = {
 }
 OUTPUT_SCHEMA = ROOT / "tests" / "schemas" / "output.json"
 PRINTED = {
-    "tailor": ("tailor", "plan")
+    "tailor": ("tailor", "plan"),
+    "export": ("export", "export within"),
 }  # definitions of the schema that a verb prints, where not its own name
 API_HEAD = """\
 # Python

@@ -86,3 +86,31 @@ def test_it_prints_with_everything_unfolded(chrome: Page, pages: list[Path]) -> 
         <= 30
     )
     assert chrome.run("[...document.querySelectorAll('details')].every(part => part.open)")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_moving_the_budget_changes_the_network_and_its_command(
+    chrome: Page, pages: list[Path], width: int
+) -> None:
+    show(chrome, pages[0], width=width)
+    assert chrome.run("getComputedStyle(document.querySelector('.chooser')).display") == "block"
+    seen = {}
+    for place in (0, 300, 1000):
+        chrome.run(
+            f"(() => {{ const slider = document.getElementById('budget'); slider.value = {place}; "
+            "slider.dispatchEvent(new Event('input')); })()"
+        )
+        offer, export, winners = (
+            chrome.run(expression)
+            for expression in (
+                "document.getElementById('offer').textContent",
+                "document.getElementById('export').textContent",
+                "document.querySelectorAll('#offers tr.winner').length",
+            )
+        )
+        seen[place] = (export, winners)
+        assert chrome.run("document.querySelector('.chooser output').textContent") in offer or winners == 1
+    assert seen[0] == ("", 0)
+    assert "--budget 12ms --target" in seen[300][0]
+    assert "--budget 39ms --target" in seen[1000][0]
+    assert chrome.run("document.documentElement.scrollWidth") <= width

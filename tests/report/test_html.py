@@ -14,7 +14,7 @@ from segtailor.report.document import Parts, Quality, Report
 from segtailor.report.html import SECTIONS, largest_confusions, layer_rows, render, sections
 from tests.report.sample import HOSTILE, full_report, layers, quality
 
-VOID = {"meta", "img", "br"}
+VOID = {"meta", "img", "br", "input"}
 REQUIRED = {
     "verdict", "front", "network", "search", "layers", "classes", "pictures", "confusion", "trust", "int8", "data",
     "conditions", "commands",
@@ -160,3 +160,28 @@ def test_the_largest_mistakes_are_named_first() -> None:
         (classes[0].name, classes[1].name),
     ]
     assert [share for _, _, share in found] == pytest.approx([0.5, 0.1])
+
+
+def test_budgets_are_read_without_a_script() -> None:
+    page = render(full_report())
+    part = page[page.index('<section id="budgets"') :]
+    part = part[: part.index("</section>")]
+    assert part.count("<tr data-cost=") == 4
+    assert "searched: 67.0 % mIoU, 32.5 ms" in part
+    assert (
+        "segtailor export &#39;my runs/street&#39; --budget 33.3ms --target cpu/onnxruntime/fp32 --out street-exported"
+        in part
+    )
+    assert re.search(r'<div class="chooser"[^>]* hidden>', part)  # the script shows it
+    assert "<img" not in part
+
+
+def test_a_budget_below_everything_gets_nothing() -> None:
+    budgets = full_report().budgets
+    assert budgets is not None
+    page = render(replace(full_report(), budgets=replace(budgets, budget=1.0)))
+    assert "No network of this run costs as little as 1.00 ms." in page
+    without = replace(budgets, budget=None)
+    assert "--budget 32.8ms" in render(
+        replace(full_report(), budgets=without)
+    )  # rounded, and not below the cost

@@ -10,6 +10,7 @@ import torch
 import segtailor
 from segtailor.core.codec import read_json
 from segtailor.core.space import family_of
+from segtailor.recipes.front import kept_front
 from segtailor.report.numbers import amount
 from segtailor.runs import Context
 from segtailor.spaces.networks import count
@@ -112,3 +113,35 @@ def test_an_impossible_budget_ends_early_with_the_fastest_network_known(
     assert not (tmp_path / "run" / "stages" / "search").exists()
     assert Path(told["report"]).is_file()
     assert run(["resume", str(tmp_path / "run"), *where]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_other_budgets_are_served_later_from_what_a_tailoring_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.set_num_threads(1)
+    folder, out = tmp_path / "run", tmp_path / "other"
+    context = Context(cache=tmp_path / "cache", device="cpu", folder=folder)
+    found = tiny(context, system="elastic").carry_out(context)
+    front = kept_front(folder)
+    assert front.target == "cpu/onnxruntime/fp32"
+    assert {row.evidence for row in front.networks} == {"trained", "judged"}
+    assert {row.network for row in front.networks if row.evidence == "trained"} >= {"searched"}
+    page = Path(str(found["report"])).read_text(encoding="utf-8")
+    assert 'id="budgets"' in page
+    assert f"segtailor export {folder} --budget" in page
+    for row in front.networks:
+        assert row.network in page
+    capsys.readouterr()
+    assert run(["export", str(folder), "--budget", "200ms", "--out", str(out), "--json"]) == 0
+    told = conforming("export within", capsys.readouterr().out)
+    assert told["met"]
+    assert told["quality"] == front.networks[0].quality
+    assert told["file"] == "model.onnx"
+    picture = torch.zeros(64, 96, 3, dtype=torch.uint8).numpy()
+    assert segtailor.load(out).predict(picture).shape == (64, 96)
+    assert (
+        run(["export", str(folder), "--budget", "0.0001ms", "--out", str(tmp_path / "none"), "--json"]) == 1
+    )
+    assert not (tmp_path / "none").exists()

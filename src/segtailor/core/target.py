@@ -11,6 +11,8 @@ from segtailor.core.errors import UserError
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 Includes: TypeAlias = Literal["network", "network+argmax", "network+resize+argmax", "end-to-end"]
+IMAGE_TO_LABELS: Includes = "network+resize+argmax"  # what a budget is for: labels at the size of the image
+NETWORK_ONLY_RUNTIMES = ("ncnn",)  # that have no arg max: a budget is for the logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,11 @@ def parse_target(text: str) -> Target:
             raise UserError(f"target option '{pair}' is not name=value; write for example ?threads=2.")
         options[name] = value
     return Target(device=parts[0], runtime=parts[1], precision=parts[2], options=options)
+
+
+def timed_stages(target: str) -> Includes:
+    """Return what the budget of a target is for: labels, where its runtime can compute them."""
+    return "network" if parse_target(target).runtime in NETWORK_ONLY_RUNTIMES else IMAGE_TO_LABELS
 
 
 def parse_budget_ms(text: str) -> float:

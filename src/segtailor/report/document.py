@@ -63,6 +63,51 @@ class Front:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A network that a run kept with its weights: a budget of `cost` is enough for it.
+
+    `evidence` says where the quality comes from (`trained`, `judged`); offers are compared by `rank`, or by the quality
+    where that is None. `command` exports exactly this network.
+    """
+
+    name: str
+    quality: float
+    cost: float
+    evidence: str
+    rank: float | None = None
+    params: int | None = None
+    macs: int | None = None
+    note: str = ""
+    command: str = ""
+
+    @property
+    def worth(self) -> float:
+        """What it is compared by."""
+        return self.quality if self.rank is None else self.rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgets:
+    """What other budgets would get: the best offer that costs no more. `budget` is that of the run, if it has one.
+
+    The command that exports is `before`, a budget, and `after`; without these each offer has its own.
+    """
+
+    offers: tuple[Offer, ...]
+    unit: str = "ms"
+    cost_name: str = "latency, 95 % of runs"
+    budget: float | None = None
+    before: str = ""
+    after: str = ""
+    note: str = ""
+
+    def best(self) -> Offer | None:
+        """Return what the budget of the run gets; without a budget the best offer of all."""
+        within = [one for one in self.offers if self.budget is None or one.cost <= self.budget]
+        return max(within, key=lambda one: one.worth, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DrawnNetwork:
     """A network to draw."""
 
@@ -316,6 +361,7 @@ class Parts:
 
     verdict: Verdict | None = None
     front: Front | None = None
+    budgets: Budgets | None = None
     search: SearchStory | None = None
     training: tuple[Chart, ...] = ()
     layers: LayerTimes | None = None

@@ -17,11 +17,13 @@ from segtailor.core.text import visible
 from segtailor.report import numbers, plots
 from segtailor.report.comparison import Comparison
 from segtailor.report.document import (
+    Budgets,
     ClassQuality,
     DrawnNetwork,
     Fact,
     LayerTime,
     LayerTimes,
+    Offer,
     Point,
     Quality,
     Report,
@@ -32,6 +34,7 @@ from segtailor.report.drawing import draw_plan
 
 MAX_LAYER_ROWS = 28  # of the table of layers; the last row sums up the others
 MAX_NETWORK_ROWS = 40
+BUDGET_SLACK = 1.01  # a budget is rounded, and must not be below the cost
 MAX_CLASSES = 40  # of a printed confusion matrix, and of the table of class shares
 MAX_CONFUSIONS = 5  # in the list of common mistakes
 MIN_CONFUSION_SHARE = 0.01  # of the pixels of a class; a smaller confusion is not listed
@@ -42,6 +45,7 @@ LONG_GROUP = 12  # groups with more facts are folded
 SECTIONS = (
     ("verdict", "Verdict", "verdict"),
     ("front", "Quality against cost", "front"),
+    ("budgets", "Budgets", "budgets"),
     ("network", "Network", "networks"),
     ("search", "Search", "search"),
     ("training", "Training", "training"),
@@ -135,6 +139,9 @@ def _environment() -> Environment:
         layer_facts,
         layer_rows,
         table_points,
+        offers,
+        budget_text,
+        offer_command,
         confusion_rows,
         largest_confusions,
         class_names,
@@ -237,6 +244,27 @@ def table_points(points: Sequence[Point]) -> list[Point]:
     """Return the points of the table, cheapest first; where there are too many, the best ones."""
     best = sorted(points, key=lambda point: (point.group != "winner", -point.quality))[:MAX_NETWORK_ROWS]
     return sorted(best, key=lambda point: (point.cost, -point.quality))
+
+
+def offers(budgets: Budgets) -> list[Offer]:
+    """Return what budgets can get, cheapest first; where there are too many, the best ones."""
+    best = sorted(budgets.offers, key=lambda one: -one.worth)[:MAX_NETWORK_ROWS]
+    return sorted(best, key=lambda one: (one.cost, -one.quality))
+
+
+def budget_text(budgets: Budgets) -> str:
+    """Return the budget that is shown first, as a flag takes it: that of the run, or what the best offer costs."""
+    best = budgets.best()
+    value = budgets.budget or (best.cost if best else 0.0)
+    return f"{numbers.significant(value * (1.0 if budgets.budget else BUDGET_SLACK))}{budgets.unit}"
+
+
+def offer_command(budgets: Budgets) -> str:
+    """Return the command that exports what is shown first."""
+    best = budgets.best()
+    if not budgets.before:
+        return best.command if best else ""
+    return f"{budgets.before} {budget_text(budgets)} {budgets.after}"
 
 
 def confusion_rows(quality: Quality) -> list[tuple[ClassQuality, list[float]]]:

@@ -13,6 +13,7 @@ from segtailor.core.space import plan_of, read_architecture
 from segtailor.core.text import command, path_argument
 from segtailor.costs import LatencyTable, read_pack
 from segtailor.report.document import (
+    Budgets,
     Chart,
     Command,
     DecisionStory,
@@ -21,6 +22,7 @@ from segtailor.report.document import (
     Fact,
     Front,
     LayerTimes,
+    Offer,
     Point,
     Report,
     SearchStory,
@@ -52,11 +54,12 @@ STRATEGIES = {
     "evolution": "The best networks were changed and crossed, generation by generation.",
     "expansion": "A small network was grown step by step, each time where that gained most quality per cost.",
     "study": "A given list of networks was judged side by side.",
-    "one_shot": "Networks share one set of weights, which was trained once; each was judged by its part of them.",
+    "one_shot": "The weights of all networks were trained together, then networks were judged by their part of them.",
     "gradient": "All candidates were trained in one supernet, and gradients moved the probability of each choice.",
 }
 FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 ORIGIN_KEYS = ("entrant", "direction", "k")  # of a trial, shown in its note
+MAX_OFFERS = 64  # networks of a front that are listed with their weights
 DEFAULT_CLASSES = 19  # of a drawn network where no plan was kept
 
 
@@ -76,6 +79,7 @@ def search_report(run: RunFolder) -> Report:
         f"on {text(run.recipe, 'data')}, seed {at(run.recipe, 'seed')}",
         verdict=_verdict(run, best, plan),
         front=_front(run, best),
+        budgets=_budgets(run),
         networks=(chosen,) if chosen else (),
         search=search_story(run),
         layers=_layers(run, plan, missing) if plan else None,
@@ -215,6 +219,47 @@ def _front(run: RunFolder, best: dict[str, Any] | None) -> Front | None:
         path=tuple(names[trial] for trial in joined if trial in names),
         note="Each network was trained briefly or took its weights from a supernet: the figures rank networks, "
         "they are not what full training reaches.",
+    )
+
+
+def _budgets(run: RunFolder) -> Budgets | None:
+    """Return the networks of the front that were kept with their weights."""
+    unit, folder = unit_of(run), path_argument(run.layout.root)
+    offers = []
+    for row in rows(run.result, "front")[:MAX_OFFERS]:
+        fingerprint, quality, cost = text(row, "fingerprint"), number(row, "quality"), number(row, "cost")
+        if not FINGERPRINT.fullmatch(fingerprint) or quality is None or cost is None:
+            continue
+        bundle = run.layout.front(fingerprint)
+        if not bundle.is_dir():
+            continue
+        plan = _plan(run, fingerprint, [])
+        export = command("segtailor", "export", path_argument(bundle), "--to", "onnx", "--out", fingerprint)
+        offers.append(
+            Offer(
+                name=_trial_name(run, row | {"id": whole(row, "trial")}),
+                quality=quality,
+                cost=cost,
+                evidence="judged",
+                params=count(plan).params if plan else None,
+                macs=count(plan).macs if plan else None,
+                note=fingerprint,
+                command=export,
+            )
+        )
+    if not offers:
+        return None
+    in_time = unit == "ms"
+    return Budgets(
+        offers=tuple(offers),
+        unit=unit,
+        cost_name=_cost_name(run),
+        budget=number(run.recipe, "limit"),
+        before=command("segtailor", "export", folder, "--budget") if in_time else "",
+        after="--out exported" if in_time else "",
+        note="Quality is that of the shared weights on the judging images; a short training adds to it. Networks are "
+        "timed from image to labels, and the best that keeps a budget is exported, by: "
+        + command("segtailor", "export", folder, "--budget", "8ms"),
     )
 
 

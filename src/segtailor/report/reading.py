@@ -74,6 +74,7 @@ def tailoring_report(run: RunFolder, stages: Sequence[StageReport]) -> Report:
         ),
         verdict=_tailoring_verdict(run, training, seconds),
         front=search.front,
+        budgets=search.budgets,
         networks=training.networks or search.networks,
         search=search.search,
         training=training.training,

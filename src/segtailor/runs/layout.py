@@ -15,6 +15,7 @@ from segtailor.core.errors import RunProblem
 
 HEAD_BYTES = 2**16  # read from the beginning of a file to recognise it
 FINGERPRINT = re.compile(r"[0-9a-f]{8,64}")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # without any part that leads elsewhere
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,30 @@ class Layout:
         """Return the bundle of one network on the front of a search whose networks share weights."""
         self._check(fingerprint)
         return self.fronts / fingerprint
+
+    def stage(self, name: str) -> Path:
+        """Return the run directory of a stage, or of one of its parts."""
+        if not PLAIN_NAME.fullmatch(name):  # names of networks come from files of the run
+            raise RunProblem(
+                f"a stage of {self.root} asks for a folder called {name[:100]!r}, which is no plain name. Its files "
+                "are damaged or were tampered with; start again in another folder."
+            )
+        return self.stages / name
+
+    def own(self, path: Path) -> Path:
+        """Return a path below the run directory; `RunProblem` if it, or a folder on the way to it, is a link.
+
+        What a link leads to may lie outside. The run directory itself may be a link, because the user named it.
+        """
+        place = self.root
+        for part in path.relative_to(self.root).parts:
+            place /= part
+            if place.is_symlink():
+                raise RunProblem(
+                    f"{place} is a symbolic link, and of a run only its own files are read. Put what it leads to in "
+                    "its place, or remove it."
+                )
+        return path
 
     def refuse_links(self, *paths: Path) -> None:
         """Raise `RunProblem` if a file of the run, or one of `paths`, is a symbolic link: nothing outside may change.

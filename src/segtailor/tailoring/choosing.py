@@ -6,12 +6,13 @@ import math
 from dataclasses import replace
 
 from segtailor.core.errors import unknown
+from segtailor.core.target import timed_stages
 from segtailor.report.document import ChosenSetting
 from segtailor.spaces.decoder_cell.encoder_weights import LITE0
 from segtailor.spaces.starts import AUTO, IMAGENET, NONE, imagenet_at_hand
 from segtailor.tailoring.facts import DataFacts
 from segtailor.tailoring.machine import MachineFacts, SizeRange
-from segtailor.tailoring.recipe import Effort, TailorRecipe, TailorRequest, TrainingSpeed, timed_stages
+from segtailor.tailoring.recipe import Effort, TailorRecipe, TailorRequest, TrainingSpeed
 from segtailor.tailoring.time_plan import (
     ENOUGH_STEPS,
     SHARES,

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from segtailor.core.job import Step
 from segtailor.core.space import Architecture
+from segtailor.core.target import timed_stages
 from segtailor.core.variation import sample
 from segtailor.data.dataset import Dataset
 from segtailor.recipes.recipe import Recipe
@@ -22,7 +23,7 @@ from segtailor.recipes.train import TrainRecipe, usual_augment
 from segtailor.runs import Context
 from segtailor.spaces.networks import count, resolve
 from segtailor.strategies.gradient_settings import Gradient
-from segtailor.tailoring.recipe import GIGA, TrainingSpeed, timed_stages
+from segtailor.tailoring.recipe import GIGA, TrainingSpeed
 from segtailor.targets.timing import TimingSettings
 from segtailor.training.device import pick_device
 from segtailor.training.settings import FitSettings

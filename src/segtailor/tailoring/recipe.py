@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from segtailor.core.codec import Json
 from segtailor.core.errors import UserError
 from segtailor.core.ranges import check_seed
-from segtailor.core.target import Includes, parse_target
+from segtailor.core.target import IMAGE_TO_LABELS, Includes
 from segtailor.report.document import ChosenSetting
 from segtailor.runs import Context
 
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 
 MIN_TIME_SECONDS = 180.0
 GIGA = 1e9
-IMAGE_TO_LABELS: Includes = "network+resize+argmax"  # what the budget is for: labels at the size of the image
-NETWORK_ONLY_RUNTIMES = ("ncnn",)  # that have no arg max: the budget is for the logits
-
-
-def timed_stages(target: str) -> Includes:
-    """Return what the budget of a target is for: labels, where its runtime can compute them."""
-    return "network" if parse_target(target).runtime in NETWORK_ONLY_RUNTIMES else IMAGE_TO_LABELS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from segtailor.core.codec import Json
-from segtailor.core.text import command
+from segtailor.core.errors import UserError
+from segtailor.core.text import command, path_argument
 from segtailor.data.cache import open_pixels
 from segtailor.nets.bundle import load_bundle
+from segtailor.recipes.front import kept_networks
 from segtailor.report import document as page
 from segtailor.report.inspecting import inspect
 from segtailor.report.parts import findings_of, layer_times, save_parts, start_fact
 from segtailor.spaces import baselines
 from segtailor.spaces.networks import count, expand
 from segtailor.tailoring.recipe import TailorRecipe
+from segtailor.tailoring.selecting import expected_ms
 from segtailor.tailoring.stage import (
     SEARCHED,
     TRAINING_NOISE,
@@ -221,6 +225,7 @@ def _parts(
     return page.Parts(
         verdict=page.Verdict(sentence=sentence, met=contract.met, facts=facts),
         front=_front(stage, delivery),
+        budgets=_budgets(stage, delivery),
         layers=_layers(stage, delivery),
         quality=_quality(stage, delivery.best),
         int8=_int8(delivery.int8),
@@ -311,6 +316,46 @@ def _candidate_point(row: TimedCandidate, quality: float) -> page.Point:
         cost=row.median_ms,
         p95=row.p95_ms,
         note="quality of the short training of the search, on held-out training pictures",
+    )
+
+
+def _budgets(stage: StageContext, delivery: Delivery) -> page.Budgets | None:
+    """Return every network with weights, with its latency as measured, or as it is expected from the others."""
+    try:
+        kept = kept_networks(stage.folder, stage.recipe.image, tailoring=True)
+    except UserError as problem:  # the delivery does not depend on it
+        stage.tell(f"the report offers no other budgets: {problem}")
+        return None
+    measured = {row.fingerprint: row.p95_ms for row in delivery.chosen.measured}
+    trained = {row.network: row.p95_ms for row in delivery.best.networks}
+    offers = []
+    for one in kept:
+        timed = trained.get(one.network) if one.evidence == "trained" else measured.get(one.fingerprint)
+        latency = timed
+        if latency is None and math.isfinite(one.cost):
+            latency = expected_ms(one.cost, delivery.pack, delivery.chosen.measured)
+        if latency is None:
+            continue
+        offers.append(
+            page.Offer(
+                name=one.network,
+                quality=one.quality,
+                cost=latency,
+                evidence=one.evidence,
+                rank=one.rank,
+                params=one.size.params,
+                macs=one.size.macs,
+                note="latency is expected from others" if timed is None else "",
+            )
+        )
+    out = f"{stage.folder.name}-exported"
+    return page.Budgets(
+        offers=tuple(offers),
+        budget=stage.recipe.request.budget_ms,
+        before=command("segtailor", "export", path_argument(stage.folder), "--budget"),
+        after=command("--target", stage.recipe.request.target, "--out", out),
+        note="Trained: mIoU on the validation split after training. Judged: mIoU of the weights that networks share in "
+        "the search, on held-out training pictures; a short training adds to it. The command times the networks again.",
     )
 
 

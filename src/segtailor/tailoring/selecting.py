@@ -19,6 +19,14 @@ from segtailor.core.plan import count as count_plan
 from segtailor.core.space import Architecture, architecture_document, family_of, fingerprint_of, plan_of
 from segtailor.core.variation import sample
 from segtailor.costs import Macs
+from segtailor.recipes.timed import (
+    MAX_SLOW_RUNS,
+    TimedNetwork,
+    less_disturbed,
+    nearest_ms,
+    next_to_time,
+    time_undisturbed,
+)
 from segtailor.runs import Layout
 from segtailor.spaces import architectures, baselines, published, published_record
 from segtailor.spaces.networks import count, resolve
@@ -33,25 +41,18 @@ from segtailor.tailoring.stage import (
     SearchOutcome,
     StageContext,
     TimedCandidate,
-    TimedNetwork,
 )
 from segtailor.tailoring.time_plan import BUDGET_SHARE, READY_SHARE
 
 FASTEST_NETWORKS = 4  # smallest ready networks that are timed first
 FASTEST_SHARE = 0.05  # of the time asked for, after which one of them within the budget is enough
 MAX_TIMED_CANDIDATES = 8  # of a search
-MAX_EXPECTED_SHARE = 1.05  # of the budget: candidates that are expected to take longer are not timed
 MIN_USED_SHARE = 0.5  # of the budget: a chosen network that uses less needs a reason
 NEARLY_LARGEST = 0.9  # of the price of the largest network of the space
-TINY = 1e-12
-MAX_TIMINGS = 3  # of a network that may keep the budget although its first timing does not
 SECOND_CHANCES = 2  # candidates that are timed once more in the end
 SMALLER_TRIES = 6  # smaller networks that are timed if no candidate keeps the budget
 SMALLER_DRAWS = 400  # random networks from which these are taken
 CROWDED_RATIO = 2.5  # p95 over median: beyond this, other programs interrupted the runs
-MAX_SLOW_RUNS = (
-    1.5  # p95 over the fastest run, as far as that is due to the network and not to other programs
-)
 SMALLER_COST_SHARE = 0.85  # of the cost that would just keep the budget
 MAX_RELATIVE_WORK = 1.3  # multiply-accumulates of ready networks of the winner's family, in what should fit
 MAX_OTHER_WORK = 3.0  # of ready networks of other families
@@ -131,7 +132,7 @@ def _time_candidates(stage: StageContext, pack: PackOutcome, searched: SearchOut
     for row in _second_chances(stage, list(rows.values())):
         if _no_time(stage):
             break
-        again = replace(row, **asdict(_better(row, stage.timed(row.network, row.architecture))))
+        again = replace(row, **asdict(less_disturbed(row, stage.timed(row.network, row.architecture))))
         rows[row.fingerprint] = again
         if _keeps_budget(stage, again):
             break
@@ -149,33 +150,25 @@ def _next_candidate(
     found: Sequence[FoundNetwork],
     timed: Mapping[str, TimedCandidate],
 ) -> FoundNetwork | None:
-    """Return the best-judged candidate that was not timed, is better than those within the budget, and may keep it.
-
-    Where all seem too slow and none keeps the budget, the cheapest: its time may correct the prices.
-    """
+    """Return the best-judged candidate that was not timed, is better than those within the budget, and may keep it."""
     rows = list(timed.values())
-    keeping = [row.quality or 0.0 for row in rows if _keeps_budget(stage, row)]
-    limit = MAX_EXPECTED_SHARE * stage.recipe.request.budget_ms
-    open_ones = [
-        one for one in found if one.fingerprint not in timed and one.quality > max(keeping, default=-1.0)
-    ]
-    fitting = [one for one in open_ones if (expected_ms(one.cost, pack, rows) or 0.0) <= limit]
-    if fitting or keeping:
-        return max(fitting, key=lambda one: one.quality, default=None)
-    cheaper = [one for one in open_ones if all(one.cost < row.cost for row in rows)]
-    return min(cheaper, key=lambda one: one.cost, default=None)
+    return next_to_time(
+        found,
+        rows,
+        expected_ms=lambda one: expected_ms(one.cost, pack, rows),
+        keeps=lambda row: _keeps_budget(stage, row),
+        budget_ms=stage.recipe.request.budget_ms,
+    )
 
 
 def expected_ms(cost: float, pack: PackOutcome, timed: Sequence[TimedCandidate]) -> float | None:
     """Return the p95 latency, from image to labels, that the price of a network and the times of others let expect.
 
-    The nearest timed network by price tells the ratio of measured to predicted; before any, a fit does.
+    Before any network was timed, a fit does.
     """
     rest = pack.rest_ms or 0.0
     if timed:
-        nearest = min(timed, key=lambda row: abs(math.log(max(row.cost, TINY) / max(cost, TINY))))
-        ratio = max(nearest.p95_ms - rest, TINY) / max(nearest.cost, TINY)
-        return rest + ratio * cost
+        return nearest_ms(cost, timed, rest_ms=rest)
     return rest + (pack.slow_runs or 1.0) * cost if pack.fit is not None else None
 
 
@@ -247,25 +240,10 @@ def _undisturbed(
 
     The machine was busy then.
     """
-    limit = BUDGET_SHARE * stage.recipe.request.budget_ms
-    best = stage.timed(network, model)
-    for _ in range(MAX_TIMINGS - 1):
-        possible = best.undisturbed_ms if expected_ms is None else min(best.undisturbed_ms, expected_ms)
-        if _keeps_budget(stage, best) or possible > limit:
-            break
-        best = _better(best, stage.timed(network, model))
-    return best
-
-
-def _better(first: TimedNetwork, second: TimedNetwork) -> TimedNetwork:
-    """Return the less disturbed of two timings of one network, with the fastest run of both."""
-    best = min(first, second, key=lambda row: row.p95_ms)
-    return TimedNetwork(
-        network=best.network,
-        median_ms=best.median_ms,
-        p95_ms=best.p95_ms,
-        making_seconds=best.making_seconds,
-        min_ms=min(first.undisturbed_ms, second.undisturbed_ms),
+    return time_undisturbed(
+        lambda: stage.timed(network, model),
+        limit_ms=BUDGET_SHARE * stage.recipe.request.budget_ms,
+        expected_ms=expected_ms,
     )
 
 

@@ -6,7 +6,6 @@ file where it is None.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -23,7 +22,9 @@ from segtailor.costs.fitted import FittedLatency
 from segtailor.data.dataset import Dataset, Finding
 from segtailor.data.doctor import SplitFacts
 from segtailor.deploy.quantise import Int8Tuning, Reading
+from segtailor.recipes.front import SEARCHED as SEARCHED
 from segtailor.recipes.recipe import Recipe, carry_out
+from segtailor.recipes.timed import TimedNetwork as TimedNetwork
 from segtailor.runs import Context, Layout
 from segtailor.tailoring.machine import timing_settings
 from segtailor.tailoring.recipe import TailorRecipe
@@ -33,11 +34,7 @@ from segtailor.verbs.bench import bench
 from segtailor.verbs.resume import resume
 from segtailor.verbs.search import system_recipe
 
-SEARCHED = "searched"  # the name of the network that was found, among ready ones
 TRAINING_NOISE = 0.015  # mIoU by which two trainings of one network may differ: less says nothing
-PLAIN_NAME = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-)  # a file name without any part that leads elsewhere
 
 T = TypeVar("T")
 
@@ -50,25 +47,6 @@ class DataOutcome:
     findings: tuple[Finding, ...]
     splits: Mapping[str, SplitFacts]
     used: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimedNetwork:
-    """A network as timed on the target; `making_seconds` is how long it took to prepare it for that.
-
-    `min_ms` is the fastest run: other programs only ever add time.
-    """
-
-    network: str
-    median_ms: float
-    p95_ms: float
-    making_seconds: float
-    min_ms: float | None = None
-
-    @property
-    def undisturbed_ms(self) -> float:
-        """The fastest run, or the median where that is not known."""
-        return self.median_ms if self.min_ms is None else self.min_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,12 +341,7 @@ class StageContext:
 
     def run_folder(self, name: str) -> Path:
         """Return the run directory of a stage, or of one of its parts."""
-        if not PLAIN_NAME.fullmatch(name):  # names of networks come from files of the run
-            raise RunProblem(
-                f"a stage of {self.folder} asks for a folder called {name[:100]!r}, which is no plain name. Its files "
-                "are damaged or were tampered with; start again in another folder."
-            )
-        return Layout(self.folder).stages / name
+        return Layout(self.folder).stage(name)
 
     def inside(self, path: str) -> Path:
         """Return a folder that files of the run name, to write to; one outside of the run directory is refused."""

@@ -17,6 +17,7 @@ from segtailor.core.space import Architecture, family_of
 from segtailor.core.variation import sample
 from segtailor.data.cache import open_pixels
 from segtailor.nets.bundle import load_bundle
+from segtailor.recipes.front import training_folder
 from segtailor.recipes.train import CARRIED_LR, TrainRecipe, usual_augment
 from segtailor.runs import Layout
 from segtailor.spaces.networks import count, resolve
@@ -25,6 +26,7 @@ from segtailor.spaces.starts import AUTO, MIN_SHARE, NONE, choose_start, start_s
 from segtailor.tailoring.choosing import TEACHER_WORK
 from segtailor.tailoring.machine import step_seconds
 from segtailor.tailoring.stage import (
+    SEARCHED,
     TRAINING_NOISE,
     BaselinesOutcome,
     ChosenNetwork,
@@ -255,7 +257,7 @@ def _relatives(
 
 def _winner(stage: StageContext, chosen: ChosenNetwork, teacher: TeacherOutcome) -> NetworkTraining:
     return NetworkTraining(
-        folder="train",
+        folder=training_folder(SEARCHED),
         model=resolve(chosen.architecture),
         teacher=teacher.model,
         start=searched_weights(stage, chosen),
@@ -271,7 +273,7 @@ def searched_weights(stage: StageContext, chosen: ChosenNetwork) -> str | None:
 
 
 def _baseline(name: str, teacher: TeacherOutcome) -> NetworkTraining:
-    return NetworkTraining(folder=f"baseline-{name}", model=resolve(name), teacher=teacher.model)
+    return NetworkTraining(folder=training_folder(name), model=resolve(name), teacher=teacher.model)
 
 
 def _probed(stage: StageContext, training: NetworkTraining, timed: TimedNetwork) -> TrainingCost:

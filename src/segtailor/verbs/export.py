@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from segtailor.core.errors import UserError
+from segtailor.core.target import parse_budget_ms, timed_stages
 from segtailor.core.task import KIND_FACTS, Figure
 from segtailor.core.text import command, path_argument
 from segtailor.runs import Context
-from segtailor.verbs.options import CountOrZero, DryRun, Force, Json, Size
+from segtailor.verbs.options import CountOrZero, DryRun, Force, Json, Size, Words
 from segtailor.verbs.output import Printer, emit, note, with_display
+
+if TYPE_CHECKING:
+    from segtailor.recipes.export import ExportOptions
+    from segtailor.recipes.front import KeptFront, KeptNetwork
+    from segtailor.recipes.timed import TimedNetwork
+
+INT8_TARGET = "cpu/openvino/int8"
+TIMING_SECONDS = 1.0  # of a network of a run, at least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +37,11 @@ class ExportFlags:
     """Accept images of other sizes too (onnx, openvino, exported-program)."""
     precision: Literal["fp32", "fp16", "int8"] = "fp32"
     """Precision inside; inputs and outputs stay single precision. int8 needs --data, and is kept only if it pays."""
-    target: str = "cpu/openvino/int8"
-    """Where int8 is measured beside fp32."""
+    budget: Words | None = None
+    """A limit such as 12ms or 60fps: choose the best network that keeps it among those that a run kept."""
+    target: str | None = None
+    """Where networks are timed for --budget (that of the run when left out), or where int8 is measured beside fp32
+    (cpu/openvino/int8 when left out)."""
     tune_steps: CountOrZero = 300
     """Steps of fine-tuning with the rounding of int8 inside, on the training images of --data. It is done only if int8
     is faster but loses more than a point of mIoU. 0 for none."""
@@ -41,7 +55,7 @@ class ExportFlags:
     data: str | None = None
     """Dataset whose validation images the file is checked on; rendered scenes and noise when left out."""
     out: Path | None = None
-    """Folder to write to; the bundle itself when left out."""
+    """Folder to write to. The bundle itself when left out; with --budget a new folder beside the run."""
     with_example: Annotated[bool, Parameter(negative=())] = False
     """Also write short Python and C++ programs that read a picture and write its labels with the file."""
     force: Force = False
@@ -64,34 +78,35 @@ def export_(
     flags: Annotated[ExportFlags, Parameter(name="*")] = ExportFlags(),
     dry_run: DryRun = False,
     json: Json = False,
-) -> None:
+) -> int:
     """Write a trained network as a file for a runtime, run it there, and keep it only if it computes the same.
+
+    With --budget, MODEL is a finished search or tailoring, and the best network that it kept within the budget is
+    exported. The exit code is 1 if none keeps it; then nothing is written.
 
     Parameters
     ----------
     model:
-        Folder of a bundle, or the name of shipped weights (give --out for these).
+        Folder of a bundle, or the name of shipped weights (give --out for these). With --budget: a run directory.
     to:
         Kind of file.
     """
     from segtailor.recipes.export import plan_export
+    from segtailor.recipes.front import is_run
 
+    if flags.budget is not None:
+        return _export_within(model, to, flags, dry_run=dry_run, json=json)
+    if is_run(model):
+        raise UserError(
+            f"export: {model} is a run directory. Give the bundle of its network (RUN/weights of a training), or "
+            "--budget, e.g. 12ms, to choose among the networks that a search or tailoring kept."
+        )
     quantised = flags.precision == "int8"
     if quantised:
         _check_int8(to, flags)
     plan = plan_export(
         model,
-        to=to,
-        image=flags.image,
-        dynamic=flags.dynamic,
-        precision="fp32" if flags.precision == "int8" else flags.precision,
-        output=flags.output,
-        preprocess=flags.preprocess,
-        confidence=flags.confidence,
-        data=flags.data,
-        out=flags.out,
-        force=flags.force,
-        example=flags.with_example,
+        **_options(to, flags),
     )
     height, width = plan.graph.image
     if plan.assumed:
@@ -106,6 +121,106 @@ def export_(
     if quantised and not dry_run:
         document["int8"] = _int8(str(plan.out), flags, with_display(Context(), json=json))
     emit(document, lambda printer: _print(printer, document, dry_run=dry_run), json=json)
+    return 0
+
+
+def _options(to: str, flags: ExportFlags) -> ExportOptions:
+    return {
+        "to": to,
+        "image": flags.image,
+        "dynamic": flags.dynamic,
+        "precision": "fp32" if flags.precision == "int8" else flags.precision,
+        "output": flags.output,
+        "preprocess": flags.preprocess,
+        "confidence": flags.confidence,
+        "data": flags.data,
+        "out": flags.out,
+        "force": flags.force,
+        "example": flags.with_example,
+    }
+
+
+def _export_within(run: str, to: str, flags: ExportFlags, *, dry_run: bool, json: bool) -> int:
+    """Choose among the networks of a run by --budget, and export the chosen one."""
+    from segtailor.recipes.front import plan_front_export
+
+    if flags.precision == "int8":
+        raise UserError(
+            "export --budget times networks as --target says; --precision int8 is for a bundle. Leave it out, and "
+            "quantise the bundle that this command writes."
+        )
+    budget_ms = parse_budget_ms(str(flags.budget))
+    plan = plan_front_export(run, budget_ms, target=flags.target, **_options(to, flags))
+    document: dict[str, Any] = plan.preview() if dry_run else plan.carry_out(partial(_time, plan.front))
+    emit(document, lambda printer: _print_choice(printer, document, dry_run=dry_run), json=json)
+    if dry_run or document["met"]:
+        return 0
+    note(
+        f"missed: no network of {run} keeps {budget_ms:g} ms on {plan.front.target}: the fastest, "
+        f"{document['network']}, takes {document['latency_ms']:.3g} ms, 95 % of runs within "
+        f"{document['p95_ms']:.3g} ms. Nothing was written."
+    )
+    return 1
+
+
+def _time(front: KeptFront, network: KeptNetwork) -> TimedNetwork:
+    """Time a network of a run on its target, from image to labels."""
+    from segtailor.recipes.timed import TimedNetwork
+    from segtailor.targets.timing import TimingSettings
+    from segtailor.verbs.bench import bench
+
+    begin = time.monotonic()
+    (row,) = bench(
+        [network.bundle],
+        [front.target],
+        image=front.image,
+        includes=timed_stages(front.target),
+        settings=TimingSettings(seconds=TIMING_SECONDS),
+    )
+    making = time.monotonic() - begin - row.warm_up_seconds - row.seconds
+    note(f"{network.network}: {row.median_ms:.3g} ms, 95 % of runs within {row.p95_ms:.3g} ms")
+    return TimedNetwork(
+        network=network.network,
+        median_ms=row.median_ms,
+        p95_ms=row.p95_ms,
+        making_seconds=round(max(making, 0.0), 2),
+        min_ms=row.min_ms,
+    )
+
+
+def _print_choice(printer: Printer, document: dict[str, Any], *, dry_run: bool) -> None:
+    rows = [
+        [
+            row["network"],
+            f"{100 * row['quality']:.1f}",
+            row["evidence"],
+            f"{row['params'] / 1e6:.2f} M",
+            *("–" if row[name] is None else f"{row[name]:.3f}" for name in ("latency_ms", "p95_ms")),
+        ]
+        for row in document["considered"]
+    ]
+    columns = ["network", ">mIoU %", "evidence", ">parameters", ">median ms", ">p95 ms"]
+    printer.table(None, columns, rows)
+    if dry_run:
+        height, width = document["image"]
+        printer.say(
+            "",
+            f"would time them on {document['target']} at {height}x{width}, best first, until one keeps "
+            f"{document['budget_ms']:g} ms",
+            f"would write {' and '.join(document['files'])}",
+        )
+        return
+    if not document["met"]:
+        return
+    how = "after its training" if document["evidence"] == "trained" else "by the weights of the search"
+    printer.say(
+        "",
+        f"chosen: {document['network']}, {100 * document['quality']:.1f} % mIoU {how}, {document['p95_ms']:.3g} ms "
+        f"(95 % of runs), within {document['budget_ms']:g} ms on {document['target']}",
+    )
+    _print(printer, document, dry_run=False)
+    if "next" in document:
+        printer.say(f"it may gain by a short training: {document['next']}")
 
 
 def _check_int8(to: str, flags: ExportFlags) -> None:
@@ -129,7 +244,7 @@ def _int8(bundle: str, flags: ExportFlags, context: Context) -> dict[str, Any]:
         decision = quantise(
             bundle,
             data=str(flags.data),
-            target=flags.target,
+            target=flags.target or INT8_TARGET,
             settings=settings,
             progress=None if display is None else display.step,
             force=flags.force,

@@ -483,6 +483,9 @@ def _print(printer: Printer, result: dict[str, Any], data: str) -> None:
         f"plot {result['report']}",
         f"next: {command('segtailor', 'train', architecture, '--data', data, '--out', out)}",
     )
+    if Layout(Path(result["run"])).fronts.is_dir():
+        run = path_argument(result["run"])
+        printer.say(f"the front has weights: {command('segtailor', 'export', run, '--budget', '8ms')}")
     for warning in result.get("warnings", ()):
         printer.say(f"note: {warning}")
 

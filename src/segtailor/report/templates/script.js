@@ -24,5 +24,35 @@
   document.addEventListener("pointerdown", show);
   document.addEventListener("scroll", hide, true);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
+  // A budget that can be moved: the best network that costs no more, and the command that exports it.
+  const chooser = document.querySelector(".chooser"), rows = [...document.querySelectorAll("#offers tbody tr")];
+  const costs = rows.map((row) => Number(row.dataset.cost)).filter((cost) => cost > 0);
+  if (chooser && costs.length) {
+    const slider = chooser.querySelector("input"), { unit, before, after } = chooser.dataset;
+    const least = 0.8 * Math.min(...costs), ratio = 1.2 * Math.max(...costs) / least;
+    const scales = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
+    const digits = (value) => value >= 100 ? value.toFixed(0) : Number(value.toPrecision(3)).toString();
+    const written = (value) => {
+      const [scale, sign] = scales.find(([size]) => value >= size) || [1, ""];
+      return [digits(value / scale), [sign, unit].filter(Boolean).join(" ")].join(" ");
+    };
+    const pick = (budget) => {
+      const within = rows.filter((row) => Number(row.dataset.cost) <= budget);
+      const best = within.reduce((one, row) => !one || Number(row.dataset.quality) > Number(one.dataset.quality) ? row : one, null);
+      for (const row of rows) row.classList.toggle("winner", row === best);
+      const cells = best ? [...best.cells].map((cell) => cell.textContent) : [];
+      document.getElementById("offer").textContent = best ? `${cells[0]}: ${cells[1]} mIoU, ${cells[2]}` : `No network of this run costs as little as ${written(budget)}.`;
+      document.getElementById("export").textContent = !best ? "" : before ? `${before} ${digits(budget)}${unit} ${after}` : best.dataset.command;
+      document.getElementById("export").parentElement.hidden = !best;
+      chooser.querySelector("output").textContent = written(budget);
+      slider.setAttribute("aria-valuetext", written(budget));
+    };
+    const move = () => pick(Number(digits(least * ratio ** (slider.value / 1000))));
+    const asked = Number(chooser.dataset.budget) || 1.01 * Math.max(...costs);
+    slider.value = Math.max(0, Math.min(1000, Math.round(1000 * Math.log(asked / least) / Math.log(ratio))));
+    chooser.hidden = false;
+    slider.addEventListener("input", move);
+    if (chooser.dataset.budget) pick(asked); else move();
+  }
   addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details")) part.open = true; });
 })();

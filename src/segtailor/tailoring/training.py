@@ -56,6 +56,7 @@ from segtailor.verbs.eval import evaluate
 
 MIN_TEACHER_WORK, MAX_TEACHER_WORK = 1.5, 12.0  # multiply-accumulates, in those of the student
 DRAWN_TEACHERS = 64  # random networks from which a teacher is taken if none is published
+MIN_SECONDS_WITH_TEACHER = 1800.0  # of a tailoring: with it a step costs twice as much, and there are half as many
 MIN_TEACHER_STEPS = 150  # a teacher that was trained for fewer steps does not help
 TEACHER_SHARE = TEACHER_WORK / (
     1 + TEACHER_WORK
@@ -87,6 +88,11 @@ def train_teacher(stage: StageContext, chosen: ChosenNetwork, searched: SearchOu
 
     The student is trained for as many steps without it: only a teacher that is clearly better is used.
     """
+    asked = stage.recipe.request.seconds
+    if asked is not None and asked < MIN_SECONDS_WITH_TEACHER:
+        return _no_teacher(
+            f"with less than {MIN_SECONDS_WITH_TEACHER / 60:.0f} minutes the student gains more from the time itself"
+        )
     larger = larger_network(stage, chosen, searched)
     if larger is None:
         return _no_teacher("the family has no network of a fitting size")

@@ -145,7 +145,7 @@ def test_a_network_that_cannot_be_trained_in_the_time_is_not_searched_for() -> N
     assert 0 < hurried.search_limit_ms < patient.search_limit_ms == 0.75 * REQUEST.budget_ms
     assert any("--time" in choice.reason for choice in hurried.choices if choice.setting == "largest")
     speed = TrainingSpeed(base=0.05, per_gmac=0.02)
-    most = largest_trainable(600.0, speed, steps=400)
+    most = largest_trainable(600.0, speed)
     assert SHARES["train"] * 600 / (2 * speed.step(most)) == pytest.approx(ENOUGH_STEPS)
 
 

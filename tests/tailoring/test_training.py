@@ -121,7 +121,7 @@ def test_the_largest_network_of_all_has_no_teacher(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_teacher_with_no_time_to_learn_leaves_it_to_its_student(tmp_path: Path) -> None:
     usual = case(tmp_path, published("lpsnet-s"), system="lpsnet", pace=1e-6)
-    request = replace(usual.stage.recipe.request, seconds=200.0)
+    request = replace(usual.stage.recipe.request, seconds=2000.0)
     hurried = replace(usual.stage, recipe=replace(usual.stage.recipe, request=request))
     found = train_teacher(hurried, usual.chosen, usual.searched)
     assert found.model is None

@@ -22,7 +22,6 @@ from segtailor.tailoring.time_plan import (
 
 SHARING = "elastic"  # the system whose networks share weights
 SYSTEMS = (SHARING, "dilated", "lpsnet", "squeezenas", "autortnet", "fasterseg", "auxcells")
-STARTED_STEPS = 200  # of a training that begins from the weights of its search: enough for a useful network
 CROP_MULTIPLE = 32  # sides of a crop: the deepest stride of the families
 MAX_CROP_PIXELS = {False: 128 * 256, True: 768 * 1024}  # by whether there is an accelerator
 MAX_BATCH = {False: 8, True: 32}
@@ -58,8 +57,7 @@ def choose(request: TailorRequest, facts: DataFacts, machine: MachineFacts, *, d
     allowed = SEARCH_SHARE_OF_BUDGET * request.budget_ms
     rate = machine.macs_per_ms(image, allowed)
     share = crop[0] * crop[1] / (image[0] * image[1])
-    enough = STARTED_STEPS if starts_from_imagenet(request.start) and system == SHARING else ENOUGH_STEPS
-    trainable = largest_trainable(training_time(seconds).rest, speed, steps=enough) / (batch * share)
+    trainable = largest_trainable(training_time(seconds).rest, speed) / (batch * share)
     limit = round(max(min(allowed, trainable / rate), MIN_LIMIT_SHARE * allowed), 4)
     step = speed.step(batch * typical_macs(limit * rate * share, machine.sizes(crop)))
     effort = usual_effort(seconds, step, supernet=machine.supernet())
@@ -157,12 +155,12 @@ def usual_system(request: TailorRequest) -> str:
     return request.recipe
 
 
-def largest_trainable(seconds: float, speed: TrainingSpeed, *, steps: int) -> float:
+def largest_trainable(seconds: float, speed: TrainingSpeed) -> float:
     """Return the multiply-accumulates of the largest batch that leaves enough steps for winner and one ready network.
 
     This leaves no time for a teacher.
     """
-    return speed.macs(SHARES["train"] * seconds / (2 * steps))
+    return speed.macs(SHARES["train"] * seconds / (2 * ENOUGH_STEPS))
 
 
 def typical_macs(limit: float, sizes: SizeRange) -> float:

@@ -56,7 +56,9 @@ from segtailor.verbs.eval import evaluate
 
 MIN_TEACHER_WORK, MAX_TEACHER_WORK = 1.5, 12.0  # multiply-accumulates, in those of the student
 DRAWN_TEACHERS = 64  # random networks from which a teacher is taken if none is published
-MIN_SECONDS_WITH_TEACHER = 1800.0  # of a tailoring: with it a step costs twice as much, and there are half as many
+MIN_SECONDS_WITH_TEACHER = (
+    1800.0  # of a tailoring: with it a step costs twice as much, and there are half as many
+)
 MIN_TEACHER_STEPS = 150  # a teacher that was trained for fewer steps does not help
 TEACHER_SHARE = TEACHER_WORK / (
     1 + TEACHER_WORK

@@ -13,7 +13,7 @@ from PIL import Image
 from segtailor.data import doctor
 from segtailor.data.locate import locate
 from segtailor.report.document import Parts, Report, Verdict
-from segtailor.report.parts import findings_of, layer_times, parts_file, save_parts, with_parts
+from segtailor.report.parts import findings_of, layer_times, parts_file, save_parts, start_fact, with_parts
 from segtailor.report.reading import report_of
 from segtailor.spaces import networks
 from tests.report.folders import calibrate_run, search_run, train_run
@@ -102,3 +102,16 @@ def test_junk_instead_of_findings_is_nothing() -> None:
     found = findings_of("x", {"findings": [1, {"severity": "odd"}], "splits": {"train": None}})
     assert found.findings == ()
     assert [split.images for split in found.splits] == [0]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("imagenet", "imagenet (Apache-2.0)"),
+        ("runs/photos/stages/search/front/0b2c89f4b79959e6", "weights of the search (Apache-2.0)"),
+        ("runs/front/mine", "runs/front/mine (Apache-2.0)"),
+    ],
+)
+def test_where_weights_came_from_is_said_in_words(name: str, shown: str) -> None:
+    assert start_fact({"name": name, "licence": "Apache-2.0", "carried": 1.0}).value == shown
+    assert start_fact({"name": name, "licence": "Apache-2.0", "carried": 0.0}).value == "random weights"

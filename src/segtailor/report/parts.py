@@ -27,6 +27,7 @@ from segtailor.report.document import (
 )
 from segtailor.report.fields import number, rows, table, text, whole
 from segtailor.runs import Layout
+from segtailor.runs.layout import FINGERPRINT, FRONTS
 
 PARTS_FILE = "parts.json"
 MAX_PARTS_BYTES = 16 * 2**20  # there are pictures in it
@@ -131,4 +132,8 @@ def start_fact(start: object) -> Fact:
     """Return where the weights of a network came from, with their licence (`start` of a result or bundle)."""
     if not isinstance(start, dict) or not start.get("carried"):
         return Fact(name="started from", value="random weights")
-    return Fact(name="started from", value=f"{start.get('name')} ({start.get('licence')})")
+    name = str(start.get("name"))
+    folder = Path(name)
+    if folder.parent.name == FRONTS and FINGERPRINT.fullmatch(folder.name):
+        name = "weights of the search"
+    return Fact(name="started from", value=f"{name} ({start.get('licence')})")

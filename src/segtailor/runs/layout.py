@@ -15,6 +15,7 @@ from segtailor.core.errors import RunProblem
 
 HEAD_BYTES = 2**16  # read from the beginning of a file to recognise it
 FINGERPRINT = re.compile(r"[0-9a-f]{8,64}")
+FRONTS = "front"  # folder of the networks that a search kept with their weights
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # without any part that leads elsewhere
 
 
@@ -86,7 +87,7 @@ class Layout:
     @property
     def fronts(self) -> Path:
         """Bundles of the networks on the front of a search whose networks share weights, one folder each."""
-        return self.root / "front"
+        return self.root / FRONTS
 
     @property
     def weights(self) -> Path:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from segtailor.core.codec import Json, fingerprint
+from segtailor.core.codec import Json, fingerprint, to_json
 from segtailor.core.cost import Cost, Objective
 from segtailor.core.errors import UserError
 from segtailor.core.job import Job
 from segtailor.core.plan import Shape
 from segtailor.core.registry import STRATEGIES as STRATEGIES  # extensions import it from here
-from segtailor.core.space import Architecture, SearchSpace
+from segtailor.core.space import Architecture, SearchSpace, fingerprint_of
 from segtailor.core.task import Task
 
 Status: TypeAlias = Literal["done", "stopped", "failed"]
@@ -110,6 +110,27 @@ class Judged:
     def cost(self) -> float:
         """The cost of the candidate."""
         return self.candidate.cost
+
+    def described(self) -> dict[str, Json]:
+        """Return which network it is, and how good and costly, as results of searches say it."""
+        return {
+            "trial": self.result.id,
+            "fingerprint": fingerprint_of(self.candidate.architecture),
+            "quality": self.quality,
+            "cost": self.cost,
+        }
+
+    def record(self, *, seed: int) -> dict[str, Json]:
+        """Return a network that was judged in full by the search itself, as the record of a trial."""
+        return {
+            "id": self.result.id,
+            "fingerprint": fingerprint_of(self.candidate.architecture),
+            "budget": 1.0,
+            "seed": seed,
+            "architecture": to_json(self.candidate.architecture),
+            "origin": dict(self.candidate.origin),
+            "result": to_json(self.result),
+        }
 
 
 class AskTell(Protocol):

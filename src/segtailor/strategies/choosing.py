@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from segtailor.core.codec import Json, to_json
+from segtailor.core.codec import Json
 from segtailor.core.space import Architecture, Decision, Picks, architecture_document, fingerprint_of
 from segtailor.core.strategy import Candidate, Judged, Problem, SearchProblem, TrialResult
 from segtailor.nets.mixed import Price
@@ -106,10 +106,10 @@ class Choosing:
         best = max(pool, key=lambda item: float(score(item.quality, item.cost)))
         return {
             "architecture": architecture_document(best.candidate.architecture),
-            **_describe(best),
+            **best.described(),
             "met": bool(within),
-            "front": [_describe(item) for item in pareto(judged)],
-            "trials": [self._record(item) for item in judged],
+            "front": [item.described() for item in pareto(judged)],
+            "trials": [item.record(seed=self.problem.seed) for item in judged],
         }
 
     def over_budget(self, candidates: Sequence[Shortlisted]) -> str | None:
@@ -122,18 +122,6 @@ class Choosing:
             f"nothing that the search left is within the budget of {limit:g} {unit}; the cheapest costs {least:.4g} "
             f"{unit}. Raise cost.weight, set cost.adapt, or lower remove_below, which drops cheap candidates for good."
         )
-
-    def _record(self, item: Judged) -> dict[str, Json]:
-        """Return a judged architecture as the record that searches by trials write."""
-        return {
-            "id": item.result.id,
-            "fingerprint": fingerprint_of(item.candidate.architecture),
-            "budget": 1.0,
-            "seed": self.problem.seed,
-            "architecture": to_json(item.candidate.architecture),
-            "origin": {},
-            "result": to_json(item.result),
-        }
 
     def affordable(self, picks: Picks, probabilities: Probabilities) -> dict[str, int]:
         """Return picks changed to meet the budget, or the cheapest reached; unchanged if there is no budget."""
@@ -194,12 +182,3 @@ class Choosing:
             name: [0.0] * len(weights[name]) if slope is None else slope.tolist()
             for name, slope in zip(weights, slopes, strict=True)
         }
-
-
-def _describe(item: Judged) -> dict[str, Json]:
-    return {
-        "trial": item.result.id,
-        "fingerprint": fingerprint_of(item.candidate.architecture),
-        "quality": item.quality,
-        "cost": item.cost,
-    }

@@ -46,7 +46,7 @@ USUAL_FIT = FitSettings(
     lr=3e-3,
     weight_decay=0.01,
     schedule=Schedule(kind="poly", warmup=20),
-    loss=LossSettings(auxiliary_default=1.0),
+    loss=LossSettings(auxiliary_default=1.0),  # all networks of a pass count alike
     ema=0.98,
 )
 
@@ -266,11 +266,11 @@ class OneShotSearch:
             )
         return {
             "architecture": architecture_document(best.candidate.architecture),
-            **_described(best),
+            **best.described(),
             "unit": self._problem.cost.unit,
-            "front": [_described(item) for item in self.front()],
+            "front": [item.described() for item in self.front()],
             "failed": 0,  # a network with shared weights can always be judged
-            "trials": [self._record(item) for item in self._judged],
+            "trials": [item.record(seed=self._problem.seed) for item in self._judged],
             "shared_steps": self._fit.done,
         }
 
@@ -309,21 +309,9 @@ class OneShotSearch:
             done=len(self._judged),
             total=self._settings.trials,
             metrics=metrics,
-            best={} if best is None else _described(best),
+            best={} if best is None else best.described(),
             checkpoint=checkpoint,
         )
-
-    def _record(self, item: Judged) -> dict[str, Json]:
-        """Return a judged network as the record that searches by trials write."""
-        return {
-            "id": item.result.id,
-            "fingerprint": fingerprint_of(item.candidate.architecture),
-            "budget": 1.0,
-            "seed": self._problem.seed,
-            "architecture": to_json(item.candidate.architecture),
-            "origin": dict(item.candidate.origin),
-            "result": to_json(item.result),
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,12 +329,3 @@ def _networks_to_train(problem: Problem, prices: ArchitecturePrices) -> list[Arc
     candidates = [item for item in known if item is not None]
     candidates += draws.several(max(1, TRAINED_NETWORKS - len(candidates)))
     return [item.architecture for item in sorted(candidates, key=lambda item: item.cost)]
-
-
-def _described(item: Judged) -> dict[str, Json]:
-    return {
-        "trial": item.result.id,
-        "fingerprint": fingerprint_of(item.candidate.architecture),
-        "quality": item.quality,
-        "cost": item.cost,
-    }

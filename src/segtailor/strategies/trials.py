@@ -170,9 +170,9 @@ class TrialSearch:
             )
         return {
             "architecture": architecture_document(best.candidate.architecture),
-            **self._describe(best),
+            **best.described(),
             "unit": self._problem.cost.unit,
-            "front": [self._describe(item) for item in pareto(self._all())],
+            "front": [item.described() for item in pareto(self._all())],
             "failed": sum(item.result.status == "failed" for item in self._all()),
             "trials": [self._records[number] for number in sorted(self._records)],
             **self._state.summary(),
@@ -381,7 +381,7 @@ class TrialSearch:
             done=len(self._all()),
             total=expected,
             metrics=metrics,
-            best={} if best is None else self._describe(best),
+            best={} if best is None else best.described(),
             message=latest.result.reason if latest and latest.result.status == "failed" else None,
             checkpoint=due,
             records=self._news(),
@@ -402,14 +402,6 @@ class TrialSearch:
         done = [item for item in self._all() if item.done]
         score = self._problem.objective.score
         return max(done, key=lambda item: float(score(item.quality, item.cost)), default=None)
-
-    def _describe(self, item: Judged) -> dict[str, Json]:
-        return {
-            "trial": item.result.id,
-            "fingerprint": fingerprint_of(item.candidate.architecture),
-            "quality": item.quality,
-            "cost": item.cost,
-        }
 
 
 def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,28 +15,16 @@ from segtailor.recipes.train import CARRIED_LR
 from segtailor.spaces.elastic import Elastic
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import Choice
-from segtailor.strategies.one_shot import OneShot
+from segtailor.strategies.one_shot import USUAL_FIT, OneShot
 from segtailor.systems import dilated
 from segtailor.systems.system import System
-from segtailor.tasks.loss_settings import LossSettings
-from segtailor.training.settings import FitSettings, Schedule
 
 JUDGING = 0.3  # share of the training images that judge; the other ones train the shared weights
 PAPER_STEPS, SMALL_STEPS = 4000, 150
 PAPER_TRIALS, SMALL_TRIALS = 512, 96
 PAPER_IMAGES, SMALL_IMAGES = 200, 32  # that a network is judged on
 
-FIT = FitSettings(
-    batch=16,
-    optimiser="adamw",
-    lr=3e-3,
-    carried_lr=CARRIED_LR,
-    weight_decay=0.01,
-    schedule=Schedule(kind="poly", warmup=20),
-    loss=LossSettings(auxiliary_default=1.0),  # all networks of a pass count alike
-    ema=0.98,
-    validate_batch=8,
-)
+FIT = replace(USUAL_FIT, carried_lr=CARRIED_LR)
 
 
 def _one_shot(recipe: SearchRecipe, *, steps: int, trials: int, images: int) -> SearchRecipe:

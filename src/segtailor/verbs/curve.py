@@ -15,7 +15,7 @@ from segtailor.core.ownership import has_fields, is_drawing, marked_svg, refuse_
 from segtailor.core.task import needs_classes
 from segtailor.runs import Context
 from segtailor.verbs.options import Count, DryRun, Force, Json, Seed
-from segtailor.verbs.output import Printer, emit, with_display
+from segtailor.verbs.output import Printer, emit, emit_planned, with_display
 
 if TYPE_CHECKING:
     from segtailor.recipes.learning_curve import CurveEstimate, CurvePoint, LearningCurve
@@ -66,10 +66,7 @@ def curve_(
     """
     files = [out / "curve.json", out / "curve.svg"]
     if dry_run:
-        facts: dict[str, Any] = {"out": str(out), "files": [str(path) for path in files]}
-        emit(
-            facts, lambda printer: printer.say(*(f"would write {file}" for file in facts["files"])), json=json
-        )
+        emit_planned(out, files, json=json)
         return
     found = curve(dataset, out, settings=flags, context=with_display(context, json=json), force=force)
     emit(found, lambda printer: _print(printer, found), json=json)

@@ -105,3 +105,9 @@ def with_display(context: Context, *, json: bool) -> Context:
 def note(*lines: str) -> None:
     """Tell the user something on stderr."""
     print(*map(visible, lines), sep="\n", file=sys.stderr)
+
+
+def emit_planned(out: Path, files: Sequence[Path], *, json: bool) -> None:
+    """Say which files a command would write into a folder."""
+    facts: dict[str, Any] = {"out": str(out), "files": [str(file) for file in files]}
+    emit(facts, lambda printer: printer.say(*(f"would write {file}" for file in facts["files"])), json=json)

@@ -17,7 +17,7 @@ from segtailor.core.ownership import is_picture, refuse_overwrite
 from segtailor.core.task import needs_classes
 from segtailor.runs import Context
 from segtailor.verbs.options import Count, DryRun, Force, Json, Seed
-from segtailor.verbs.output import Printer, emit, with_display
+from segtailor.verbs.output import Printer, emit, emit_planned, with_display
 
 if TYPE_CHECKING:
     from segtailor.data.cache import Pixels
@@ -78,10 +78,7 @@ def suggest_(
         Folder for the lists and contact sheets.
     """
     if dry_run:
-        facts: dict[str, Any] = {"out": str(out), "files": [str(path) for path in _files(out, flags)]}
-        emit(
-            facts, lambda printer: printer.say(*(f"would write {file}" for file in facts["files"])), json=json
-        )
+        emit_planned(out, _files(out, flags), json=json)
         return
     found = suggest(dataset, out, settings=flags, context=with_display(context, json=json), force=force)
     emit(found, lambda printer: _print(printer, found), json=json)

@@ -7,9 +7,7 @@ from torch import Tensor, nn
 
 from segtailor.nets.network import Network
 from segtailor.nets.starts.layers import LayerBlock, layer_graph
-from segtailor.nets.starts.remap import channel_importance
-
-NORM_FIELDS = ("weight", "bias", "running_mean", "running_var")
+from segtailor.nets.starts.remap import NORM_FIELDS, channel_importance
 
 
 @torch.no_grad()
@@ -19,10 +17,11 @@ def sort_hidden_channels(network: Network) -> None:
     importance = channel_importance(graph)
     blocks = [block for branch in graph.branches for stage in branch for block in stage.blocks]
     for block in blocks:
-        inside = {"expand", "depth", "project"} <= set(block.layers)
-        if (
-            inside and len({layer.node for layer in block.layers.values()}) == 1
-        ):  # nothing else reads the channels
+        whole = {"expand", "depth", "project"} <= set(block.layers)
+        one_node = (
+            len({layer.node for layer in block.layers.values()}) == 1
+        )  # so nothing else reads the channels
+        if whole and one_node:
             _reorder(block, importance[block.layers["depth"].reads].argsort(descending=True, stable=True))
 
 

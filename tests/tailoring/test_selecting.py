@@ -274,3 +274,17 @@ def test_where_slow_runs_hit_every_network_the_best_one_by_the_median_is_chosen(
     found = choose(place, fastest(lpsnet_step0=1000.0), FIT, candidates)
     assert (found.trial, found.kept) == (1, False)
     assert len(found.measured) <= 4  # and no time is lost on smaller ones
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "reason"),
+    [(0.02, "could not be trained well in the time"), (1e9, "no larger candidate was judged better")],
+)
+def test_the_time_is_the_reason_only_where_it_left_networks_of_the_space_out(
+    tmp_path: Path, limit_ms: float, reason: str
+) -> None:
+    place = known_target(tmp_path, 10 * ms("lpsnet-step0"))
+    place = replace(place, recipe=replace(place.recipe, search_limit_ms=0.02 * ms("lpsnet-step0")))
+    pack = replace(FIT, limit_ms=limit_ms)
+    found = choose(place, fastest(lpsnet_step0=0.1), pack, searched(tmp_path, "lpsnet-step0"))
+    assert reason in str(found.unused)

@@ -205,7 +205,8 @@ def _why_unused(
     late = [row for row in timed if row.fingerprint != best.fingerprint and not _keeps_budget(stage, row)]
     if late:
         return begin + f"and {len(late)} other candidates miss the budget as measured."
-    if recipe.search_limit_ms < SEARCH_SHARE_OF_BUDGET * budget:
+    limit = recipe.search_limit_macs if pack.fit is None else pack.limit_ms or recipe.search_limit_ms
+    if limit < most and recipe.search_limit_ms < SEARCH_SHARE_OF_BUDGET * budget:
         return begin + "because larger ones could not be trained well in the time; more --time allows them."
     return (
         begin + "because no larger candidate was judged better; more --time lets the search try more of them."

@@ -10,7 +10,7 @@ from torch import nn
 from segtailor.core.plan import OpCall, Operator, Shape
 from segtailor.ops import Conv, FactorisedReduction
 from segtailor.ops.convolutions import Activate, Activation, HiddenClassifier, Norm, ZoomedConv
-from segtailor.ops.modules.convolutions import StridedPoint, conv2d
+from segtailor.ops.modules.convolutions import Depthwise, StridedPoint, conv2d, convolved, without_cudnn
 from segtailor.testing import check_operator
 
 ODD = Shape(6, 5, 7)
@@ -116,3 +116,30 @@ def test_training_and_deployment_compute_the_same(size: tuple[int, int]) -> None
 def test_training_on_a_picture_in_channels_last_leaves_memory_intact() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr  # with a strided kernel of torch 2.13 this process crashes
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("kernel", "stride", "dilation"), [(3, 1, 1), (3, 2, 1), (5, 1, 2), (5, 2, 1)])
+def test_the_way_without_plans_computes_the_same(
+    kernel: int, stride: int, dilation: int, *, biased: bool
+) -> None:
+    torch.manual_seed(0)
+    for groups, outputs, size in ((6, 6, kernel), (1, 4, 1)):
+        conv = conv2d(6, outputs, size, stride=stride, dilation=dilation, groups=groups, bias=biased).double()
+        image = torch.randn(2, 6, 9, 11, dtype=torch.float64, requires_grad=True)
+        leaves = [image, *conv.parameters()]
+        expected = nn.functional.conv2d(
+            image, conv.weight, conv.bias, conv.stride, conv.padding, conv.dilation, groups
+        )
+        given = torch.randn_like(expected)
+        wanted = torch.autograd.grad(expected, leaves, given)
+        settings = (tuple(conv.stride), tuple(conv.padding), tuple(conv.dilation))
+        if groups == 1:
+            with without_cudnn():
+                output = convolved(image, conv.weight, conv.bias, *settings, groups)
+        else:
+            output = Depthwise.apply(image, conv.weight, conv.bias, *settings)
+        assert torch.allclose(output, expected, atol=1e-12)
+        for found, right in zip(torch.autograd.grad(output, leaves, given), wanted, strict=True):
+            assert torch.allclose(found, right, atol=1e-12)
+    assert torch.backends.cudnn.enabled

@@ -166,14 +166,19 @@ class OneShotSearch:
 
     def training(self) -> Iterator[Step]:
         """Train the shared weights; the averaged ones stay."""
-        devices.tune_kernels(on=False)  # every pass runs other networks, whose layers have other shapes
-        for step in self._fit.steps():
+        steps = self._fit.steps()
+        while True:
+            with devices.many_shapes(self._device):  # every pass runs other networks
+                step = next(steps, None)
+            if step is None:
+                break
             yield replace(step, phase="shared weights")
         self._supernet.load_state_dict(self._fit.weights())
 
     def quality(self, arch: Architecture) -> float:
         """Judge a network by its part of the weights."""
-        return self._judge(arch)
+        with devices.many_shapes(self._device):
+            return self._judge(arch)
 
     def _search(self) -> Iterator[Step]:
         state: EvolutionState = self._settings.evolution.begin(self._problem, self._prices)
@@ -228,7 +233,8 @@ class OneShotSearch:
 
     def try_step(self) -> None:
         """Take a step of training, to time it; the job cannot be used afterwards."""
-        self._fit.engine.step(self._fit.source.at(0), rate=self._fit.rate)
+        with devices.many_shapes(self._device):
+            self._fit.engine.step(self._fit.source.at(0), rate=self._fit.rate)
 
     def try_judging(self) -> None:
         """Judge a network of middle cost, to time it."""
@@ -285,7 +291,8 @@ class OneShotSearch:
 
     def network(self, arch: Architecture) -> Network:
         """Return a network with its part of the trained weights, ready for use."""
-        return self._judge.network(arch).eval()
+        with devices.many_shapes(self._device):
+            return self._judge.network(arch).eval()
 
     def save_supernet(self, folder: Path) -> None:
         """Write the shared weights, with which trials of other searches can be judged."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
+from segtailor.ops.modules.convolutions import without_cudnn
 
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -76,6 +77,17 @@ def make_deterministic(*, on: bool) -> None:
 def tune_kernels(*, on: bool) -> None:
     """Let cuDNN time its kernels for every new shape of a layer, which takes seconds: only long work repays that."""
     torch.backends.cudnn.benchmark = on and not torch.backends.cudnn.deterministic
+
+
+@contextmanager
+def many_shapes(device: torch.device) -> Iterator[None]:
+    """Run networks that are seen only a few times: their layers begin at once, though each is slower than planned ones.
+
+    cuDNN plans its kernels anew for every shape of a layer, which takes longer than some hundred of its runs. CPUs
+    plan nothing.
+    """
+    with without_cudnn() if device.type == "cuda" else nullcontext():
+        yield
 
 
 def rng_state(device: torch.device) -> dict[str, Tensor]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
         Separable,
         ZoomedConv,
     )
+
+Sides: TypeAlias = tuple[int, ...]  # of the two axes
+FULL_BYTES = 4  # of a value in full precision
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -163,11 +168,94 @@ def conv2d(
 ) -> nn.Conv2d:
     """Build a convolution whose padding keeps the size at stride 1."""
     padding = dilation * (kernel - 1) // 2
-    kind = StridedPoint if kernel == 1 and stride > 1 else nn.Conv2d
+    kind = StridedPoint if kernel == 1 and stride > 1 else Conv2d
     return kind(inputs, outputs, kernel, stride, padding, dilation, groups, bias)
 
 
-class StridedPoint(nn.Conv2d):
+class Conv2d(nn.Conv2d):
+    """A convolution that begins at once on a GPU, whatever its shape; the values are the same up to rounding.
+
+    cuDNN plans its kernels anew for every shape. For the backward pass of a depthwise convolution in half precision it
+    compiles them, 0.6 s each (cuDNN 9.19, H200), so that one step of a network that was not seen before takes up to ten
+    seconds. torch's own depthwise kernels need no plan and are as fast. Where cuDNN is switched off
+    (`training.device.many_shapes`), 1x1 convolutions are matrix products.
+    """
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002 - torch's name
+        if input.is_cuda and not torch.compiler.is_compiling():
+            return convolved(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+        output: Tensor = super()._conv_forward(input, weight, bias)
+        return output
+
+
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """Let torch's own kernels compute what follows."""
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
+
+
+def convolved(
+    maps: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sides,
+    padding: Sides | str,
+    dilation: Sides,
+    groups: int,
+) -> Tensor:
+    """Convolve on a GPU with kernels that need no plan, where there are any."""
+    if groups == 1 and not torch.backends.cudnn.enabled and weight.shape[2:] == (1, 1) and not any(padding):
+        down, right = stride
+        columns = maps[:, :, ::down, ::right].permute(0, 2, 3, 1)
+        return functional.linear(columns, weight[:, :, 0, 0], bias).permute(0, 3, 1, 2)
+    if groups == maps.shape[1] == len(weight) and torch.is_grad_enabled():
+        if torch.is_autocast_enabled(maps.device.type):
+            kind = torch.get_autocast_dtype(maps.device.type)
+            maps, weight = maps.to(kind), weight.to(kind)
+            bias = None if bias is None else bias.to(kind)
+        if maps.element_size() < FULL_BYTES:
+            convolved: Tensor = Depthwise.apply(maps, weight, bias, stride, padding, dilation)  # type: ignore[no-untyped-call]
+            return convolved
+    return functional.conv2d(maps, weight, bias, stride, padding, dilation, groups)
+
+
+class Depthwise(torch.autograd.Function):
+    """A depthwise convolution whose passes both run without cuDNN."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        maps: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: Sides,
+        padding: Sides,
+        dilation: Sides,
+    ) -> Tensor:
+        ctx.save_for_backward(maps, weight)
+        ctx.settings = (stride, padding, dilation)
+        ctx.biased = bias is not None
+        with without_cudnn():
+            return functional.conv2d(maps, weight, bias, stride, padding, dilation, len(weight))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        maps, weight = ctx.saved_tensors
+        wanted = [*ctx.needs_input_grad[:2], ctx.biased and ctx.needs_input_grad[2]]
+        with without_cudnn():
+            grads = torch.ops.aten.convolution_backward(
+                gradient, maps, weight, [len(weight)] if ctx.biased else None, *ctx.settings,
+                False, [0, 0], len(weight), wanted,
+            )  # fmt: skip
+        return (*grads, None, None, None)
+
+
+class StridedPoint(Conv2d):
     """A strided 1x1 convolution that, in training, drops the unused pixels first; the values are the same.
 
     The backward pass of oneDNN (torch 2.13, CPU) writes beyond its memory for strided 1x1 convolutions over
@@ -191,7 +279,7 @@ def same_padded(conv: nn.Conv2d) -> SameConv:
     return SameConv(conv.in_channels, conv.out_channels, kernel, stride, 0, dilation, conv.groups, bias)
 
 
-class SameConv(nn.Conv2d):
+class SameConv(Conv2d):
     """Convolution with TensorFlow's "same" padding: an odd pixel of padding goes to the bottom and right edge."""
 
     def forward(self, image: Tensor) -> Tensor:
@@ -206,9 +294,7 @@ class SameConv(nn.Conv2d):
                 0,
             )
             pads += [total // 2, total - total // 2]
-        return functional.conv2d(
-            functional.pad(image, pads), self.weight, self.bias, self.stride, 0, self.dilation, self.groups
-        )
+        return self._conv_forward(functional.pad(image, pads), self.weight, self.bias)
 
 
 def _append(

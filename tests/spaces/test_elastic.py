@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from segtailor.core.errors import InvalidArchitecture
 from segtailor.core.plan import MAIN, Shape
+from segtailor.core.space import architecture_document, parse_architecture
 from segtailor.core.task import Preprocessing
 from segtailor.core.variation import sample
 from segtailor.nets.network import build, initialise
@@ -74,3 +76,26 @@ def test_random_networks_take_nearly_all_their_encoder_over() -> None:
         assert all("carried whole" in line for line in carried.lines if line.startswith(("stage", "stem")))
         plan = SPACE.plan(arch, Shape(3, 64, 128), 3)
         assert plan.macs() > 0
+
+
+@pytest.mark.parametrize(("deepest", "step"), [(16, 2), (8, 4)])
+def test_a_finer_deepest_map_holds_the_coarse_one(deepest: int, step: int) -> None:
+    coarse = build(WHOLE, 3, outputs=(MAIN,))
+    initialise(coarse, 0)
+    fine = build(replace(WHOLE, deepest=deepest), 3, outputs=(MAIN,))
+    fine.load_state_dict(coarse.state_dict())
+    image = torch.randn(1, 3, 64, 128)
+    maps = []
+    for network in (coarse.eval(), fine.eval()):
+        network.nodes["stage4_block3"].register_forward_hook(lambda _, __, out: maps.append(out))
+        with torch.no_grad():
+            assert network(image).shape == (1, 3, 8, 16)
+    assert maps[1].shape[-2:] == (64 // deepest, 128 // deepest)
+    assert torch.allclose(maps[1][..., step - 1 :: step, step - 1 :: step], maps[0], atol=1e-5)
+
+
+def test_documents_from_before_the_deepest_stride_are_read() -> None:
+    document = architecture_document(WHOLE)
+    assert isinstance(document["architecture"], dict)
+    del document["architecture"]["deepest"]
+    assert parse_architecture(document) == WHOLE

@@ -237,6 +237,7 @@ class Depthwise(torch.autograd.Function):
         padding: Sides,
         dilation: Sides,
     ) -> Tensor:
+        """Convolve."""
         ctx.save_for_backward(maps, weight)
         ctx.settings = (stride, padding, dilation)
         ctx.biased = bias is not None
@@ -245,6 +246,7 @@ class Depthwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of maps, weight and bias, as far as they are wanted."""
         maps, weight = ctx.saved_tensors
         wanted = [*ctx.needs_input_grad[:2], ctx.biased and ctx.needs_input_grad[2]]
         with without_cudnn():

@@ -12,6 +12,7 @@ from segtailor.core.errors import InvalidArchitecture
 
 MAX_CHANNELS, MAX_EXPANSION = 8192, 64
 DETAIL_STRIDES = (4, 8)
+DEEPEST_STRIDES = (32, 16, 8)
 
 
 class ElasticStage(NamedTuple):
@@ -40,7 +41,9 @@ class ElasticArchitecture:
     """`scale` is the size at which the encoder sees the image, as a fraction such as "3/4".
 
     `depths` are the blocks of each stage, `expansions` how many times as wide their inside is; the last stage may have
-    no blocks. `decoder` is the width of the decoder, which ends at 1/`detail` of what the encoder sees.
+    no blocks. `decoder` is the width of the decoder, which ends at 1/`detail` of what the encoder sees. The deepest
+    map is at 1/`deepest` of it: where that is finer than the usual 1/32, later stages keep the size and dilate their
+    kernels instead, so that the weights fit as they are.
     """
 
     scale: str
@@ -48,6 +51,7 @@ class ElasticArchitecture:
     expansions: tuple[int, ...]
     decoder: int
     detail: int
+    deepest: int = DEEPEST_STRIDES[0]
 
     def __post_init__(self) -> None:
         _check_scale(self.scale)
@@ -70,6 +74,8 @@ class ElasticArchitecture:
         _check("decoder", self.decoder, MAX_CHANNELS)
         if isinstance(self.detail, bool) or self.detail not in DETAIL_STRIDES:
             raise InvalidArchitecture(f"detail: {short(self.detail)}; allowed: 4 or 8.")
+        if isinstance(self.deepest, bool) or self.deepest not in DEEPEST_STRIDES:
+            raise InvalidArchitecture(f"deepest: {short(self.deepest)}; allowed: 8, 16 or 32.")
 
     @property
     def ratio(self) -> Fraction:

@@ -8,7 +8,7 @@ short training then tells good ones from bad ones, which it does not from random
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,6 +19,7 @@ from segtailor.ops.attention import Gate
 from segtailor.ops.convolutions import Activate
 from segtailor.ops.pooling import BinPool
 from segtailor.spaces.elastic.architecture import (
+    DEEPEST_STRIDES,
     DETAIL_STRIDES,
     EXPANSION,
     OPTIONAL_STAGE,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 EPS = 1e-3  # of the encoder's norms
 STEM_WIDTH, FIRST_WIDTH = 32, 16
+STEM_STRIDE = 2
 STEM = Conv(activation="relu6", same=True, eps=EPS)
 FIRST = InvertedBottleneck(expansion=1, expand=False, activation="relu6", same=True, eps=EPS)
 POINT = Conv(kernel=1)
@@ -42,18 +44,22 @@ QUARTER_STAGE, EIGHTH_STAGE = 0, 1  # whose last maps are at 1/4 and 1/8 of what
 
 @dataclass(frozen=True, kw_only=True)
 class Elastic:
-    """Input size, depth and expansion of every stage, width and end of the decoder."""
+    """Input size, stride of the deepest map, depth and expansion of every stage, width and end of the decoder."""
 
     scales: tuple[str, ...] = ("3/8", "1/2", "5/8", "3/4", "1")
     expansions: tuple[int, ...] = (2, 3, 4, 6)
     decoders: tuple[int, ...] = (32, 48, 64, 96, 128)
+    deepest: tuple[int, ...] = DEEPEST_STRIDES
 
     architecture_type: ClassVar[type] = ElasticArchitecture
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """The input size, then depth and expansion stage by stage, then the decoder."""
-        rows = [Decision(name="scale", options=self.scales, group="resolution", ordered=True)]
+        """The input size and the deepest stride, then depth and expansion stage by stage, then the decoder."""
+        rows = [
+            Decision(name="scale", options=self.scales, group="resolution", ordered=True),
+            Decision(name="deepest", options=self.deepest, group="resolution", ordered=True),
+        ]
         for number, stage in enumerate(STAGES):
             least = 0 if number == OPTIONAL_STAGE else 1
             depths = tuple(range(least, stage.blocks + 1))
@@ -80,11 +86,14 @@ class Elastic:
             expansions=expansions,
             decoder=int(str(values["decoder"])),
             detail=int(str(values["detail"])),
+            deepest=int(str(values["deepest"])),
         )
 
     def picks(self, arch: ElasticArchitecture) -> Picks:
         """Encode an architecture."""
-        values: dict[str, object] = {"scale": arch.scale, "decoder": arch.decoder, "detail": arch.detail}
+        values: dict[str, object] = {
+            "scale": arch.scale, "deepest": arch.deepest, "decoder": arch.decoder, "detail": arch.detail,
+        }  # fmt: skip
         for number, (depth, expansion) in enumerate(zip(arch.depths, arch.expansions, strict=True)):
             values[f"depth{number}"] = depth
             values[f"expansion{number}"] = expansion
@@ -117,20 +126,26 @@ class Elastic:
         source = IMAGE
         if arch.ratio != 1:
             source = build.add("scaled", ScaleImage(ratio=arch.ratio, align_corners=False), source)
-        source = build.add("stem", STEM, source, channels=STEM_WIDTH, stride=2)
+        source = build.add("stem", STEM, source, channels=STEM_WIDTH, stride=STEM_STRIDE)
         source = build.add("stage_first", FIRST, source, channels=FIRST_WIDTH)
-        ends = []
+        ends, reached, dilation = [], STEM_STRIDE, 1
         for number, (stage, depth, expansion) in enumerate(
             zip(STAGES, arch.depths, arch.expansions, strict=True)
         ):
             op = InvertedBottleneck(
                 kernel=stage.kernel, expansion=expansion, activation="relu6", same=True, eps=EPS
             )
+            stride = stage.stride if reached * stage.stride <= arch.deepest else 1
+            dilations = (dilation, dilation * stage.stride // stride)  # of the first block, and after it
             for block in range(depth):
-                stride = stage.stride if block == 0 else 1
                 source = build.add(
-                    f"stage{number}_block{block}", op, source, channels=stage.channels, stride=stride
+                    f"stage{number}_block{block}",
+                    replace(op, dilation=dilations[min(block, 1)]),
+                    source,
+                    channels=stage.channels,
+                    stride=stride if block == 0 else 1,
                 )
+            reached, dilation = reached * stride, dilations[1]
             ends.append(source)
         context = _gated(build, source, arch.decoder)
         joined = _joined(build, "eighth", context, ends[EIGHTH_STAGE], arch.decoder)
@@ -149,8 +164,8 @@ class Elastic:
         """Yield every call of any plan: those of an encoder block depend on its own stage and the scale alone."""
         seen: set[OpCall] = set()
         full = tuple(stage.blocks for stage in STAGES)
-        for scale, expansion, decoder, detail, last in product(
-            self.scales, self.expansions, self.decoders, DETAIL_STRIDES, (0, full[-1])
+        for scale, deepest, expansion, decoder, detail, last in product(
+            self.scales, self.deepest, self.expansions, self.decoders, DETAIL_STRIDES, (0, full[-1])
         ):
             arch = ElasticArchitecture(
                 scale=scale,
@@ -158,6 +173,7 @@ class Elastic:
                 expansions=(*(expansion for _ in full[:-1]), expansion if last else EXPANSION),
                 decoder=decoder,
                 detail=detail,
+                deepest=deepest,
             )
             for call in self.plan(arch, image, classes).calls:
                 if call not in seen:

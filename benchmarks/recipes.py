@@ -53,7 +53,7 @@ CHANGES: Mapping[str, Callable[[TrainRecipe], TrainRecipe]] = {
     "norms do not decay": _fitted(decay_norms=False, weight_decay=0.03),
     "no auxiliary head": lambda recipe: replace(recipe, auxiliary=False),
 }
-PAID = ("pasted classes", "borrowed light", "overlap loss")  # together, as CamVid's studies found them
+TOGETHER = ("pasted classes", "borrowed light", "overlap loss")  # what CamVid's long trainings found to pay
 
 
 def changed(recipe: TrainRecipe, variant: str) -> TrainRecipe:
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--start", default=IMAGENET)
     parser.add_argument("--drives", nargs="+", default=("0001TP",), help="each is left out and scored")
     parser.add_argument("--images", nargs="+", type=int, default=(62,))
-    parser.add_argument("--variants", nargs="+", default=(USUAL, *CHANGES, " + ".join(PAID), ALL))
+    parser.add_argument("--variants", nargs="+", default=(USUAL, *CHANGES, " + ".join(TOGETHER), ALL))
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--crop", default="352x480", help="HEIGHTxWIDTH of training crops")

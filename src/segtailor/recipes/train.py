@@ -40,6 +40,7 @@ from segtailor.spaces.starts import (
     probe_architecture,
     start_network,
 )
+from segtailor.tasks.loss_settings import LossSettings
 from segtailor.training.device import pick_device
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings, Schedule
@@ -89,7 +90,7 @@ def train_recipe(
         architecture=arch,
         data=data,
         augment=usual_augment(dataset.task.kind, size),
-        fit=FitSettings() if chosen == NONE else FINE_TUNING,
+        fit=replace(FitSettings() if chosen == NONE else FINE_TUNING, loss=usual_loss(dataset.task.kind)),
         val_split="val" if "val" in dataset.splits else None,
         start=chosen,
         preprocessing=preprocessing_of(dataset),
@@ -99,6 +100,14 @@ def train_recipe(
 def usual_augment(kind: Kind, crop: tuple[int, int]) -> Augment:
     """Return the augmentation of a training unless told otherwise."""
     return Augment(crop=crop, **GEOMETRY[kind], **COLOUR_JITTER)
+
+
+def usual_loss(kind: Kind) -> LossSettings:
+    """Return the loss of a training unless told otherwise; that of classes also counts their overlap.
+
+    The mean IoU, by which networks are compared, weighs all classes equally, however few pixels they have.
+    """
+    return LossSettings(overlap=1.0) if kind == "segmentation" else LossSettings()
 
 
 def largest_crop(pixels: Pixels) -> tuple[int, int]:

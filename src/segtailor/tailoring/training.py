@@ -18,7 +18,7 @@ from segtailor.core.variation import sample
 from segtailor.data.cache import open_pixels
 from segtailor.nets.bundle import load_bundle
 from segtailor.recipes.front import training_folder
-from segtailor.recipes.train import CARRIED_LR, TrainRecipe, usual_augment
+from segtailor.recipes.train import CARRIED_LR, TrainRecipe, usual_augment, usual_loss
 from segtailor.runs import Layout
 from segtailor.spaces.networks import count, resolve
 from segtailor.spaces.published import architectures
@@ -311,6 +311,7 @@ def training_recipe(
         lr=recipe.lr,
         carried_lr=CARRIED_LR,
         weight_decay=WEIGHT_DECAY,
+        loss=usual_loss(stage.dataset.task.kind),
         ema=SHORT_EMA if steps < SHORT_STEPS else EMA,
         precision=recipe.precision,
         seed=recipe.request.seed,

@@ -1,6 +1,7 @@
-"""Which changes of the usual training pay: python -m benchmarks.recipes CAMVID --drives 0001TP 0006R0 --seeds 0 1 2.
+"""Which changes of a plain training pay: python -m benchmarks.recipes CAMVID --drives 0001TP 0006R0 --seeds 0 1 2.
 
-One change at a time, and all of them, against the usual training of `segtailor train`: a drive of CamVid is left out
+One change at a time, and several together, against a plain training (cross-entropy, scales of 0.5 to 2, slight changes
+of colours): a drive of CamVid is left out
 and scored, so many images of the others, evenly spaced, train. `--data` takes another dataset instead, as typed on the
 command line, with its own split. One JSON line per training goes to `--out`; a training whose line is there is not
 repeated. Several copies with different `--seeds` may run side by side, each with its own `--out`; `--show` prints the
@@ -27,7 +28,8 @@ from segtailor.runs import Context
 from segtailor.spaces.starts import IMAGENET
 from segtailor.training.device import Precision, pick_device
 
-USUAL, ALL = "usual", "all"
+PLAIN_SCALE = (0.5, 2.0)
+PLAIN, ALL = "plain", "all"
 
 
 def _augmented(**changes: Any) -> Callable[[TrainRecipe], TrainRecipe]:
@@ -58,7 +60,7 @@ TOGETHER = ("pasted classes", "borrowed light", "overlap loss")  # what CamVid's
 
 def changed(recipe: TrainRecipe, variant: str) -> TrainRecipe:
     """Return a recipe with the named changes, joined by " + "."""
-    names = {USUAL: (), ALL: tuple(CHANGES)[:-1]}.get(variant, tuple(variant.split(" + ")))
+    names = {PLAIN: (), ALL: tuple(CHANGES)[:-1]}.get(variant, tuple(variant.split(" + ")))
     for name in names:
         recipe = CHANGES[name](recipe)
     return recipe
@@ -89,9 +91,10 @@ def trained(row: Row, data: str, context: Context) -> Row:
     """Carry out the training of a row."""
     begin = time.perf_counter()
     usual = train_recipe(row.network, data, start=row.start, crop=parse_size(row.crop), context=context)
+    plain = replace(usual, augment=replace(usual.augment, scale=PLAIN_SCALE, restyle=0.0))
     precision: Precision = "fp32" if pick_device(None).type == "cpu" else "bf16"
     fit = replace(FINE_TUNING, steps=row.steps, seed=row.seed, batch=16, ema=0.99, precision=precision)
-    job = changed(replace(usual, fit=fit), row.variant).job(context)
+    job = changed(replace(plain, fit=fit), row.variant).job(context)
     for _ in job.steps():
         pass
     seconds = round(time.perf_counter() - begin, 1)
@@ -99,8 +102,8 @@ def trained(row: Row, data: str, context: Context) -> Row:
 
 
 def table(rows: list[Row]) -> str:
-    """Return the mean gain of every change over the usual training with the same network, data and seed."""
-    usual = {row.key[1:]: row.miou or 0.0 for row in rows if row.variant == USUAL}
+    """Return the mean gain of every change over the plain training with the same network, data and seed."""
+    plain = {row.key[1:]: row.miou or 0.0 for row in rows if row.variant == PLAIN}
     columns = sorted({(row.network, row.start, row.data, row.images, row.steps) for row in rows})
     lines = [
         "change | "
@@ -112,15 +115,15 @@ def table(rows: list[Row]) -> str:
         cells, gains = [], []
         for column in columns:
             of = (variant, *column)
-            members = [row for row in rows if (row.variant, *row.key[1:6]) == of and row.key[1:] in usual]
+            members = [row for row in rows if (row.variant, *row.key[1:6]) == of and row.key[1:] in plain]
             if not members:
                 cells.append("-")
                 continue
-            if variant == USUAL:
+            if variant == PLAIN:
                 values = [100 * (row.miou or 0.0) for row in members]
                 cells.append(f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else ""))
                 continue
-            gain = mean(100 * ((row.miou or 0.0) - usual[row.key[1:]]) for row in members)
+            gain = mean(100 * ((row.miou or 0.0) - plain[row.key[1:]]) for row in members)
             gains.append(gain)
             cells.append(f"{gain:+.1f}")
         lines.append(f"{variant} | " + " | ".join(cells) + (f" | {mean(gains):+.1f}" if gains else " | "))
@@ -138,7 +141,7 @@ def main() -> None:
     parser.add_argument("--start", default=IMAGENET)
     parser.add_argument("--drives", nargs="+", default=("0001TP",), help="each is left out and scored")
     parser.add_argument("--images", nargs="+", type=int, default=(62,))
-    parser.add_argument("--variants", nargs="+", default=(USUAL, *CHANGES, " + ".join(TOGETHER), ALL))
+    parser.add_argument("--variants", nargs="+", default=(PLAIN, *CHANGES, " + ".join(TOGETHER), ALL))
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--crop", default="352x480", help="HEIGHTxWIDTH of training crops")

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from segtailor.core.job import Step
 from segtailor.core.space import Architecture
-from segtailor.core.target import timed_stages
+from segtailor.core.target import parse_target, timed_stages
 from segtailor.core.variation import sample
 from segtailor.data.dataset import Dataset
 from segtailor.recipes.recipe import Recipe
@@ -24,8 +24,10 @@ from segtailor.runs import Context
 from segtailor.spaces.networks import count, resolve
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.tailoring.recipe import GIGA, TrainingSpeed
+from segtailor.targets.graph import quick_form
 from segtailor.targets.timing import TimingSettings
 from segtailor.training.device import pick_device
+from segtailor.training.fit import TUNED_STEPS
 from segtailor.training.settings import FitSettings
 from segtailor.verbs.bench import bench
 from segtailor.verbs.search import system_recipe
@@ -40,6 +42,9 @@ MIN_TIMED_RUNS = 50  # of a network
 WARM_UP_STEPS = 3  # of a probe, before its steps are timed
 MIN_PROBE_STEPS, MIN_PROBE_SECONDS = 5, 2.0  # that are timed
 ENDLESS_STEPS = 1_000_000
+PLANNING_STEPS = (
+    TUNED_STEPS - 1
+)  # of a training for which no kernels are chosen: that takes longer than the probe
 PRETRAINING_STEP = 0.5  # seconds of a step that trains weights alone, in those of a step of the search
 MIN_WORK_RATIO = 1.5  # two networks closer than this do not tell how time grows with work
 
@@ -120,7 +125,8 @@ class MeasuredMachine:
                 val_split=None,
                 reparameterise=True,
             )
-            points.append((batch * count(model, image=crop).macs, step_seconds(recipe, self.context)))
+            step = step_seconds(recipe, self.context, steps=PLANNING_STEPS)
+            points.append((batch * count(model, image=crop).macs, step))
         (small, quick), (large, slow) = points
         if large < MIN_WORK_RATIO * small:
             return TrainingSpeed(base=(quick + slow) / 2, per_gmac=0.0)
@@ -136,7 +142,7 @@ class MeasuredMachine:
         """Return milliseconds and multiply-accumulates; the fastest run counts, as others may have been disturbed."""
         (row,) = bench(
             [network],
-            [self.target],
+            [str(quick_form(parse_target(self.target)))],
             image=image,
             includes=timed_stages(self.target),
             classes=self.dataset.task.outputs,
@@ -199,13 +205,13 @@ def rate_at(milliseconds: float, small: tuple[float, float], usual: tuple[float,
     return (small_macs + (milliseconds - small_ms) * slope) / milliseconds
 
 
-def step_seconds(recipe: TrainRecipe, context: Context) -> float:
-    """Return how long a step of a training takes; nothing is written but the cache of decoded images.
+def step_seconds(recipe: TrainRecipe, context: Context, *, steps: int = ENDLESS_STEPS) -> float:
+    """Return how long a step of a training of `steps` takes; nothing is written but the cache of decoded images.
 
     A training reports its progress about twice a second, after its device has done these steps. The median of these
     intervals counts, so that a moment in which the machine is busy does not.
     """
-    endless = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=ENDLESS_STEPS, seconds=None))
+    endless = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=steps, seconds=None))
     moments: list[tuple[int, float]] = []
     for step in _steps(endless, context):
         if step.done >= WARM_UP_STEPS:

@@ -173,12 +173,13 @@ def conv2d(
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution that begins at once on a GPU, whatever its shape; the values are the same up to rounding.
+    """A convolution that is trained on a GPU by torch's own kernels where cuDNN's are not worth their plans.
 
     cuDNN plans its kernels anew for every shape. For the backward pass of a depthwise convolution in half precision it
-    compiles them, 0.6 s each (cuDNN 9.19, H200), so that one step of a network that was not seen before takes up to ten
-    seconds. torch's own depthwise kernels need no plan and are as fast. Where cuDNN is switched off
-    (`training.device.many_shapes`), 1x1 convolutions are matrix products.
+    compiles them, 0.6 s each (cuDNN 9.19, H200), so that the first step of a network takes ten seconds. torch's own
+    kernels begin at once and take twice as long, but with dilation less. So cuDNN has those without dilation, in long
+    trainings (`training.device.tune_kernels`). Where it is switched off (`many_shapes`), 1x1 convolutions are matrix
+    products. The values are the same up to rounding.
     """
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002 - torch's name
@@ -208,12 +209,13 @@ def convolved(
     dilation: Sides,
     groups: int,
 ) -> Tensor:
-    """Convolve on a GPU with kernels that need no plan, where there are any."""
+    """Convolve on a GPU, as `Conv2d` says."""
     if groups == 1 and not torch.backends.cudnn.enabled and weight.shape[2:] == (1, 1) and not any(padding):
         down, right = stride
         columns = maps[:, :, ::down, ::right].permute(0, 2, 3, 1)
         return functional.linear(columns, weight[:, :, 0, 0], bias).permute(0, 3, 1, 2)
-    if groups == maps.shape[1] == len(weight) and torch.is_grad_enabled():
+    planned = torch.backends.cudnn.benchmark and set(dilation) == {1}
+    if groups == maps.shape[1] == len(weight) and torch.is_grad_enabled() and not planned:
         if torch.is_autocast_enabled(maps.device.type):
             kind = torch.get_autocast_dtype(maps.device.type)
             maps, weight = maps.to(kind), weight.to(kind)

@@ -13,9 +13,6 @@ from torch import Tensor
 
 from segtailor.targets.cuda.fuse import Fused, FusedConvolution, FusedResize
 
-MAX_UNIT = (
-    16  # channels: what a kernel may rely on that their number is a multiple of, to load several at once
-)
 MIN_LIBRARY_CHANNELS = 8  # input channels: with fewer, a library's convolution wastes most of its tiles
 
 
@@ -50,12 +47,11 @@ def _depthwise_kernel(op: FusedConvolution, *, pixels: int, lanes: int, warps: i
         out = _output(op, image, weight)
         count, channels, height, width = image.shape
         tall, wide = out.shape[2:]
-        unit = min(channels & -channels, MAX_UNIT)
         grid = (triton.cdiv(wide, pixels), count * tall, triton.cdiv(channels, lanes))
         depthwise[grid](
             image, weight, bias if bias is not None else weight, other[0] if other else image, out,
-            height, width, tall, wide, channels // unit,
-            UNIT=unit, KERNEL=weight.shape[2], STRIDE=op.stride[0], PADDING=op.padding[0],
+            height, width, tall, wide,
+            CHANNELS=channels, KERNEL=weight.shape[2], STRIDE=op.stride[0], PADDING=op.padding[0],
             DILATION=op.dilation[0], BIAS=bias is not None, ADDS=op.adds, RELU=op.relu, PIXELS=pixels, LANES=lanes,
             num_warps=warps,
         )  # fmt: skip
@@ -116,22 +112,18 @@ def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 # fmt: off
-@triton.jit(do_not_specialize=["height", "width", "out_height", "out_width", "units"])
+@triton.jit
 def depthwise(
-    image, weight, bias, other, out, height, width, out_height, out_width, units, UNIT: tl.constexpr,
+    image, weight, bias, other, out, height, width, out_height, out_width, CHANNELS: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr,
     BIAS: tl.constexpr, ADDS: tl.constexpr, RELU: tl.constexpr, PIXELS: tl.constexpr, LANES: tl.constexpr,
 ):
-    """Depthwise convolution; each program does PIXELS columns of one row for LANES channels.
-
-    Sizes are no constants: compiling takes longer than choosing among kernels, and networks have many widths.
-    """
-    channels = units * UNIT
+    """Depthwise convolution; each program does PIXELS columns of one row for LANES channels."""
     column = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     line = tl.program_id(1)
     channel = tl.program_id(2) * LANES + tl.arange(0, LANES)
     picture, row = line // out_height, line % out_height
-    lane = channel < channels
+    lane = channel < CHANNELS
     total = tl.zeros((PIXELS, LANES), dtype=tl.float32)
     for down in tl.static_range(KERNEL):
         source_row = row * STRIDE - PADDING + down * DILATION
@@ -139,7 +131,7 @@ def depthwise(
         for right in tl.static_range(KERNEL):
             source = column * STRIDE - PADDING + right * DILATION
             inside = inside_row & (source >= 0) & (source < width) & (column < out_width)
-            place = ((picture * height + source_row) * width + source)[:, None] * channels + channel[None, :]
+            place = ((picture * height + source_row) * width + source)[:, None] * CHANNELS + channel[None, :]
             value = tl.load(image + place, mask=inside[:, None] & lane[None, :], other=0.0).to(tl.float32)
             factor = tl.load(
                 weight + channel * (KERNEL * KERNEL) + down * KERNEL + right, mask=lane, other=0.0
@@ -147,7 +139,7 @@ def depthwise(
             total += value * factor.to(tl.float32)[None, :]
     if BIAS:
         total += tl.load(bias + channel, mask=lane, other=0.0).to(tl.float32)[None, :]
-    place = (line * out_width + column)[:, None] * channels + channel[None, :]
+    place = (line * out_width + column)[:, None] * CHANNELS + channel[None, :]
     kept = (column < out_width)[:, None] & lane[None, :]
     if ADDS:
         total += tl.load(other + place, mask=kept, other=0.0).to(tl.float32)

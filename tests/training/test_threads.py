@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
@@ -141,3 +144,26 @@ def test_a_probe_draws_no_random_numbers_and_the_number_of_threads_is_put_back()
         assert threads.count in (1, 2)
     assert torch.get_num_threads() == 2
     assert torch.equal(torch.get_rng_state(), state)
+
+
+MEMORY = """
+import psutil, torch
+from segtailor.training.device import keep_memory
+
+process = psutil.Process()
+resident = []
+for keeps in (False, True):
+    if keeps:
+        keep_memory(torch.device("cpu"))
+    for _ in range(2):
+        block = torch.ones(64_000_000)
+        del block
+    resident.append(process.memory_info().rss)
+print(resident[1] - resident[0])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator can be told")
+def test_memory_stays_with_the_process_between_steps() -> None:
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 200_000_000  # the block of 256 MB

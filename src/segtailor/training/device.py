@@ -7,8 +7,10 @@ inputs are copied into the recorded ones, and all state is changed in place.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, TypeAlias
@@ -21,6 +23,8 @@ from segtailor.ops.modules.convolutions import without_cudnn
 
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+TRIM_THRESHOLD, MAX_MAPPINGS = -1, -4  # parameters of glibc's mallopt (malloc.h)
+NEVER = -1  # to trim
 
 
 def pick_device(name: str | None = None) -> torch.device:
@@ -110,6 +114,18 @@ def release_memory(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def keep_memory(device: torch.device) -> None:
+    """Keep the memory that a CPU frees, instead of giving it back to the system after every operation.
+
+    Steps take and free the same large blocks again and again. Those from the system are filled with zeros page by page
+    first, which takes as long as computing small networks (docs/results.md#training-pipeline). Only glibc can be told.
+    """
+    if device.type == "cpu" and platform.libc_ver()[0] == "glibc":
+        allocator = ctypes.CDLL(None)
+        allocator.mallopt(MAX_MAPPINGS, 0)
+        allocator.mallopt(TRIM_THRESHOLD, NEVER)
 
 
 def collective_backend(device: torch.device) -> str:

@@ -18,6 +18,8 @@ from statistics import median
 import torch
 from torch.nn.functional import conv2d
 
+from segtailor.training.device import keep_memory
+
 PROBE_SECONDS = 0.1  # per number of threads
 MIN_PROBE_STEPS = 3
 MAX_TIME_SHARE = 0.9  # more threads are chosen only if they take less than this share of the time of fewer
@@ -135,8 +137,9 @@ class Threads:
 def chosen_threads(device: torch.device, *, fixed: bool = False) -> Iterator[Threads]:
     """Use the fastest number of threads inside the block, and restore the old number afterwards.
 
-    `fixed` keeps the number, for results that are the same in every digit.
+    `fixed` keeps the number, for results that are the same in every digit. Memory stays with the process from then on.
     """
+    keep_memory(device)
     most = torch.get_num_threads()
     try:
         yield Threads(1 if fixed or device.type != "cpu" else most)

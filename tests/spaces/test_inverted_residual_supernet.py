@@ -13,6 +13,7 @@ from segtailor.core.plan import OpCall, Shape
 from segtailor.nets.network import Network
 from segtailor.nets.relax import one_hot_weights, softmax
 from segtailor.nets.supernet import Supernet, SupernetSettings
+from segtailor.ops.modules.blocks import InvertedResidualBlock
 from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.spaces.inverted_residual.architecture import CANDIDATES, FrameName
 from segtailor.spaces.inverted_residual.fused import by_phases, depthwise
@@ -91,6 +92,18 @@ def test_names_cover_the_released_supernet() -> None:
     other = ("gumble_arch_params", "ops_cost", "gumbel_temperature")
     theirs = {key for key, _ in reference()[0]["state"] if not key.endswith(other)}
     assert ours == theirs
+
+
+def test_fused_candidates_do_not_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    supernet = SMALL.supernet(TINY, 4, settings=SupernetSettings(fused=True)).eval()
+    weights = {f"block{index}": torch.full((1, len(CANDIDATES)), 1 / len(CANDIDATES)) for index in range(20)}
+    ran: list[InvertedResidualBlock] = []
+    for module in supernet.modules():
+        if isinstance(module, InvertedResidualBlock) and not module.residual:
+            module.register_forward_pre_hook(lambda block, _: ran.append(block))
+    with torch.no_grad():
+        supernet(noise(1, 3, 32, 64), weights)
+    assert not ran
 
 
 @pytest.mark.parametrize("fused", [False, True])

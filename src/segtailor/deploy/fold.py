@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from segtailor.core.plan import Node, OpCall, Plan, Shape
 from segtailor.nets.network import Network
 from segtailor.ops.combining import Resize
+from segtailor.ops.modules.convolutions import is_plain
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -260,10 +261,10 @@ def _movable(network: Network) -> Iterator[tuple[Node, Node]]:
 def _is_pointwise(module: nn.Module) -> bool:
     """Tell whether a module is one 1x1 convolution and nothing else."""
     parts = [part for part in module.modules() if not list(part.children())]
-    if len(parts) != 1 or type(module) not in (nn.Sequential, nn.Conv2d):
+    if len(parts) != 1 or not (type(module) is nn.Sequential or is_plain(module)):
         return False
     (conv,) = parts
-    if not isinstance(conv, nn.Conv2d) or type(conv) is not nn.Conv2d:  # a subclass may pad or skip
+    if not isinstance(conv, nn.Conv2d) or not is_plain(conv):
         return False
     return (conv.kernel_size, conv.stride, conv.padding) == ((1, 1), (1, 1), (0, 0))
 

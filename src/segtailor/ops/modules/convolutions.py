@@ -189,6 +189,11 @@ class Conv2d(nn.Conv2d):
         return output
 
 
+def is_plain(module: nn.Module | None) -> bool:
+    """Tell whether a module is a convolution and nothing else; other subclasses pad or skip pixels."""
+    return type(module) in (nn.Conv2d, Conv2d)
+
+
 @contextmanager
 def without_cudnn() -> Iterator[None]:
     """Let torch's own kernels compute what follows."""

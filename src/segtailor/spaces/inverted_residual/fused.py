@@ -17,6 +17,7 @@ from torch.nn import functional
 from segtailor.nets.fused import EAGER, FamilyLayers, Kernels, Layers, added, as_conv, as_norm
 from segtailor.nets.mixed import Terms, scaled
 from segtailor.ops.modules.blocks import InvertedResidualBlock
+from segtailor.ops.modules.convolutions import is_plain
 
 CONVS = ("expand", "depth", "project")
 
@@ -86,7 +87,7 @@ def _block_diagonal(convs: Sequence[nn.Conv2d]) -> Tensor:
 
 def _is_standard(block: InvertedResidualBlock) -> bool:
     layers = dict(block.body.named_children())
-    convs = all(type(layers.get(name)) is nn.Conv2d for name in CONVS)
+    convs = all(is_plain(layers.get(name)) for name in CONVS)
     return convs and isinstance(layers.get("expand_act"), nn.ReLU) and not block.residual
 
 

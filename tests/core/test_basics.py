@@ -157,6 +157,9 @@ def test_objectives_prefer_quality_and_punish_cost() -> None:
     assert Linear(weight=0.1).score(0.5, 2) == pytest.approx(0.3)
     assert Power(limit=8.3).score(0.06233587477048027, 6.4139770511337275) == pytest.approx(0.06347, abs=1e-5)
     assert Within(limit=10).score(0.2, 9) > Within(limit=10).score(0.9, 11) > Within(limit=10).score(0.9, 12)
+    using = Within(limit=10, least=6)
+    scores = [using.score(*pair) for pair in ((0.3, 7), (0.2, 6), (0.9, 5), (0.8, 1), (0.99, 11), (0.99, 12))]
+    assert scores == sorted(scores, reverse=True)
 
 
 def test_a_task_checks_its_classes() -> None:

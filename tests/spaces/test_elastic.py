@@ -37,7 +37,7 @@ def test_a_stage_without_blocks_is_written_in_one_way() -> None:
         ElasticArchitecture(scale="1", depths=(1, 1, 1, 1, 0), expansions=(3,) * 5, decoder=32, detail=8)
 
 
-@pytest.mark.parametrize("scale", ["2", "0/1", "1/0", "2/4", "x", "", "1/2/3", 1, None])
+@pytest.mark.parametrize("scale", ["3", "9/4", "0/1", "1/0", "2/4", "x", "", "1/2/3", 1, None])
 def test_a_scale_that_is_none_is_refused(scale: object) -> None:
     with pytest.raises(InvalidArchitecture, match="scale"):
         ElasticArchitecture(

@@ -16,10 +16,11 @@ from segtailor.data.locate import locate
 from segtailor.deploy.quantise import Int8Decision
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.tailoring import delivering
-from segtailor.tailoring.delivering import measure_contract, recommend, trivial_miou
+from segtailor.tailoring.delivering import measure_contract, recommend, trivial_miou, within_budget
 from segtailor.tailoring.stage import (
     BaselinesOutcome,
     ChosenNetwork,
+    ComparedNetwork,
     ContractOutcome,
     Int8Outcome,
     ReadyOutcome,
@@ -82,6 +83,28 @@ def test_what_is_clear_is_measured_once(tmp_path: Path, budget_ms: float, met: b
     assert found.met is met
     assert found.tries_p95_ms == (found.p95_ms,)
     assert "times" not in found.sentence
+
+
+def timed(network: str, miou: float, median_ms: float, p95_ms: float) -> ComparedNetwork:
+    return ComparedNetwork(
+        network=network, run="r", model="m", steps=7, miou=miou, params=1, median_ms=median_ms, p95_ms=p95_ms
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "kept"),
+    [
+        (((1.0, 2.0), (1.0, 6.0)), [0]),  # one keeps the budget of 5 ms
+        (((0.3, 8.4), (0.9, 8.5)), [0, 1]),  # both are quick, other programs interrupt them
+        (((0.3, 8.4), (5.5, 8.3)), [0]),  # the second one is slow by itself
+        (((6.0, 7.0), (9.0, 12.0)), [0]),  # both are slow: the fastest
+    ],
+)
+def test_on_a_busy_machine_half_of_all_runs_say_which_networks_keep_the_budget(
+    times: tuple[tuple[float, float], ...], kept: list[int]
+) -> None:
+    rows = [timed(str(number), 0.1 * number, *both) for number, both in enumerate(times)]
+    assert within_budget(rows, 5.0) == [rows[number] for number in kept]
 
 
 @pytest.mark.slow

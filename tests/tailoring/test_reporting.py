@@ -88,6 +88,24 @@ def test_networks_that_were_not_trained_alike_are_not_compared_in_silence(steps:
     )
 
 
+@pytest.mark.parametrize(("seconds", "fair"), [(30.0, False), (58.0, True), (200.0, False)])
+def test_networks_with_equal_time_are_compared_whatever_their_steps(seconds: float, fair: bool) -> None:
+    best = recommended(steps=999)
+    searched, ready = best.networks
+    rows = (replace(searched, seconds=60.0), replace(ready, seconds=seconds))
+    sentence = verdict(replace(best, networks=rows), FP32, CONTRACT)
+    assert ("no fair comparison" in sentence) is not fair
+    assert (f"after {seconds:.0f} seconds of training against 60" in sentence) is not fair
+
+
+def test_a_budget_missed_for_other_programs_says_so() -> None:
+    disturbed = replace(CONTRACT, met=False, median_ms=0.8, p95_ms=8.4)
+    sentence = verdict(recommended(), FP32, disturbed)
+    assert "because other programs interrupted it (half of all runs take 0.8 ms at most)" in sentence
+    slow = replace(CONTRACT, met=False, median_ms=6.0, p95_ms=8.4)
+    assert "interrupted" not in verdict(recommended(), FP32, slow)
+
+
 def test_without_time_for_a_ready_network_that_is_said() -> None:
     best = recommended(best_ready=None)
     sentence = verdict(replace(best, networks=best.networks[:1]), FP32, CONTRACT)

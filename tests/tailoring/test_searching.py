@@ -74,6 +74,8 @@ def test_every_system_searches_at_the_size_and_within_the_budget_asked_for(
     assert found.space.decisions
     if isinstance(found.objective, Power | Within):
         assert found.objective.limit == LIMIT
+    if isinstance(found.objective, Within):
+        assert found.objective.least == pytest.approx(0.6 * LIMIT)
     assert parse_recipe(recipe_document(found), what="recipe") == found
 
 

@@ -12,7 +12,7 @@ from segtailor.tailoring.time_plan import (
     SHARES,
     TrainingCost,
     closing_seconds,
-    common_length,
+    equal_time,
     expected_seconds,
     extra_training_seconds,
     pace,
@@ -56,30 +56,32 @@ def test_a_pace_spreads_what_is_left_over_all_that_is_ahead() -> None:
 
 @pytest.mark.parametrize("ready", [[], [SMALL], [LARGE], [LARGE, SMALL], [HUGE, HUGE], [SMALL] * 4])
 @pytest.mark.parametrize("seconds", [60.0, 200.0, 5000.0])
-def test_winner_and_ready_networks_together_fill_their_time(
+def test_winner_and_ready_networks_train_equally_long_and_fill_their_time(
     ready: list[TrainingCost], seconds: float
 ) -> None:
-    length = common_length(SMALL, ready, seconds=seconds)
-    everyone = [SMALL, *ready[: length.ready]]
-    spent = sum(one.seconds(length.steps) for one in everyone)
-    assert spent <= seconds < spent + sum(one.step for one in everyone)
+    shared = equal_time(SMALL, ready, seconds=seconds)
+    everyone = [SMALL, *ready[: shared.ready]]
+    assert sum(shared.seconds + one.rest for one in everyone) == pytest.approx(seconds)
 
 
 def test_there_is_a_ready_network_if_any_and_more_if_all_get_enough_steps() -> None:
-    assert common_length(SMALL, [], seconds=100.0).ready == 0
-    assert common_length(SMALL, [HUGE, HUGE], seconds=100.0).ready == 1
-    just = sum(one.seconds(ENOUGH_STEPS) for one in (SMALL, LARGE, SMALL))
-    assert common_length(SMALL, [LARGE, SMALL], seconds=just - 1.0).ready == 1
-    assert common_length(SMALL, [LARGE, SMALL], seconds=just + 1.0) == (ENOUGH_STEPS + 3, 2)
+    assert equal_time(SMALL, [], seconds=100.0).ready == 0
+    assert equal_time(SMALL, [HUGE, HUGE], seconds=100.0).ready == 1
+    three = (SMALL, LARGE, SMALL)
+    just = 3 * ENOUGH_STEPS * LARGE.step + sum(one.rest for one in three)
+    assert equal_time(SMALL, [LARGE, SMALL], seconds=just - 1.0).ready == 1
+    assert equal_time(SMALL, [LARGE, SMALL], seconds=just + 1.0).ready == 2
 
 
 def test_without_a_ready_network_its_time_is_the_winners() -> None:
-    alone, beside = (common_length(SMALL, ready, seconds=100.0).steps for ready in ([], [SMALL]))
-    assert alone > 2 * beside
+    alone, beside = (equal_time(SMALL, ready, seconds=100.0).seconds for ready in ([], [SMALL]))
+    assert alone >= 2 * beside
 
 
 def test_no_time_at_all_leaves_the_least_training() -> None:
-    assert common_length(SMALL, [LARGE, HUGE], seconds=-50.0) == (2, 1)
+    shared = equal_time(SMALL, [LARGE, HUGE], seconds=-50.0)
+    assert shared == (0.0, 1)
+    assert SMALL.steps(shared.seconds) == 2
 
 
 @pytest.mark.parametrize(

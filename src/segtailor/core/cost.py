@@ -60,10 +60,17 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True)
 class Within:
-    """The quality alone; below 0, and so below every quality, if the cost is over the limit."""
+    """The quality alone; below 0, and so below every quality, if the cost is over the limit.
+
+    Networks that cost less than `least` come after all that use the limit, in the order of their quality: a judge that
+    saw a short training only prefers small networks, which learn faster.
+    """
 
     limit: float
+    least: float = 0.0
 
     def score(self, quality: Number, cost: Number) -> Number:
         """Return the score; higher is better."""
-        return quality if cost <= self.limit else -cost / self.limit
+        if cost > self.limit:
+            return -cost / self.limit
+        return quality if cost >= self.least else quality - 1

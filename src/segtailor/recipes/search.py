@@ -115,7 +115,7 @@ class SearchRecipe:
         return Problem(
             space=self._space(),
             cost=open_cost(self.cost, use, copy=Layout(context.folder).cost_table),
-            objective=self.objective or Within(limit=self.limit or math.inf),
+            objective=self.objective or self._within_limit(),
             task=dataset.task,
             image=Shape(3, *self.image),
             data=halves,
@@ -131,6 +131,13 @@ class SearchRecipe:
             start=self._supernet_start(dataset.task, trusted=context.trusted),
             trusted=context.trusted,
         )
+
+    def _within_limit(self) -> Objective:
+        """Return the objective of a search that names none: the quality, within the limit."""
+        if self.limit is None:
+            return Within(limit=math.inf)
+        aim = self.strategy.aim if isinstance(self.strategy, OneShot) else 0.0
+        return Within(limit=self.limit, least=aim * self.limit)
 
     def _supernet_start(self, task: Task, *, trusted: bool) -> Callable[[Any], object] | None:
         """Return what gives the supernet of a search by gradients its first weights."""

@@ -12,6 +12,7 @@ MAX_TIMINGS = 3  # of a network that may keep the budget although its first timi
 MAX_SLOW_RUNS = (
     1.5  # p95 over the fastest run, as far as that is due to the network and not to other programs
 )
+CROWDED_RATIO = 2.5  # p95 over median: beyond this, other programs interrupted the runs
 TINY = 1e-12
 
 
@@ -32,6 +33,11 @@ class TimedNetwork:
     def undisturbed_ms(self) -> float:
         """The fastest run, or the median where that is not known."""
         return self.median_ms if self.min_ms is None else self.min_ms
+
+
+def crowded(median_ms: float, p95_ms: float, *, limit_ms: float) -> bool:
+    """Tell whether a network misses a limit only because other programs interrupt its runs."""
+    return p95_ms > limit_ms and median_ms <= limit_ms / CROWDED_RATIO
 
 
 class PricedNetwork(Protocol):

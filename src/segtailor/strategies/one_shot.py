@@ -57,7 +57,8 @@ class OneShot:
 
     The networks that are judged are bred as by `evolution` (`population`, `children`). `choice` says how a network is
     judged: on how many images (evenly spaced), and on how many batches the statistics of its norms are measured before.
-    Where a search has a time limit, `training_share` of it trains.
+    Where a search has a time limit, `training_share` of it trains. With a budget, the chosen network uses at least the
+    share `aim` of it, if there is one: shared weights favour small networks the more, the shorter they were trained.
     """
 
     fit: FitSettings = field(default_factory=lambda: USUAL_FIT)
@@ -68,11 +69,14 @@ class OneShot:
     children: int = 12
     choice: Choice = field(default_factory=lambda: Choice(recalibrate=4))
     training_share: float = 0.75
+    aim: float = 0.6
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
 
     def __post_init__(self) -> None:
         for name in ("networks", "trials"):
             check_at_least(name, getattr(self, name), 1)
+        if not 0 <= self.aim < 1:
+            raise SearchProblem(f"aim: {self.aim} is no share of the budget; give e.g. 0.6, or 0 for any.")
         if not 0 < self.training_share < 1:
             raise SearchProblem(
                 f"training_share: {self.training_share} is no share of the time; give e.g. 0.75."
@@ -281,8 +285,14 @@ class OneShotSearch:
         }
 
     def front(self) -> list[Judged]:
-        """Return the networks that no other one beats in quality and cost, cheapest first."""
-        return pareto(self._judged)
+        """Return the networks that no other one beats in quality and cost, cheapest first.
+
+        Those that use the budget are compared with each other, not with the far smaller ones (`OneShot.aim`).
+        """
+        score = self._problem.objective.score
+        using = [item for item in self._judged if score(item.quality, item.cost) >= 0]
+        small = [item for item in self._judged if score(item.quality, item.cost) < 0]
+        return [*pareto(small), *pareto(using)]
 
     @property
     def preprocessing(self) -> Preprocessing:

@@ -27,6 +27,7 @@ MAX_CROP_PIXELS = {False: 128 * 256, True: 768 * 1024}  # by whether there is an
 MAX_BATCH = {False: 8, True: 32}
 LR, LR_BATCH = 0.003, 16  # learning rate of AdamW at this batch; it grows with the square root of the batch
 SEARCH_SHARE_OF_BUDGET = 0.75  # the rest is for resizing labels and for slow runs
+AIM_SHARE = 0.6  # of the limit of the search: cheaper networks are chosen only if no other keeps the budget
 USUAL_SECONDS = 30 * 60.0
 TRIAL_SECONDS = 1.5  # per candidate besides its training: start and scoring
 MIN_CANDIDATES = 4
@@ -120,7 +121,7 @@ def _explained(recipe: TailorRecipe, facts: DataFacts, machine: MachineFacts) ->
         ChosenSetting(
             setting="baselines",
             value=f"at most {effort.baselines}",
-            reason="ready networks that keep the budget, trained the same way for as many steps",
+            reason="ready networks that keep the budget, trained the same way and for as long",
         ),
     ]
 

@@ -21,6 +21,7 @@ from segtailor.nets.bundle import load_bundle
 from segtailor.nets.onnx.metadata import OutputKind
 from segtailor.recipes.export import export as export_bundle
 from segtailor.recipes.quantise import FP32_FILE, INT8_FILE, Int8Settings, quantise
+from segtailor.recipes.timed import crowded
 from segtailor.spaces.networks import expand
 from segtailor.tailoring.stage import (
     SEARCHED,
@@ -67,7 +68,7 @@ def recommend(
     before: dict[str, TimedNetwork] = {row.network: row for row in (*reversed(ready.networks), chosen)}
     budget = stage.recipe.request.budget_ms
     rows = [_timed(stage, row, before.get(row.network)) for row in (winner, *baselines.networks)]
-    keeping = [row for row in rows if row.p95_ms <= budget] or [min(rows, key=lambda row: row.p95_ms)]
+    keeping = within_budget(rows, budget)
     best = max(keeping, key=lambda row: row.miou)
     others = [row for row in keeping if row.network != SEARCHED]
     recommended = Recommendation(
@@ -79,6 +80,17 @@ def recommend(
         best_ready=max(others, key=lambda row: row.miou).network if others else None,
     )
     return _checked(stage, recommended, steps=best.steps)
+
+
+def within_budget(rows: Sequence[ComparedNetwork], budget_ms: float) -> list[ComparedNetwork]:
+    """Return the networks that keep a budget; if there is none, those with half of all runs within it, or the fastest.
+
+    Half of all runs count where other programs interrupt them: then 95 % of runs say nothing about the networks.
+    """
+    keeping = [row for row in rows if row.p95_ms <= budget_ms]
+    if not keeping and any(crowded(row.median_ms, row.p95_ms, limit_ms=budget_ms) for row in rows):
+        keeping = [row for row in rows if row.median_ms <= budget_ms]
+    return keeping or [min(rows, key=lambda row: row.p95_ms)]
 
 
 def _timed(stage: StageContext, trained: TrainedNetwork, before: TimedNetwork | None) -> ComparedNetwork:

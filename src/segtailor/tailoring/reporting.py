@@ -13,6 +13,7 @@ from segtailor.core.text import command, path_argument
 from segtailor.data.cache import open_pixels
 from segtailor.nets.bundle import load_bundle
 from segtailor.recipes.front import kept_networks
+from segtailor.recipes.timed import crowded
 from segtailor.report import document as page
 from segtailor.report.inspecting import inspect
 from segtailor.report.parts import findings_of, layer_times, save_parts, start_fact
@@ -39,6 +40,8 @@ from segtailor.tailoring.stage import (
     outcome_document,
 )
 from segtailor.verbs.report import report
+
+EQUAL_RATIO = 1.1  # of the seconds of two trainings that are as long as each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,19 +162,28 @@ def verdict(best: Recommendation, int8: Int8Outcome, contract: ContractOutcome) 
     keeps = "keeps" if contract.met else "MISSES"
     sentence = (
         f"Use {name}: {100 * delivered_miou(best, int8):.1f} % mIoU on unseen pictures, {contract.p95_ms:.2f} ms (95 % "
-        f"of runs) on {contract.target}, which {keeps} the budget of {contract.budget_ms:.4g} ms"
+        f"of runs) on {contract.target}, which {keeps} the budget of {contract.budget_ms:.4g} ms{_disturbed(contract)}"
     )
     rows = {row.network: row for row in best.networks}
     rival = rows.get(best.best_ready or "") if best.worth else rows.get(SEARCHED)
     if rival is None:
         return f"{sentence}; {_no_comparison(best)}."
     who = f"the best ready network ({rival.network})" if best.worth else "the searched network"
-    late = not best.worth and rival.p95_ms > contract.budget_ms
+    late = not best.worth and contract.met and rival.p95_ms > contract.budget_ms
     missed = f" but takes {rival.p95_ms:.2f} ms" if late else ""
     compared = (
         f"{sentence}; {who} reached {100 * rival.miou:.1f} %{_unequal(rows[best.network], rival)}{missed}"
     )
     return compared + ("." if late else f"{_tie(best.miou, rival.miou)}.")
+
+
+def _disturbed(contract: ContractOutcome) -> str:
+    """Say that other programs, not the network, made it miss the budget."""
+    if contract.met or not crowded(contract.median_ms, contract.p95_ms, limit_ms=contract.budget_ms):
+        return ""
+    return (
+        f" because other programs interrupted it (half of all runs take {contract.median_ms:.3g} ms at most)"
+    )
 
 
 def full_verdict(delivery: Delivery) -> str:
@@ -206,6 +218,10 @@ def _no_comparison(best: Recommendation) -> str:
 
 def _unequal(best: ComparedNetwork, rival: ComparedNetwork) -> str:
     """Say that the comparison is not fair, if one network was trained longer than the other."""
+    if best.seconds is not None and rival.seconds is not None:
+        if max(best.seconds, rival.seconds) <= EQUAL_RATIO * min(best.seconds, rival.seconds):
+            return ""
+        return f" after {rival.seconds:.0f} seconds of training against {best.seconds:.0f}, which is no fair comparison"
     if best.steps == rival.steps:
         return ""
     return f" after {rival.steps} steps of training against {best.steps}, which is no fair comparison"

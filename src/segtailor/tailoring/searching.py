@@ -19,9 +19,16 @@ from segtailor.strategies.evaluators.staged import StagedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.strategies.one_shot import OneShot
-from segtailor.tailoring.choosing import DIRECTIONS, MIN_LIMIT_IN_SMALLEST, SEARCH_SHARE_OF_BUDGET, expands
+from segtailor.tailoring.choosing import (
+    AIM_SHARE,
+    DIRECTIONS,
+    MIN_LIMIT_IN_SMALLEST,
+    SEARCH_SHARE_OF_BUDGET,
+    expands,
+)
 from segtailor.tailoring.machine import pretraining_share
 from segtailor.tailoring.recipe import TailorRecipe
+from segtailor.tailoring.selecting import search_limit
 from segtailor.tailoring.stage import PackOutcome, SearchOutcome, StageContext
 from segtailor.tailoring.time_plan import (
     BUDGET_SHARE,
@@ -132,9 +139,7 @@ def search_recipe(stage: StageContext, pack: PackOutcome) -> SearchRecipe:
     base = system_recipe(
         recipe.system, recipe.data, scale="small", context=stage.context, dataset=stage.dataset
     )
-    limit = pack.limit_ms or recipe.search_limit_ms
-    if pack.fit is None:
-        limit = float(round(recipe.search_limit_macs))
+    limit = search_limit(recipe, pack)
     priced = replace(
         base,
         image=recipe.image,
@@ -145,6 +150,8 @@ def search_recipe(stage: StageContext, pack: PackOutcome) -> SearchRecipe:
     )
     if isinstance(priced.objective, Power | Within):
         priced = replace(priced, objective=replace(priced.objective, limit=limit))
+    if not isinstance(priced.objective, Power) and not isinstance(priced.strategy, Gradient):
+        priced = replace(priced, objective=Within(limit=limit, least=AIM_SHARE * limit))
     priced = with_chosen_start(priced, recipe.request.start)
     if isinstance(priced.strategy, Gradient):
         return for_workers(replace(priced, strategy=_gradient(stage, priced.strategy)), 1)

@@ -22,6 +22,7 @@ from segtailor.costs import Macs
 from segtailor.recipes.timed import (
     MAX_SLOW_RUNS,
     TimedNetwork,
+    crowded,
     less_disturbed,
     nearest_ms,
     next_to_time,
@@ -30,7 +31,8 @@ from segtailor.recipes.timed import (
 from segtailor.runs import Layout
 from segtailor.spaces import architectures, baselines, published, published_record
 from segtailor.spaces.networks import count, resolve
-from segtailor.tailoring.choosing import SEARCH_SHARE_OF_BUDGET
+from segtailor.tailoring.choosing import AIM_SHARE, SEARCH_SHARE_OF_BUDGET
+from segtailor.tailoring.recipe import TailorRecipe
 from segtailor.tailoring.stage import (
     SEARCHED,
     ChosenNetwork,
@@ -52,7 +54,6 @@ NEARLY_LARGEST = 0.9  # of the price of the largest network of the space
 SECOND_CHANCES = 2  # candidates that are timed once more in the end
 SMALLER_TRIES = 6  # smaller networks that are timed if no candidate keeps the budget
 SMALLER_DRAWS = 400  # random networks from which these are taken
-CROWDED_RATIO = 2.5  # p95 over median: beyond this, other programs interrupted the runs
 SMALLER_COST_SHARE = 0.85  # of the cost that would just keep the budget
 MAX_RELATIVE_WORK = 1.3  # multiply-accumulates of ready networks of the winner's family, in what should fit
 MAX_OTHER_WORK = 3.0  # of ready networks of other families
@@ -102,7 +103,7 @@ def choose(
         timed += smaller
         keeping = [row for row in smaller[-1:] if _keeps_budget(stage, row)]
     if not keeping and _crowded(stage, timed):
-        return _chosen(_most_likely(stage, timed), timed, kept=False)
+        return _chosen(_most_likely(stage, pack, timed), timed, kept=False)
     if not keeping:
         return _ready_instead(stage, fastest, timed)
     best = max(keeping, key=lambda row: -1.0 if row.quality is None else row.quality)
@@ -116,19 +117,24 @@ def choose(
 def _time_candidates(stage: StageContext, pack: PackOutcome, searched: SearchOutcome) -> list[TimedCandidate]:
     """Time the best-judged candidate that may keep the budget, until no better one is left.
 
+    Those that use the limit of the search come first: a short training prefers small networks, which learn faster.
     Each time corrects the prices of all others, so a candidate that seemed too slow may be timed after all. In the end
     a better one that only a busy machine made miss the budget is timed again.
     """
     layout = Layout(Path(searched.run))
     rows: dict[str, TimedCandidate] = {}
-    while len(rows) < MAX_TIMED_CANDIDATES and not (rows and _no_time(stage)):
-        found = _next_candidate(stage, pack, searched.found, rows)
-        if found is None:
+    least = AIM_SHARE * search_limit(stage.recipe, pack)
+    for networks in ([one for one in searched.found if one.cost >= least], searched.found):
+        while len(rows) < MAX_TIMED_CANDIDATES and not (rows and _no_time(stage)):
+            found = _next_candidate(stage, pack, networks, rows)
+            if found is None:
+                break
+            expected = expected_ms(found.cost, pack, list(rows.values()))
+            rows[found.fingerprint] = _timed_candidate(
+                stage, layout.architecture(found.fingerprint), found, expected_ms=expected
+            )
+        if any(_keeps_budget(stage, row) for row in rows.values()):
             break
-        expected = expected_ms(found.cost, pack, list(rows.values()))
-        rows[found.fingerprint] = _timed_candidate(
-            stage, layout.architecture(found.fingerprint), found, expected_ms=expected
-        )
     for row in _second_chances(stage, list(rows.values())):
         if _no_time(stage):
             break
@@ -137,6 +143,13 @@ def _time_candidates(stage: StageContext, pack: PackOutcome, searched: SearchOut
         if _keeps_budget(stage, again):
             break
     return list(rows.values())
+
+
+def search_limit(recipe: TailorRecipe, pack: PackOutcome) -> float:
+    """Return the most that a network of the search may cost, in the unit of its prices."""
+    if pack.fit is None:
+        return float(round(recipe.search_limit_macs))
+    return pack.limit_ms or recipe.search_limit_ms
 
 
 def _no_time(stage: StageContext) -> bool:
@@ -205,8 +218,7 @@ def _why_unused(
     late = [row for row in timed if row.fingerprint != best.fingerprint and not _keeps_budget(stage, row)]
     if late:
         return begin + f"and {len(late)} other candidates miss the budget as measured."
-    limit = recipe.search_limit_macs if pack.fit is None else pack.limit_ms or recipe.search_limit_ms
-    if limit < most and recipe.search_limit_ms < SEARCH_SHARE_OF_BUDGET * budget:
+    if search_limit(recipe, pack) < most and recipe.search_limit_ms < SEARCH_SHARE_OF_BUDGET * budget:
         return begin + "because larger ones could not be trained well in the time; more --time allows them."
     return (
         begin + "because no larger candidate was judged better; more --time lets the search try more of them."
@@ -312,17 +324,21 @@ def _ready_instead(
 
 def _crowded(stage: StageContext, timed: Sequence[TimedCandidate]) -> bool:
     """Tell whether other programs interrupt runs so long that every network misses the budget, whatever its size."""
-    allowed = BUDGET_SHARE * stage.recipe.request.budget_ms / CROWDED_RATIO
-    return any(row.median_ms <= allowed and not _keeps_budget(stage, row) for row in timed)
+    limit = BUDGET_SHARE * stage.recipe.request.budget_ms
+    return any(crowded(row.median_ms, row.p95_ms, limit_ms=limit) for row in timed)
 
 
-def _most_likely(stage: StageContext, timed: Sequence[TimedCandidate]) -> TimedCandidate:
-    """Return the best-judged candidate whose median keeps the budget; where there is none, the fastest."""
+def _most_likely(stage: StageContext, pack: PackOutcome, timed: Sequence[TimedCandidate]) -> TimedCandidate:
+    """Return the best-judged candidate whose median keeps the budget; where there is none, the fastest.
+
+    Those that use the limit of the search come first here, too.
+    """
+    least = AIM_SHARE * search_limit(stage.recipe, pack)
     limit = BUDGET_SHARE * stage.recipe.request.budget_ms
     likely = [row for row in timed if row.median_ms <= limit and row.quality is not None]
     if likely:
         stage.tell("the machine is too busy to tell which network keeps the budget: half of all runs decide")
-        return max(likely, key=lambda row: row.quality or 0.0)
+        return max(likely, key=lambda row: (row.cost >= least, row.quality or 0.0))
     return min(timed, key=lambda row: row.p95_ms)
 
 

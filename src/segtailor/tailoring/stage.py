@@ -159,14 +159,16 @@ class TeacherOutcome:
     steps: int | None = None
     miou: float | None = None
     params: int | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LengthsOutcome:
-    """Stage `lengths`: the number of steps of the winner and of the ready `networks` beside it.
+    """Stage `lengths`: the number of steps of the winner, and the ready `networks` that are trained beside it.
 
-    Where a time was asked for: `seconds` for the steps of the winner, what a network takes to be prepared on average,
-    the cost of the training of the winner and of each ready network, and why to stop if the time is far too short.
+    Where a time was asked for: `seconds` for the steps of each training, what a network takes to be prepared on
+    average, the cost of the training of the winner and of each ready network, and why to stop if the time is far too
+    short.
     """
 
     steps: int
@@ -179,7 +181,10 @@ class LengthsOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedNetwork:
-    """A trained network: its run directory, its bundle, and its mIoU on the validation split. Stage `train`."""
+    """A trained network: its run directory, its bundle, and its mIoU on the validation split. Stage `train`.
+
+    `seconds` is the time that its steps were given, where a time was asked for.
+    """
 
     network: str
     run: str
@@ -187,6 +192,7 @@ class TrainedNetwork:
     steps: int
     miou: float
     params: int
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

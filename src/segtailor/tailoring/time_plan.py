@@ -113,32 +113,32 @@ class TrainingCost:
         return steps * self.step + self.rest
 
     def steps(self, seconds: float) -> int:
-        """Return how many steps fit into a time."""
-        return max(MIN_STEPS, int((seconds - self.rest) / self.step))
+        """Return how many steps take so many seconds, everything else not counted."""
+        return max(MIN_STEPS, int(seconds / self.step))
 
 
-class CommonLength(NamedTuple):
-    """One number of steps for the winner and for so many ready networks."""
+class EqualTime(NamedTuple):
+    """Seconds for the steps of each training: that of the winner, and those of so many ready networks."""
 
-    steps: int
+    seconds: float
     ready: int
 
 
-def common_length(winner: TrainingCost, ready: Sequence[TrainingCost], *, seconds: float) -> CommonLength:
-    """Divide seconds so that the winner and the ready networks get the same number of steps.
+def equal_time(winner: TrainingCost, ready: Sequence[TrainingCost], *, seconds: float) -> EqualTime:
+    """Divide seconds so that the winner and the ready networks train for the same time.
 
     One ready network if there is any; more of them, in the order given, while all get at least ENOUGH_STEPS.
     """
-    length = _length(winner, ready[:1], seconds)
+    found = _shared_equally((winner, *ready[:1]), seconds)
     for count in range(2, len(ready) + 1):
-        longer = _length(winner, ready[:count], seconds)
-        if longer.steps < ENOUGH_STEPS:
+        costs = (winner, *ready[:count])
+        shorter = _shared_equally(costs, seconds)
+        if shorter.seconds < ENOUGH_STEPS * max(cost.step for cost in costs):
             break
-        length = longer
-    return length
+        found = shorter
+    return found
 
 
-def _length(winner: TrainingCost, ready: Sequence[TrainingCost], seconds: float) -> CommonLength:
-    costs = (winner, *ready)
-    together = TrainingCost(step=sum(cost.step for cost in costs), rest=sum(cost.rest for cost in costs))
-    return CommonLength(together.steps(seconds), len(ready))
+def _shared_equally(costs: Sequence[TrainingCost], seconds: float) -> EqualTime:
+    each = (seconds - sum(cost.rest for cost in costs)) / len(costs)
+    return EqualTime(max(each, 0.0), len(costs) - 1)

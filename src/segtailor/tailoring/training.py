@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
@@ -18,8 +18,10 @@ from segtailor.core.variation import sample
 from segtailor.data.cache import open_pixels
 from segtailor.nets.bundle import load_bundle
 from segtailor.recipes.front import training_folder
+from segtailor.recipes.recipe import parse_recipe
 from segtailor.recipes.train import CARRIED_LR, TrainRecipe, usual_augment, usual_loss
 from segtailor.runs import Layout
+from segtailor.runs.layout import read_recipe
 from segtailor.spaces.networks import count, resolve
 from segtailor.spaces.published import architectures
 from segtailor.spaces.starts import AUTO, MIN_SHARE, NONE, choose_start, start_share
@@ -41,13 +43,11 @@ from segtailor.tailoring.stage import (
 from segtailor.tailoring.time_plan import (
     MAX_LATE_SHARE,
     MAX_OVERTIME_SHARE,
-    MIN_STEPS,
     MIN_TRAIN_STEPS,
     RESERVED_TRAINING_SHARE,
-    CommonLength,
     TrainingCost,
     closing_seconds,
-    common_length,
+    equal_time,
     extra_training_seconds,
 )
 from segtailor.training.distill import DistillSettings
@@ -63,6 +63,7 @@ MIN_TEACHER_STEPS = 150  # a teacher that was trained for fewer steps does not h
 TEACHER_SHARE = TEACHER_WORK / (
     1 + TEACHER_WORK
 )  # of the stage's time; the rest trains the student for as many steps
+SPARE_STEPS = 1.5  # of a training with a time, over those that its probe expects, which was disturbed perhaps
 MIN_TRAINING_SECONDS = 1.0  # of a training whose time is over before it begins
 WEIGHT_DECAY = 0.01  # of AdamW
 SHORT_STEPS, SHORT_EMA, EMA = (
@@ -128,9 +129,10 @@ def _no_teacher(reason: str) -> TeacherOutcome:
 def decide_lengths(
     stage: StageContext, chosen: ChosenNetwork, ready: ReadyOutcome, teacher: TeacherOutcome
 ) -> LengthsOutcome:
-    """Stage `lengths`: decide, once, the number of steps of the winner and which ready networks get as many.
+    """Stage `lengths`: decide, once, how long the winner is trained, and which ready networks as long beside it.
 
-    Where a time was asked for, a probe of each training measures what its steps cost.
+    Where a time was asked for, a probe of each training measures what its steps cost, and all train for the same time:
+    what a user has is time, not steps. Otherwise all get the same number of steps.
     """
     names = tuple(row.network for row in ready.networks)
     if stage.left is None:
@@ -139,27 +141,19 @@ def decide_lengths(
     others = [_probed(stage, _baseline(row.network, teacher), row) for row in ready.networks]
     preparing = mean(row.making_seconds for row in (chosen, *ready.networks))  # any of them may be exported
     left = (stage.remaining() or 0.0) - closing_seconds(preparing)
-    length = common_length(winner, others, seconds=left)
-    if length.steps < MIN_TRAIN_STEPS:  # one network that is trained enough is better than two that are not
-        length = common_length(winner, [], seconds=left)
+    shared = equal_time(winner, others, seconds=left)
+    if winner.steps(shared.seconds) < MIN_TRAIN_STEPS:  # rather one network that is trained enough
+        shared = equal_time(winner, [], seconds=left)
     decided = LengthsOutcome(
-        steps=length.steps,
-        networks=names[: length.ready],
-        seconds=_winner_seconds(winner, others[: length.ready], length, left),
+        steps=winner.steps(shared.seconds),
+        networks=names[: shared.ready],
+        seconds=shared.seconds,
         making_seconds=preparing,
         costs_seconds=(winner, *others),
     )
-    if length.steps >= MIN_TRAIN_STEPS:
+    if decided.steps >= MIN_TRAIN_STEPS:
         return decided
     return _overtime(stage, replace(decided, networks=()), late=winner.seconds(MIN_TRAIN_STEPS) - left)
-
-
-def _winner_seconds(
-    winner: TrainingCost, others: Sequence[TrainingCost], length: CommonLength, left: float
-) -> float:
-    """Return the seconds for the steps of the winner: its share of the time for all trainings."""
-    together = winner.seconds(length.steps) + sum(cost.seconds(length.steps) for cost in others)
-    return left * winner.seconds(length.steps) / together - winner.rest
 
 
 def _overtime(stage: StageContext, decided: LengthsOutcome, *, late: float) -> LengthsOutcome:
@@ -186,16 +180,15 @@ def train_winner(
 ) -> TrainedNetwork:
     """Stage `train`: train the chosen network, with distillation from the teacher."""
     training = _winner(stage, chosen, teacher)
-    recipe = training_recipe(
-        stage, training, lengths.steps, seconds=lengths.seconds, least_steps=MIN_TRAIN_STEPS
-    )
+    steps = lengths.steps if lengths.seconds is None else round(SPARE_STEPS * lengths.steps)
+    recipe = training_recipe(stage, training, steps, seconds=lengths.seconds, least_steps=MIN_TRAIN_STEPS)
     return _trained(stage, chosen.network, training, recipe)
 
 
 def train_baselines(
     stage: StageContext, teacher: TeacherOutcome, lengths: LengthsOutcome, winner: TrainedNetwork
 ) -> BaselinesOutcome:
-    """Stage `baselines`: train ready networks in the same way and for as many steps as the winner.
+    """Stage `baselines`: train ready networks in the same way and for as long as the winner.
 
     If less time is left than was expected, all but the first are left out; that one is shortened only if necessary,
     which the verdict says.
@@ -203,22 +196,17 @@ def train_baselines(
     rows: list[TrainedNetwork] = []
     for number, name in enumerate(lengths.networks):
         training = _baseline(name, teacher)
-        steps = winner.steps
-        if not stage.begun(training.folder):
-            steps = min(steps, _affordable_steps(stage, lengths, number))
-        if number and steps < winner.steps:
-            break
-        seconds = _baseline_seconds(stage, lengths, number)
-        rows.append(_trained(stage, name, training, training_recipe(stage, training, steps, seconds=seconds)))
+        affordable = _baseline_seconds(stage, lengths, number)
+        if affordable is None or lengths.seconds is None or lengths.costs_seconds is None:
+            recipe = training_recipe(stage, training, winner.steps)
+        else:
+            if number and affordable < lengths.seconds and not stage.begun(training.folder):
+                break
+            seconds = min(lengths.seconds, affordable)
+            steps = round(SPARE_STEPS * lengths.costs_seconds[1 + number].steps(seconds))
+            recipe = training_recipe(stage, training, steps, seconds=seconds)
+        rows.append(_trained(stage, name, training, recipe))
     return BaselinesOutcome(networks=tuple(rows), left_out=lengths.networks[len(rows) :])
-
-
-def _affordable_steps(stage: StageContext, lengths: LengthsOutcome, number: int) -> int:
-    """Return how many steps of a ready network end early enough."""
-    seconds = _baseline_seconds(stage, lengths, number)
-    if seconds is None or lengths.costs_seconds is None:
-        return lengths.steps
-    return max(MIN_STEPS, int(seconds / lengths.costs_seconds[1 + number].step))
 
 
 def _baseline_seconds(stage: StageContext, lengths: LengthsOutcome, number: int) -> float | None:
@@ -349,13 +337,15 @@ def _trained(
 ) -> TrainedNetwork:
     """Train in a separate folder, and score on the validation split."""
     result: Mapping[str, Any] = stage.carry_out(recipe, training.folder)
-    model = str(result["model"])
+    run, model = stage.run_folder(training.folder), str(result["model"])
+    kept = parse_recipe(read_recipe(run), what=f"recipe of {run}")  # of an earlier session, perhaps
     scores = evaluate(model, stage.recipe.data, split="val", context=stage.context)
     document = {
         "network": name,
-        "run": str(stage.run_folder(training.folder)),
+        "run": str(run),
         "model": model,
         "steps": result["steps"],
+        "seconds": kept.fit.seconds if isinstance(kept, TrainRecipe) else None,
         "miou": scores["miou"],
         "params": count(load_bundle(Path(model)).architecture).params,
     }

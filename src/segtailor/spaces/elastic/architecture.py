@@ -11,6 +11,7 @@ from segtailor.core.codec import short
 from segtailor.core.errors import InvalidArchitecture
 
 MAX_CHANNELS, MAX_EXPANSION = 8192, 64
+MAX_SCALE = 2  # small images are enlarged: the encoder learnt from objects that fill larger ones
 DETAIL_STRIDES = (4, 8)
 DEEPEST_STRIDES = (32, 16, 8)
 
@@ -86,8 +87,10 @@ class ElasticArchitecture:
 def _check_scale(scale: object) -> None:
     parts = scale.split("/") if isinstance(scale, str) and len(scale) <= 7 else []
     whole = all(part.isascii() and part.isdigit() and int(part) for part in parts)
-    if not parts or len(parts) > 2 or not whole or not 0 < Fraction(str(scale)) <= 1:
-        raise InvalidArchitecture(f'scale: {short(scale)}; allowed: a fraction up to 1, e.g. "3/4".')
+    if not parts or len(parts) > 2 or not whole or not 0 < Fraction(str(scale)) <= MAX_SCALE:
+        raise InvalidArchitecture(
+            f'scale: {short(scale)}; allowed: a fraction up to {MAX_SCALE}, e.g. "3/4".'
+        )
     if str(Fraction(str(scale))) != scale:
         raise InvalidArchitecture(f'scale: {short(scale)}; write "{Fraction(str(scale))}".')
 

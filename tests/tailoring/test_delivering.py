@@ -25,6 +25,7 @@ from segtailor.tailoring.stage import (
     Int8Outcome,
     ReadyOutcome,
     Recommendation,
+    RepeatsOutcome,
     StageContext,
     TrainedNetwork,
 )
@@ -74,6 +75,7 @@ def compared(place: StageContext, winner: float, *ready: float) -> Recommendatio
         ReadyOutcome(networks=()),
         trained(place.folder, "searched", winner),
         BaselinesOutcome(networks=rows, left_out=()),
+        RepeatsOutcome(),
     )
 
 

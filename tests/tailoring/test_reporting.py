@@ -98,6 +98,20 @@ def test_networks_with_equal_time_are_compared_whatever_their_steps(seconds: flo
     assert (f"after {seconds:.0f} seconds of training against 60" in sentence) is not fair
 
 
+@pytest.mark.parametrize(("again", "rival_again", "tie"), [(0.40, 0.30, False), (0.31, 0.34, True)])
+def test_two_seeds_of_both_networks_say_what_a_difference_is_worth(
+    again: float, rival_again: float, tie: bool
+) -> None:
+    best = recommended()
+    rows = tuple(
+        replace(row, repeated_miou=value)
+        for row, value in zip(best.networks, (again, rival_again), strict=True)
+    )
+    sentence = verdict(replace(best, networks=rows), FP32, CONTRACT)
+    assert f"with another seed {100 * again:.1f} against {100 * rival_again:.1f} %" in sentence
+    assert ("no difference" in sentence) is tie
+
+
 def test_a_budget_missed_for_other_programs_says_so() -> None:
     disturbed = replace(CONTRACT, met=False, median_ms=0.8, p95_ms=8.4)
     sentence = verdict(recommended(), FP32, disturbed)

@@ -9,6 +9,7 @@ from segtailor.tailoring.time_plan import (
     ENOUGH_STEPS,
     FIXED_SECONDS,
     MIN_PACE,
+    SEEDED_STEPS,
     SHARES,
     TrainingCost,
     closing_seconds,
@@ -61,6 +62,8 @@ def test_winner_and_ready_networks_train_equally_long_and_fill_their_time(
 ) -> None:
     shared = equal_time(SMALL, ready, seconds=seconds)
     everyone = [SMALL, *ready[: shared.ready]]
+    if shared.seeds == 2:  # the first ready network stands for the best one
+        everyone += [SMALL, ready[0]]
     assert sum(shared.seconds + one.rest for one in everyone) == pytest.approx(seconds)
 
 
@@ -73,6 +76,16 @@ def test_there_is_a_ready_network_if_any_and_more_if_all_get_enough_steps() -> N
     assert equal_time(SMALL, [LARGE, SMALL], seconds=just + 1.0).ready == 2
 
 
+def test_the_best_two_are_trained_twice_where_every_training_stays_long() -> None:
+    everyone = (SMALL, LARGE, SMALL, LARGE)
+    just = len(everyone) * SEEDED_STEPS * LARGE.step + sum(one.rest for one in everyone)
+    assert equal_time(SMALL, [LARGE], seconds=just - 1.0).seeds == 1
+    shared = equal_time(SMALL, [LARGE], seconds=just + 1.0)
+    assert shared.seeds == 2
+    assert sum(shared.seconds + one.rest for one in everyone) == pytest.approx(just + 1.0)
+    assert equal_time(SMALL, [], seconds=10 * just).seeds == 1
+
+
 def test_without_a_ready_network_its_time_is_the_winners() -> None:
     alone, beside = (equal_time(SMALL, ready, seconds=100.0).seconds for ready in ([], [SMALL]))
     assert alone >= 2 * beside
@@ -80,7 +93,7 @@ def test_without_a_ready_network_its_time_is_the_winners() -> None:
 
 def test_no_time_at_all_leaves_the_least_training() -> None:
     shared = equal_time(SMALL, [LARGE, HUGE], seconds=-50.0)
-    assert shared == (0.0, 1)
+    assert shared == (0.0, 1, 1)
     assert SMALL.steps(shared.seconds) == 2
 
 

@@ -7,9 +7,11 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 
 from segtailor.core.space import Architecture, architecture_document, family_of
 from segtailor.core.variation import sample
+from segtailor.nets.bundle import load_bundle
 from segtailor.recipes.recipe import parse_recipe, recipe_document
 from segtailor.recipes.train import TrainRecipe, train_recipe
 from segtailor.runs import Context, Quiet
@@ -35,6 +37,7 @@ from segtailor.tailoring.training import (
     decide_lengths,
     larger_network,
     train_baselines,
+    train_repeats,
     train_teacher,
     train_winner,
     training_recipe,
@@ -267,6 +270,28 @@ def test_the_winner_and_the_ready_networks_are_trained_for_as_many_steps(tmp_pat
     assert tuple(row.network for row in found.networks) == READY
     assert {row.steps for row in found.networks} == {3} == {winner.steps}
     assert found.left_out == ()
+
+
+def test_the_winner_and_the_best_ready_network_are_trained_with_a_second_seed(tmp_path: Path) -> None:
+    usual, planned = rivals(tmp_path), LengthsOutcome(steps=3, networks=READY, seeds=2)
+    place = usual.stage
+    winner = train_winner(place, usual.chosen, NO_TEACHER, planned)
+    ready = train_baselines(place, NO_TEACHER, planned, winner)
+    best = max(ready.networks, key=lambda row: row.miou)
+    found = train_repeats(place, usual.chosen, NO_TEACHER, planned, winner, ready).networks
+    assert [row.network for row in found] == [winner.network, best.network]
+    for repeated, first in zip(found, (winner, best), strict=True):
+        assert repeated.steps == first.steps
+        before, after = (load_bundle(Path(row.model)).network.state_dict() for row in (first, repeated))
+        assert any(not torch.equal(before[name], after[name]) for name in before)
+    once = replace(planned, seeds=1)
+    assert train_repeats(place, usual.chosen, NO_TEACHER, once, winner, ready).networks == ()
+    late = replace(
+        rivals(tmp_path, left=-100.0).stage, context=replace(place.context, folder=tmp_path / "late")
+    )
+    costs = tuple(TrainingCost(step=20.0) for _ in range(3))
+    timed = replace(planned, seconds=80.0, making_seconds=1.0, costs_seconds=costs)
+    assert train_repeats(late, usual.chosen, NO_TEACHER, timed, winner, ready).networks == ()
 
 
 @pytest.mark.parametrize(("left", "steps"), [(1000.0, [6, 3]), (110.0, [6]), (65.0, [3])])

@@ -34,6 +34,7 @@ from segtailor.tailoring.stage import (
     LayersOutcome,
     ReadyOutcome,
     Recommendation,
+    RepeatsOutcome,
     StageContext,
     TimedNetwork,
     TrainedNetwork,
@@ -60,6 +61,7 @@ def recommend(
     ready: ReadyOutcome,
     winner: TrainedNetwork,
     baselines: BaselinesOutcome,
+    repeats: RepeatsOutcome,
 ) -> Recommendation:
     """Stage `recommend`: time all trained networks and recommend the best that keeps the budget.
 
@@ -67,9 +69,13 @@ def recommend(
     """
     before: dict[str, TimedNetwork] = {row.network: row for row in (*reversed(ready.networks), chosen)}
     budget = stage.recipe.request.budget_ms
-    rows = [_timed(stage, row, before.get(row.network)) for row in (winner, *baselines.networks)]
+    again = {row.network: row.miou for row in repeats.networks}
+    rows = [
+        replace(_timed(stage, row, before.get(row.network)), repeated_miou=again.get(row.network))
+        for row in (winner, *baselines.networks)
+    ]
     keeping = within_budget(rows, budget)
-    best = max(keeping, key=lambda row: row.miou)
+    best = max(keeping, key=lambda row: row.mean_miou)
     others = [row for row in keeping if row.network != SEARCHED]
     recommended = Recommendation(
         networks=tuple(rows),
@@ -77,7 +83,7 @@ def recommend(
         model=best.model,
         miou=best.miou,
         worth=best.network == SEARCHED,
-        best_ready=max(others, key=lambda row: row.miou).network if others else None,
+        best_ready=max(others, key=lambda row: row.mean_miou).network if others else None,
     )
     return _checked(stage, recommended, steps=best.steps)
 

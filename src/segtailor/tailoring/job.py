@@ -36,6 +36,7 @@ from segtailor.tailoring.stage import (
     PackOutcome,
     ReadyOutcome,
     Recommendation,
+    RepeatsOutcome,
     SearchOutcome,
     StageContext,
     TeacherOutcome,
@@ -44,7 +45,13 @@ from segtailor.tailoring.stage import (
     write_outcome,
 )
 from segtailor.tailoring.time_plan import pace
-from segtailor.tailoring.training import decide_lengths, train_baselines, train_teacher, train_winner
+from segtailor.tailoring.training import (
+    decide_lengths,
+    train_baselines,
+    train_repeats,
+    train_teacher,
+    train_winner,
+)
 from segtailor.verbs.report import report
 
 STAGE_NAMES = (
@@ -58,6 +65,7 @@ STAGE_NAMES = (
     "lengths",
     "train",
     "baselines",
+    "repeats",
     "recommend",
     "export",
     "int8",
@@ -126,7 +134,12 @@ def _stages(run: StageRunner) -> Generator[Step, None, Delivery | NoDelivery]:
         return NoDelivery.of_timed(chosen, data=data, reason=lengths.stop)
     winner = yield from run.stage("train", TrainedNetwork, train_winner, chosen, teacher, lengths)
     baselines = yield from run.stage("baselines", BaselinesOutcome, train_baselines, teacher, lengths, winner)
-    best = yield from run.stage("recommend", Recommendation, recommend, chosen, ready, winner, baselines)
+    repeats = yield from run.stage(
+        "repeats", RepeatsOutcome, train_repeats, chosen, teacher, lengths, winner, baselines
+    )
+    best = yield from run.stage(
+        "recommend", Recommendation, recommend, chosen, ready, winner, baselines, repeats
+    )
     if best.stop is not None:
         return NoDelivery.of_trained(best, data=data, reason=best.stop)
     yield from run.stage("export", ExportOutcome, export, best)

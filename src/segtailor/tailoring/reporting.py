@@ -174,7 +174,7 @@ def verdict(best: Recommendation, int8: Int8Outcome, contract: ContractOutcome) 
     compared = (
         f"{sentence}; {who} reached {100 * rival.miou:.1f} %{_unequal(rows[best.network], rival)}{missed}"
     )
-    return compared + ("." if late else f"{_tie(best.miou, rival.miou)}.")
+    return compared + ("." if late else f"{_tie(rows[best.network], rival)}.")
 
 
 def _disturbed(contract: ContractOutcome) -> str:
@@ -201,11 +201,18 @@ def head_start(best: Recommendation, shared_steps: int | None) -> str | None:
     return f"The searched network also learned during the search: {shared_steps} steps, which it shared with others."
 
 
-def _tie(one: float, other: float) -> str:
-    """Say that a difference is none, where two trainings of one network may differ by as much."""
-    if abs(one - other) >= TRAINING_NOISE:
-        return ""
-    return f", which is no difference: single trainings vary by {100 * TRAINING_NOISE:.1f} points"
+def _tie(best: ComparedNetwork, rival: ComparedNetwork) -> str:
+    """Say that a difference is none, where two trainings of one network differ by as much."""
+    difference = best.mean_miou - rival.mean_miou
+    if best.repeated_miou is None or rival.repeated_miou is None:
+        if abs(difference) >= TRAINING_NOISE:
+            return ""
+        return f", which is no difference: single trainings vary by {100 * TRAINING_NOISE:.1f} points"
+    again = f" (with another seed {100 * best.repeated_miou:.1f} against {100 * rival.repeated_miou:.1f} %)"
+    spread = max(abs(row.miou - (row.repeated_miou or 0.0)) for row in (best, rival))
+    if difference > spread:
+        return again
+    return f"{again}, which is no difference: trainings of one network differ by {100 * spread:.1f} points"
 
 
 def _no_comparison(best: Recommendation) -> str:

@@ -164,7 +164,8 @@ class TeacherOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class LengthsOutcome:
-    """Stage `lengths`: the number of steps of the winner, and the ready `networks` that are trained beside it.
+    """Stage `lengths`: the number of steps of the winner, and the ready `networks` that are trained beside it, with how
+    many `seeds` the winner and the best of them.
 
     Where a time was asked for: `seconds` for the steps of each training, what a network takes to be prepared on
     average, the cost of the training of the winner and of each ready network, and why to stop if the time is far too
@@ -173,6 +174,7 @@ class LengthsOutcome:
 
     steps: int
     networks: tuple[str, ...]
+    seeds: int = 1
     seconds: float | None = None
     making_seconds: float | None = None
     costs_seconds: tuple[TrainingCost, ...] | None = None
@@ -204,11 +206,24 @@ class BaselinesOutcome:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RepeatsOutcome:
+    """Stage `repeats`: the winner and the best ready network trained once more, with another seed; often none is."""
+
+    networks: tuple[TrainedNetwork, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class ComparedNetwork(TrainedNetwork):
-    """A trained network with its latency."""
+    """A trained network with its latency, and the mIoU of its training with another seed, if there was one."""
 
     median_ms: float
     p95_ms: float
+    repeated_miou: float | None = None
+
+    @property
+    def mean_miou(self) -> float:
+        """The mIoU by which networks are compared: the mean of its trainings."""
+        return self.miou if self.repeated_miou is None else (self.miou + self.repeated_miou) / 2
 
 
 @dataclass(frozen=True, kw_only=True)

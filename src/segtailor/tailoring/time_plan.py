@@ -28,6 +28,9 @@ MAX_OVERTIME_SHARE = 0.5  # of the time asked for: what would end later is not s
 ENOUGH_STEPS = (
     400  # larger networks are not searched for, and no further ready network is trained, below this
 )
+SEEDED_STEPS = (
+    4000  # the best two networks are trained with two seeds only if each training is at least so long
+)
 MAX_LATE_SHARE = 0.08  # of the time asked for: a ready network that would end later is left out or shortened
 CLOSING_FIXED_SECONDS = 11.5  # of the stages after training
 CLOSING_PREPARATIONS = 5.0  # times that these stages prepare a network for a runtime
@@ -118,16 +121,21 @@ class TrainingCost:
 
 
 class EqualTime(NamedTuple):
-    """Seconds for the steps of each training: that of the winner, and those of so many ready networks."""
+    """Seconds for the steps of each training: that of the winner, and those of so many ready networks.
+
+    With two `seeds`, the winner and one ready network are trained a second time.
+    """
 
     seconds: float
     ready: int
+    seeds: int = 1
 
 
 def equal_time(winner: TrainingCost, ready: Sequence[TrainingCost], *, seconds: float) -> EqualTime:
     """Divide seconds so that the winner and the ready networks train for the same time.
 
-    One ready network if there is any; more of them, in the order given, while all get at least ENOUGH_STEPS.
+    One ready network if there is any; more of them, in the order given, while all get at least ENOUGH_STEPS; a second
+    seed if all get at least SEEDED_STEPS even then.
     """
     found = _shared_equally((winner, *ready[:1]), seconds)
     for count in range(2, len(ready) + 1):
@@ -136,6 +144,10 @@ def equal_time(winner: TrainingCost, ready: Sequence[TrainingCost], *, seconds: 
         if shorter.seconds < ENOUGH_STEPS * max(cost.step for cost in costs):
             break
         found = shorter
+    again = (winner, *ready[: found.ready], winner, *ready[: min(found.ready, 1)])
+    each = _shared_equally(again, seconds).seconds
+    if found.ready and each >= SEEDED_STEPS * max(cost.step for cost in again):
+        return EqualTime(each, found.ready, seeds=2)
     return found
 
 

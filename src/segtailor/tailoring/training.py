@@ -34,6 +34,7 @@ from segtailor.tailoring.stage import (
     ChosenNetwork,
     LengthsOutcome,
     ReadyOutcome,
+    RepeatsOutcome,
     SearchOutcome,
     StageContext,
     TeacherOutcome,
@@ -147,6 +148,7 @@ def decide_lengths(
     decided = LengthsOutcome(
         steps=winner.steps(shared.seconds),
         networks=names[: shared.ready],
+        seeds=shared.seeds,
         seconds=shared.seconds,
         making_seconds=preparing,
         costs_seconds=(winner, *others),
@@ -207,6 +209,37 @@ def train_baselines(
             recipe = training_recipe(stage, training, steps, seconds=seconds)
         rows.append(_trained(stage, name, training, recipe))
     return BaselinesOutcome(networks=tuple(rows), left_out=lengths.networks[len(rows) :])
+
+
+def train_repeats(
+    stage: StageContext,
+    chosen: ChosenNetwork,
+    teacher: TeacherOutcome,
+    lengths: LengthsOutcome,
+    winner: TrainedNetwork,
+    baselines: BaselinesOutcome,
+) -> RepeatsOutcome:
+    """Stage `repeats`: train the winner and the best ready network again, with another seed, if there is time.
+
+    Two trainings of one network differ; what the two networks differ by says something only if it is more.
+    """
+    if lengths.seeds < 2 or not baselines.networks:
+        return RepeatsOutcome()
+    best = max(baselines.networks, key=lambda row: row.miou)
+    number = lengths.networks.index(best.network)
+    late = _baseline_seconds(stage, lengths, number)
+    again = [replace(_winner(stage, chosen, teacher), folder=f"{training_folder(SEARCHED)}-again")]
+    again.append(replace(_baseline(best.network, teacher), folder=f"{training_folder(best.network)}-again"))
+    needed = 2 * (lengths.seconds or 0.0)
+    if late is not None and late < needed and not any(stage.begun(training.folder) for training in again):
+        stage.tell("no time is left for trainings with a second seed")
+        return RepeatsOutcome()
+    rows = []
+    for trained, training in zip((winner, best), again, strict=True):
+        recipe = training_recipe(stage, training, trained.steps)
+        repeated = replace(recipe, fit=replace(recipe.fit, seed=recipe.fit.seed + 1))
+        rows.append(_trained(stage, trained.network, training, repeated))
+    return RepeatsOutcome(networks=tuple(rows))
 
 
 def _baseline_seconds(stage: StageContext, lengths: LengthsOutcome, number: int) -> float | None:

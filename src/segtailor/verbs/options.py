@@ -56,7 +56,9 @@ Seconds: TypeAlias = Annotated[float, _number(0.0, 1e6)]
 Words: TypeAlias = Annotated[
     str, Parameter(allow_leading_hyphen=True)
 ]  # so that `--budget -5ms` is explained
-Size: TypeAlias = Annotated[tuple[int, int], Parameter(converter=_size, n_tokens=1, negative=())]
+Size: TypeAlias = Annotated[
+    tuple[int, int], Parameter(converter=_size, n_tokens=1, negative=(), metavar="HEIGHTxWIDTH")
+]
 Json: TypeAlias = Annotated[
     bool, Parameter(name="--json", negative=(), help="Print one JSON document on stdout.")
 ]

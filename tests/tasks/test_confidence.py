@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,15 @@ from PIL import Image
 import segtailor
 from segtailor.core.errors import DataProblem, Unsupported
 from segtailor.data.locate import locate
+from segtailor.deploy.export import Graph
+from segtailor.deploy.formats import format_for
+from segtailor.deploy.verify import confidence_difference
 from segtailor.nets.bundle import BundleProblem, Model, load_bundle, save_bundle
+from segtailor.nets.mobile.converter import missing
+from segtailor.nets.mobile.executorch import ExecuTorch
+from segtailor.nets.mobile.litert import LiteRt
 from segtailor.nets.onnx.model import open_onnx_model
+from segtailor.predicting.labelling import unsure_picture
 from segtailor.recipes.export import export
 from segtailor.tasks.segmentation.confidence import (
     calibrate,
@@ -129,7 +137,49 @@ def test_an_onnx_file_gives_the_confidence_of_its_network(tmp_path: Path) -> Non
     assert (
         0 <= json.loads((tmp_path / "labels" / "verify.json").read_text())["max_confidence_difference"] < 1e-3
     )
+
+
+@pytest.mark.parametrize(
+    "to", ["onnx", "openvino", "torchscript", "exported-program", "litert", "executorch"]
+)
+def test_a_file_gives_confidence_and_what_is_unsure_beside_its_labels(tmp_path: Path, to: str) -> None:
+    network = segtailor.create("lpsnet-step0", classes=3, seed=5)
+    model = Model(network=network, task=TASK, temperature=1.5)
+    image = np.array(Image.fromarray(halves()).resize((64, 64)))
+    if to in ("litert", "executorch") and (
+        absent := missing({"litert": LiteRt(), "executorch": ExecuTorch()}[to])
+    ):
+        pytest.skip(absent)
+    _, confidence = model.predict_with_confidence(image)
+    below = float(np.median(confidence))
+    done = export(model, to=to, image=(64, 64), output="labels", preprocess=True, unsure=below, out=tmp_path)
+    assert 0 <= done.figures["max_confidence_difference"] < 1e-3  # type: ignore[operator]
+    labels, sure, unsure = format_for(to).open(tmp_path)(image[None])
+    np.testing.assert_array_equal(labels[0], model.predict(image))
+    np.testing.assert_allclose(sure[0], confidence, atol=1e-4)
+    clear = np.abs(confidence - below) > 1e-4
+    np.testing.assert_array_equal(unsure[0][clear], unsure_picture(confidence, below)[clear])
+    assert 0.2 < (unsure == 255).mean() < 0.8
+
+
+def test_a_wrong_mask_of_unsure_pixels_is_noticed() -> None:
+    model = Model(network=segtailor.create("lpsnet-step0", classes=3, seed=5), task=TASK)
+    image = halves(64, 64)
+    labels, confidence = model.predict_with_confidence(image)
+    graph = Graph(image=(64, 64), input="pixels", output="labels", confidence=True, unsure=0.5)
+    right = unsure_picture(confidence, 0.5)
+    for mask, most in ((right, 0.0), (255 - right, 1.0), (right // 255, np.inf), (right[:32], np.inf)):
+        arrays = [labels[None], confidence[None], mask[None]]
+        found = confidence_difference(lambda _, arrays=arrays: arrays, model, graph, [image])  # type: ignore[misc]
+        assert found <= most
+        assert (found == 0) == (mask is right)
+
+
+@pytest.mark.parametrize("wrong", [{"confidence": True}, {"unsure": 0.5}])
+def test_logits_have_no_further_outputs(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    model = Model(network=segtailor.create("lpsnet-step0", classes=3), task=TASK)
     with pytest.raises(Unsupported, match="--output labels"):
-        export(model, image=(64, 64), confidence=True, out=tmp_path / "x")
-    with pytest.raises(Unsupported, match="--to onnx"):
-        export(model, to="torchscript", image=(64, 64), output="labels", confidence=True, out=tmp_path / "x")
+        export(model, image=(64, 64), out=tmp_path, **wrong)
+    with pytest.raises(Unsupported, match="between 0 and 1"):
+        export(model, image=(64, 64), output="labels", unsure=1.5, out=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -16,6 +16,7 @@ from segtailor.nets.bundle import Model
 
 MAX_CLASSES = 256  # labels are written with 8 bits
 OPENVINO_BUILD = "g++ -O2 -std=c++17 NAME.cpp -o NAME -I OPENVINO/include -L OPENVINO/lib -lopenvino"
+NCNN_BUILD = "g++ -O2 -std=c++17 -fopenmp NAME.cpp -o NAME -I NCNN/include/ncnn -L NCNN/lib -lncnn"
 ONNXRUNTIME_BUILD = (
     "g++ -O2 -std=c++17 NAME.cpp -o NAME -I ONNXRUNTIME/include -L ONNXRUNTIME/lib -lonnxruntime"
 )
@@ -32,7 +33,7 @@ class Programs:
 PROGRAMS: Mapping[str, Programs] = {
     "onnx": Programs(package="onnxruntime", build=ONNXRUNTIME_BUILD),
     "openvino": Programs(package="openvino", build=OPENVINO_BUILD),
-    "ncnn": Programs(package="ncnn"),
+    "ncnn": Programs(package="ncnn", build=NCNN_BUILD),
     "litert": Programs(package="ai-edge-litert"),
     "executorch": Programs(package="executorch"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -24,7 +24,10 @@ from segtailor.nets.onnx.metadata import InputKind, OnnxMetadata, OutputKind
 
 IMAGE = "image"  # name of every graph's input; the output is named by its content: `logits`, `labels`, ...
 Precision: TypeAlias = Literal["fp32", "fp16"]
-Runner: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]  # from an input array to the output array
+Runner: TypeAlias = Callable[
+    [NDArray[Any]], Sequence[NDArray[Any]]
+]  # from an input array to all outputs, in order
+LABELS, CONFIDENCE, UNSURE = "labels", "confidence", "unsure"  # names of outputs
 MAX_SIDE_PIXELS = 2**15
 
 
@@ -33,7 +36,8 @@ class Graph:
     """What is exported: the image size (height, width), kind of input and output, and the precision inside.
 
     A `dynamic` graph accepts other sizes as well; it is then checked at the size `image`. Inputs and outputs are in
-    single precision, whatever the precision inside. With `confidence`, labels come with a second output of that name.
+    single precision, whatever the precision inside. With `confidence`, labels come with a second output of that name;
+    with `unsure`, a probability, with a third one besides: 255 where the label is less likely, otherwise 0.
     """
 
     image: tuple[int, int]
@@ -42,13 +46,19 @@ class Graph:
     precision: Precision = "fp32"
     dynamic: bool = False
     confidence: bool = False
+    unsure: float | None = None
     channels: int = 3
 
     def __post_init__(self) -> None:
-        if self.confidence and self.output != "labels":
+        if (self.confidence or self.unsure is not None) and self.output != LABELS:
             raise Unsupported(
-                "export --confidence adds the probability of each label to a file of labels; give --output labels. "
-                "Logits hold it already."
+                "export --confidence and --unsure add outputs to a file of labels; give --output labels. "
+                "Logits hold the probabilities already."
+            )
+        if self.unsure is not None and not (self.confidence and 0 < self.unsure < 1):
+            raise Unsupported(
+                f"export: a mask of unsure pixels below {self.unsure:g} needs a probability between 0 and 1, and the "
+                "confidence beside it."
             )
         if not all(1 <= side <= MAX_SIDE_PIXELS for side in self.image):
             raise Unsupported(
@@ -60,6 +70,12 @@ class Graph:
         ):
             if value not in known:
                 raise Unsupported(f"export: {name} '{value}' cannot be written; choose {' or '.join(known)}.")
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs, in order."""
+        more = (CONFIDENCE,) * self.confidence + (UNSURE,) * (self.unsure is not None)
+        return (self.output, *more)
 
     @property
     def example(self) -> Tensor:
@@ -100,12 +116,15 @@ class ChannelsLast(nn.Module):
         super().__init__()
         self.module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def forward(self, image: Tensor) -> Tensor:
+    def forward(self, image: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Convert the image and run; pixels have that layout already."""
         if image.is_floating_point():
             image = image.contiguous(memory_format=torch.channels_last)
-        output: Tensor = self.module(image)
-        return output.contiguous()
+        output = self.module(image)
+        if isinstance(output, tuple):
+            return tuple(part.contiguous() for part in output)
+        single: Tensor = output.contiguous()
+        return single
 
 
 def graph_module(model: Model, graph: Graph) -> nn.Module:
@@ -119,6 +138,7 @@ def graph_module(model: Model, graph: Graph) -> nn.Module:
         image=None if graph.dynamic else graph.image,
         task=model.task,
         temperature=model.temperature if graph.confidence else None,
+        unsure=graph.unsure,
     )
     if graph.precision == "fp16":
         module = SinglePrecisionEnds(module.half(), torch.float16)
@@ -137,6 +157,7 @@ def metadata_of(model: Model, graph: Graph) -> OnnxMetadata:
         fingerprint=fingerprint_of(model.architecture),
         provenance=dict(model.provenance),
         confidence=graph.confidence,
+        unsure=graph.unsure,
         temperature=model.temperature,
     )
 

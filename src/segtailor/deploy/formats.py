@@ -6,8 +6,10 @@ A file of an earlier export may be replaced; recognising it keeps files of other
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -29,9 +31,6 @@ METADATA_FILE = "segtailor.json"  # inside files that are archives
 VERIFY_FILE, DECISION_FILE = "verify.json", "int8.json"
 
 
-CONFIDENCE = "confidence"  # name of a second output
-
-
 class Format(Protocol):
     """A kind of file. `files` are the names it writes; a runtime opens the first one.
 
@@ -48,7 +47,7 @@ class Format(Protocol):
         """Write the files into a folder."""
 
     def open(self, folder: Path) -> Runner:
-        """Open the files with their runtime; return a function from an input array to the output array."""
+        """Open the files with their runtime; return a function from an input array to the output arrays."""
 
 
 class OnnxFormat:
@@ -69,7 +68,7 @@ class OnnxFormat:
     def open(self, folder: Path) -> Runner:
         """Open a session."""
         session = onnx_session(folder / self.files[0])
-        return lambda array: session.run(None, {IMAGE: array})[0]
+        return lambda array: session.run(None, {IMAGE: array})
 
 
 class OpenVinoFormat:
@@ -89,7 +88,7 @@ class OpenVinoFormat:
         """Convert the single-precision ONNX graph."""
         import openvino
 
-        single = Graph(image=graph.image, input=graph.input, output=graph.output, dynamic=graph.dynamic)
+        single = replace(graph, precision="fp32")
         converted = openvino.Core().read_model(model=onnx_graph(model, single))
         converted.set_rt_info(_metadata_text(model, graph), KEY)
         half = graph.precision == "fp16"
@@ -101,7 +100,7 @@ class OpenVinoFormat:
 
         settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
         compiled = openvino.Core().compile_model(str(folder / self.files[0]), "CPU", settings)
-        return lambda array: compiled([array])[0]
+        return lambda array: list(compiled([array]).values())
 
 
 class TorchScriptFormat:
@@ -118,13 +117,14 @@ class TorchScriptFormat:
     def write(self, model: Model, graph: Graph, folder: Path) -> None:
         """Trace."""
         module = ChannelsLast(graph_module(model, graph)).eval()
-        with torch.no_grad():
+        with torch.no_grad(), _silent_torch():
             traced: Any = torch.jit.trace(module, (graph.example,), check_trace=False)  # type: ignore[no-untyped-call]
         traced.save(str(folder / self.files[0]), _extra_files={METADATA_FILE: _metadata_text(model, graph)})
 
     def open(self, folder: Path) -> Runner:
         """Load what was just written."""
-        module: Any = torch.jit.load(str(folder / self.files[0]))  # type: ignore[no-untyped-call]
+        with _silent_torch():
+            module: Any = torch.jit.load(str(folder / self.files[0]))  # type: ignore[no-untyped-call]
         return _torch_runner(module)
 
 
@@ -140,7 +140,7 @@ class ExportedProgramFormat:
     def write(self, model: Model, graph: Graph, folder: Path) -> None:
         """Export."""
         module = ChannelsLast(graph_module(model, graph)).eval()
-        with torch.no_grad(), _explain_open_sizes(graph):
+        with torch.no_grad(), _silent_torch(), _explain_open_sizes(graph):
             program = torch.export.export(module, (graph.example,), dynamic_shapes=graph.open_sides)
         torch.export.save(
             program, folder / self.files[0], extra_files={METADATA_FILE: _metadata_text(model, graph)}
@@ -148,7 +148,8 @@ class ExportedProgramFormat:
 
     def open(self, folder: Path) -> Runner:
         """Load what was just written."""
-        return _torch_runner(torch.export.load(folder / self.files[0]).module())
+        with _silent_torch():
+            return _torch_runner(torch.export.load(folder / self.files[0]).module())
 
 
 FORMATS: dict[str, type[Format]] = {
@@ -161,12 +162,6 @@ FORMATS: dict[str, type[Format]] = {
     "executorch": ExecuTorchFormat,
     "coreml": CoreMlFormat,
 }
-
-
-def onnx_confidence(file: Path) -> Runner:
-    """Open an ONNX file that gives labels and confidence; return a function to the confidence."""
-    session = onnx_session(file)
-    return lambda array: session.run([CONFIDENCE], {IMAGE: array})[0]
 
 
 def format_for(name: str) -> Format:
@@ -183,7 +178,7 @@ def onnx_graph(model: Model, graph: Graph) -> bytes:
             graph_module(model, graph),
             (graph.example,),
             names=(IMAGE,),
-            output=(graph.output, CONFIDENCE) if graph.confidence else graph.output,
+            output=graph.outputs,
             dynamic=graph.open_sides,
         )
 
@@ -202,11 +197,19 @@ def _explain_open_sizes(graph: Graph) -> Iterator[None]:
         ) from problem
 
 
+@contextmanager
+def _silent_torch() -> Iterator[None]:
+    """Hide torch's warnings to programmers: that sizes become constants in a trace is wanted, and it is checked."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _torch_runner(module: Any) -> Runner:
-    def run(array: NDArray[Any]) -> NDArray[Any]:
+    def run(array: NDArray[Any]) -> list[NDArray[Any]]:
         with torch.no_grad():
-            output: NDArray[Any] = module(torch.from_numpy(array)).numpy()
-        return output
+            output = module(torch.from_numpy(array))
+        return [part.numpy() for part in (output if isinstance(output, tuple) else (output,))]
 
     return run
 

@@ -51,10 +51,10 @@ class MobileFormat:
         """Open a session with one thread."""
         session = self.converter.open(folder, threads=1)
 
-        def run(array: NDArray[Any]) -> NDArray[Any]:
+        def run(array: NDArray[Any]) -> list[NDArray[Any]]:
             session.load([array])
             session.run()
-            return session.output()
+            return session.outputs()
 
         return run
 

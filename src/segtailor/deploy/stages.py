@@ -79,10 +79,12 @@ def staged(
     image: tuple[int, int] | None = None,
     task: Task | None = None,
     temperature: float | None = None,
+    unsure: float | None = None,
 ) -> nn.Module:
     """Add the stages that `includes` names around a network; without a `task` its outputs are classes.
 
-    With a `temperature`, finished labels come with their confidence.
+    With a `temperature`, finished labels come with their confidence, and with a mask of what is less likely than
+    `unsure`, if that is given.
 
     If the `image` size (height, width) is given, an exported graph computes labels in bands of rows.
     """
@@ -95,7 +97,9 @@ def staged(
         label_type = torch.int32 if classes > 256 else torch.uint8
         head: Head = LabelHead(align_corners=align, label_type=label_type)
     elif temperature is not None:
-        head = ConfidentHead(align_corners=align, label_type=torch.uint8, temperature=temperature)
+        head = ConfidentHead(
+            align_corners=align, label_type=torch.uint8, temperature=temperature, unsure=unsure
+        )
     else:
         head = kind_of(task).head(task, align_corners=align)
     if image is not None and stages.finished and stages.resize:

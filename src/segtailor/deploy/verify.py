@@ -88,7 +88,7 @@ def verify_file(
         for pixels in pictures:
             image = normalise(pixels[None], model.preprocessing, torch.device("cpu"))
             logits, size = network(image).clone(), (pixels.shape[0], pixels.shape[1])
-            output = run(pixels[None] if graph.input == "pixels" else image.numpy())
+            output = run(pixels[None] if graph.input == "pixels" else image.numpy())[0]
             wanted.append(decode_logits(logits, size, task=task, align_corners=align))
             if graph.output == "logits":
                 reference.append(logits.numpy())
@@ -115,16 +115,24 @@ def verify_file(
 def confidence_difference(
     run: Runner, model: Model, graph: Graph, pictures: Sequence[NDArray[np.uint8]]
 ) -> float:
-    """Return the largest difference between the confidence of a file and that of the network of its bundle."""
+    """Return the largest difference between the confidence of a file and that of the network of its bundle.
+
+    A mask of unsure pixels is part of it: how far the confidence is on the other side of where the mask says it is.
+    """
     worst = 0.0
     model.network.cpu()
     for pixels in pictures:
         image = normalise(pixels[None], model.preprocessing, torch.device("cpu"))
         _, wanted = model.predict_with_confidence(pixels)
-        given = run(pixels[None] if graph.input == "pixels" else image.numpy())[0]
+        _, (given, *_), *masks = run(pixels[None] if graph.input == "pixels" else image.numpy())
         if given.shape != wanted.shape or not np.isfinite(given).all():
             return float("inf")
         worst = max(worst, float(np.abs(given - wanted).max()))
+        for mask, *_ in masks:
+            if mask.shape != wanted.shape or not np.isin(mask, (0, 255)).all():
+                return float("inf")
+            above = wanted - float(graph.unsure or 0)
+            worst = max(worst, float(np.where(mask == 255, above, -above).max()))
     return worst
 
 

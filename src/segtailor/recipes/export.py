@@ -33,7 +33,6 @@ from segtailor.deploy.formats import (
     Format,
     Runner,
     format_for,
-    onnx_confidence,
     onnx_graph,
     recognised_by,
 )
@@ -90,8 +89,8 @@ class ExportOptions(TypedDict, total=False):
     `depth` at image size, `heatmaps`); with `preprocess` the file reads uint8 pixels (1, height, width, 3) instead of
     normalised images. `data` is a data set to check the file on, `out` the folder (the bundle itself by default).
     `force` replaces files there that are no exports of ours. With `example` programs are written beside the file that
-    read a picture and write its labels. `confidence` adds a second output to an ONNX file of labels: how likely each
-    label is.
+    read a picture and write its labels. `confidence` adds a second output to a file of labels: how likely each label
+    is; `unsure`, a probability, also a third one: 255 where a label is less likely.
     """
 
     to: str
@@ -101,6 +100,7 @@ class ExportOptions(TypedDict, total=False):
     output: OutputKind
     preprocess: bool
     confidence: bool
+    unsure: float | None
     data: str | None
     out: str | Path | None
     force: bool
@@ -145,9 +145,10 @@ class ExportPlan:
             kind.write(self.model, self.graph, folder)
             reason = getattr(kind, "cannot_run", None)
             if reason is None:
-                figures = self._verified(kind.open(folder), samples, kind)
+                run = kind.open(folder)
+                figures = self._verified(run, samples, kind)
                 if self.graph.confidence:
-                    figures |= self._verified_confidence(onnx_confidence(folder / kind.files[0]), samples)
+                    figures |= self._verified_confidence(run, samples)
             else:
                 figures = self._unverified(reason, kind)
             sync_tree(folder)
@@ -324,12 +325,11 @@ def plan_export(model: str | Path | Model, **options: Unpack[ExportOptions]) -> 
         output=output,
         precision=options.get("precision", "fp32"),
         dynamic=options.get("dynamic", False),
-        confidence=options.get("confidence", False),
+        confidence=options.get("confidence", False) or options.get("unsure") is not None,
+        unsure=options.get("unsure"),
         channels=loaded.preprocessing.channels,
     )
     if graph.confidence:
-        if to != "onnx":
-            raise Unsupported(f"export --confidence is for --to onnx; {to} files have one output.")
         needs_classes(loaded.task, "confidence")
     _format(to, graph).check(graph)
     example = options.get("example", False)

@@ -46,7 +46,7 @@ class MobileCompiled(Compiled):
             raise ValueError("the network is closed")
         self._session.load(arrays)
         self._session.run()
-        output = self._session.output()
+        output = self._session.outputs()[0]
         self._session.load(self._resident)
         return output
 

@@ -89,13 +89,13 @@ class TrtCompiled(TorchCompiled):
         self._engine, self._context = engine, engine.create_execution_context()
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         kinds = {name: _torch_type(engine.get_tensor_dtype(name)) for name in names}
-        self._output = torch.empty(0)
+        self._outputs: list[Tensor] = []
         for name, tensor in zip(names[: len(inputs)], self.inputs, strict=True):
             self._context.set_tensor_address(name, tensor.data_ptr())
         for name in names[len(inputs) :]:
             shape = tuple(engine.get_tensor_shape(name))
-            self._output = torch.empty(shape, dtype=kinds[name], device=self.inputs[0].device)
-            self._context.set_tensor_address(name, self._output.data_ptr())
+            self._outputs.append(torch.empty(shape, dtype=kinds[name], device=self.inputs[0].device))
+            self._context.set_tensor_address(name, self._outputs[-1].data_ptr())
 
     def run(self) -> None:
         """Enqueue one inference."""
@@ -106,12 +106,16 @@ class TrtCompiled(TorchCompiled):
 
     def outputs(self, *arrays: NDArray[Any]) -> NDArray[Any]:
         """Copy in, run, copy out."""
+        return self.all_outputs(*arrays)[0]
+
+    def all_outputs(self, *arrays: NDArray[Any]) -> list[NDArray[Any]]:
+        """Do the same for every output of the graph, in its order."""
         import torch
 
         for static, array in zip(self.inputs, arrays, strict=True):
             static.copy_(torch.from_numpy(array))
         self.run()
-        return to_host(self._output)
+        return [to_host(output) for output in self._outputs]
 
     def close(self) -> None:
         """Free the engine."""
@@ -209,14 +213,14 @@ class EngineFile:
         """Build an engine from a serialised ONNX model."""
         file.write_bytes(engine_bytes(graph))
 
-    def open(self, file: Path) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """Load an engine; return a function from an input array to the output array."""
+    def open(self, file: Path) -> Callable[[NDArray[Any]], Sequence[NDArray[Any]]]:
+        """Load an engine; return a function from an input array to the output arrays."""
         engine = read_engine(file.read_bytes())
 
-        def run(array: NDArray[Any]) -> NDArray[Any]:
+        def run(array: NDArray[Any]) -> list[NDArray[Any]]:
             import torch
 
-            return TrtCompiled(engine, [torch.from_numpy(array).to("cuda")]).outputs(array)
+            return TrtCompiled(engine, [torch.from_numpy(array).to("cuda")]).all_outputs(array)
 
         return run
 

@@ -15,7 +15,7 @@ from segtailor.core.target import parse_budget_ms, timed_stages
 from segtailor.core.task import KIND_FACTS, Figure
 from segtailor.core.text import command, path_argument
 from segtailor.runs import Context
-from segtailor.verbs.options import CountOrZero, DryRun, Force, Json, Size, Words
+from segtailor.verbs.options import CountOrZero, DryRun, Force, Json, Positive, Size, Words
 from segtailor.verbs.output import Printer, emit, note, with_display
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ class ExportFlags:
     preprocess: Annotated[bool, Parameter(negative=())] = False
     """Normalise inside the file: it reads uint8 pixels (1, height, width, 3)."""
     confidence: Annotated[bool, Parameter(negative=())] = False
-    """Add a second output `confidence` to a file of labels: the probability of each label (onnx only)."""
+    """Add a second output `confidence` to a file of labels: the probability of each label."""
+    unsure: Positive | None = None
+    """Add the confidence and a third output `unsure` to a file of labels: 255 where the label is less likely than this
+    probability, otherwise 0."""
     data: str | None = None
     """Dataset whose validation images the file is checked on; rendered scenes and noise when left out."""
     out: Path | None = None
@@ -133,6 +136,7 @@ def _options(to: str, flags: ExportFlags) -> ExportOptions:
         "output": flags.output,
         "preprocess": flags.preprocess,
         "confidence": flags.confidence,
+        "unsure": flags.unsure,
         "data": flags.data,
         "out": flags.out,
         "force": flags.force,

@@ -30,8 +30,8 @@ class ConverterSession(Protocol):
     def run(self) -> None:
         """Do one inference on them."""
 
-    def output(self) -> NDArray[Any]:
-        """Return a copy of the output of the last run."""
+    def outputs(self) -> list[NDArray[Any]]:
+        """Return copies of the outputs of the last run, in the order of the module's."""
 
 
 class Converter(Protocol):

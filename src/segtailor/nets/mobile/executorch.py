@@ -26,7 +26,7 @@ class ExecuTorchSession:
         self._program = Runtime.get().load_program(file.read_bytes())
         self._method: Any = self._program.load_method("forward")
         self._inputs: list[Tensor] = []
-        self._output: Tensor = torch.empty(0)
+        self._outputs: Sequence[Tensor] = ()
 
     def load(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Keep copies of the inputs."""
@@ -34,11 +34,11 @@ class ExecuTorchSession:
 
     def run(self) -> None:
         """Run all layers."""
-        self._output = self._method.execute(self._inputs)[0]
+        self._outputs = self._method.execute(self._inputs)
 
-    def output(self) -> NDArray[Any]:
-        """Return a copy of the output, whose memory the next run uses again."""
-        return self._output.numpy().copy()
+    def outputs(self) -> list[NDArray[Any]]:
+        """Return copies of the outputs, whose memory the next run uses again."""
+        return [output.numpy().copy() for output in self._outputs]
 
 
 class ExecuTorch:

@@ -25,7 +25,8 @@ class LiteRtSession:
         self._interpreter.allocate_tensors()
         inputs = sorted(self._interpreter.get_input_details(), key=lambda detail: str(detail["name"]))
         self._inputs = [detail["index"] for detail in inputs]
-        self._output = self._interpreter.get_output_details()[0]["index"]
+        named = self._interpreter.get_signature_runner().get_output_details()
+        self._outputs = [named[name]["index"] for name in sorted(named)]  # output_0, output_1, ...
 
     def load(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Copy the inputs."""
@@ -36,9 +37,9 @@ class LiteRtSession:
         """Run all layers."""
         self._interpreter.invoke()
 
-    def output(self) -> NDArray[Any]:
-        """Return a copy of the output."""
-        return np.array(self._interpreter.get_tensor(self._output))
+    def outputs(self) -> list[NDArray[Any]]:
+        """Return copies of the outputs."""
+        return [np.array(self._interpreter.get_tensor(index)) for index in self._outputs]
 
 
 class LiteRt:

@@ -61,9 +61,9 @@ class NcnnSession:
             raise Unsupported("ncnn could not run the network; the memory may be full.")
         self._output = output
 
-    def output(self) -> NDArray[Any]:
+    def outputs(self) -> list[NDArray[Any]]:
         """Return the output with the axis of the image."""
-        return np.array(self._output)[None]
+        return [np.array(self._output)[None]]
 
 
 class Ncnn:

@@ -33,7 +33,8 @@ class OnnxMetadata:
     `input` is `image` (normalised floats, NCHW) or `pixels` (uint8, NHWC); `output` is `logits` at the network's own
     stride or a finished prediction: `labels`, `depth` or `heatmaps`; `align_corners` is the flag of the resize from the
     logits to the image. `architecture` is the document of an architecture file. Where `confidence` is set, a file of
-    labels has a second output of that name: the probability of each label, from logits divided by `temperature`.
+    labels has a second output of that name: the probability of each label, from logits divided by `temperature`. With
+    `unsure`, a probability, it has a third one: 255 where the label is less likely, otherwise 0.
     """
 
     task: Task
@@ -45,6 +46,7 @@ class OnnxMetadata:
     fingerprint: str = ""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     confidence: bool = False
+    unsure: float | None = None
     temperature: float = 1.0
     format: int = FORMAT
 
@@ -60,6 +62,8 @@ class OnnxMetadata:
             )
         if self.confidence and self.output != "labels":
             raise OnnxProblem("confidence: only a file that gives labels has this output.")
+        if self.unsure is not None and not (self.confidence and 0 < self.unsure < 1):
+            raise OnnxProblem("unsure: a probability between 0 and 1, in a file that gives confidence.")
 
 
 def with_metadata(model: bytes, metadata: OnnxMetadata) -> bytes:

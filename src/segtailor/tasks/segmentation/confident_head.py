@@ -1,4 +1,4 @@
-"""The last stage of an exported graph that gives labels and, as a second output, how likely they are."""
+"""The last stage of an exported graph that gives labels and, as further outputs, how likely and how unsure they are."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from segtailor.tasks.segmentation.kind import LabelHead
 
 
 class ConfidentHead(LabelHead):
-    """Labels (N, height, width) as `LabelHead` gives them, and their probabilities at a temperature."""
+    """Labels (N, height, width) as `LabelHead` gives them, and their probabilities at a temperature.
 
-    def __init__(self, *, align_corners: bool, label_type: torch.dtype, temperature: float) -> None:
+    With `unsure`, a probability, also a mask: 255 where a label is less likely, otherwise 0.
+    """
+
+    def __init__(
+        self, *, align_corners: bool, label_type: torch.dtype, temperature: float, unsure: float | None = None
+    ) -> None:
         super().__init__(align_corners=align_corners, label_type=label_type)
-        self.temperature = temperature
+        self.temperature, self.unsure = temperature, unsure
 
-    def forward(self, logits: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """Return labels and confidence; in exported graphs of one size band by band."""
+    def forward(self, logits: Tensor, size: tuple[int, int]) -> tuple[Tensor, ...]:  # type: ignore[override]
+        """Return labels, confidence and mask; in exported graphs of one size band by band."""
         if not self.spans or not torch.compiler.is_exporting():
             return self._finished(enlarge(logits, size, align_corners=self.align_corners))
         wide = logits.to(self.across.dtype) @ self.across
@@ -25,11 +30,14 @@ class ConfidentHead(LabelHead):
             self._finished(getattr(self, f"down{index}") @ wide[:, :, start:stop])
             for index, (start, stop) in enumerate(self.spans)
         ]
-        return torch.cat([labels for labels, _ in bands], 1), torch.cat([sure for _, sure in bands], 1)
+        return tuple(torch.cat(rows, 1) for rows in zip(*bands, strict=True))
 
-    def _finished(self, full: Tensor) -> tuple[Tensor, Tensor]:
+    def _finished(self, full: Tensor) -> tuple[Tensor, ...]:
         scaled = full / self.temperature
         best = scaled.amax(1)
         # 1 / sum(exp(x - best)) is the probability of the best one, and cannot overflow in half precision.
         confidence = 1 / (scaled - best[:, None]).exp().sum(1)
-        return full.argmax(1).to(self.label_type), confidence
+        labels = full.argmax(1).to(self.label_type)
+        if self.unsure is None:
+            return labels, confidence
+        return labels, confidence, (confidence < self.unsure).to(torch.uint8) * 255

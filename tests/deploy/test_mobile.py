@@ -12,16 +12,17 @@ import torch
 from torch import nn
 
 import segtailor
-from segtailor.core.errors import Unsupported
+from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.plan import Shape
 from segtailor.core.target import parse_target
 from segtailor.core.task import Preprocessing, Task
+from segtailor.deploy.export import Precision
 from segtailor.deploy.fold import inference_form
 from segtailor.deploy.formats import FORMATS
 from segtailor.deploy.mobile import MobileFormat
 from segtailor.deploy.stages import staged
 from segtailor.nets.bundle import Model, save_bundle
-from segtailor.nets.mobile import converter, ncnn
+from segtailor.nets.mobile import converter, mil, ncnn
 from segtailor.recipes.export import export, plan_export
 from segtailor.targets import compile_network
 from segtailor.targets.runtime import example_inputs
@@ -29,7 +30,7 @@ from segtailor.testing import check_runtime
 from segtailor.verbs.main import run
 
 MOBILE = {name: kind for name, kind in FORMATS.items() if issubclass(kind, MobileFormat)}
-RUNNING = [name for name, kind in MOBILE.items() if kind.cannot_run is None]
+RUNNING = [name for name, kind in MOBILE.items() if kind.stand_in is None]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in RUNNING if name != "ncnn"]
 SIZE = (48, 64)
 
@@ -103,17 +104,84 @@ def test_ncnn_stores_half_precision(tmp_path: Path) -> None:
     assert sizes[1] < 0.6 * sizes[0]
 
 
-def test_a_core_ml_file_says_that_it_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_core_ml_file_is_interpreted_and_says_that_it_was_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bundle = bundle_of("lpsnet-step0", tmp_path / "bundle")
     words = ["export", str(bundle), "--to", usable("coreml"), "--image", "48x64"]
     assert run([*words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["ran"], document["equal"], document["label_agreement"]) == (False, None, None)
+    assert (document["ran"], document["equal"]) == (False, True)
+    assert document["label_agreement"] >= 0.999
+    assert document["max_relative_logit_difference"] < 1e-4
     assert "Apple" in document["reason"]
     with zipfile.ZipFile(bundle / "model.mlpackage.zip") as archive:
         assert "model.mlpackage/Manifest.json" in archive.namelist()
     assert run(words) == 0
-    assert "not checked" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "100.000% of predictions agree" in told
+    assert "not run by its runtime" in told
+
+
+def test_a_core_ml_file_holds_labels_confidence_and_what_is_unsure(tmp_path: Path) -> None:
+    bundle = bundle_of("lpsnet-step0", tmp_path / "bundle")
+    figures = export(bundle, to=usable("coreml"), image=SIZE, output="labels", unsure=0.3).figures
+    assert figures["label_agreement"] == pytest.approx(1, abs=1e-3)
+    assert 0 <= figures["max_confidence_difference"] < 1e-4  # type: ignore[operator]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        *(
+            (name, "fp32")
+            for name in (
+                "camvid-fast",
+                "squeezenas-mac-small",
+                "fasterseg-student",
+                "auxcells-arch0",
+                "pidnet-s",
+                "autortnet-a",
+            )
+        ),
+        ("camvid-fast", "fp16"),
+        ("fasterseg-student", "fp16"),
+    ],
+)
+def test_core_ml_programs_of_different_families_compute_the_network(
+    name: str, precision: Precision, tmp_path: Path
+) -> None:
+    usable("coreml")
+    model = name if name == "camvid-fast" else str(bundle_of(name, tmp_path / "bundle"))
+    figures = export(model, to="coreml", image=(96, 128), precision=precision, out=tmp_path / "out").figures
+    assert figures["equal"]
+
+
+def test_a_core_ml_program_with_an_operator_that_cannot_be_interpreted_is_kept_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = bundle_of("lpsnet-step0", tmp_path / "bundle")
+    usable("coreml")
+    known = {name: compute for name, compute in mil.OPERATORS.items() if name != "upsample_bilinear"}
+    monkeypatch.setattr(mil, "OPERATORS", known)
+    figures = export(bundle, to="coreml", image=SIZE).figures
+    assert (figures["ran"], figures["equal"], figures["label_agreement"]) == (False, None, None)
+    assert "upsample_bilinear" in str(figures["reason"])
+    assert (bundle / "model.mlpackage.zip").is_file()
+
+
+def test_a_core_ml_program_that_computes_something_else_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = bundle_of("lpsnet-step0", tmp_path / "bundle")
+    usable("coreml")
+    monkeypatch.setattr(
+        mil, "OPERATORS", {**mil.OPERATORS, "relu": lambda inputs: inputs["x"].relu().clamp(max=0.1)}
+    )
+    with pytest.raises(UserError, match="Nothing was kept"):
+        export(bundle, to="coreml", image=SIZE)
+    assert not (bundle / "model.mlpackage.zip").exists()
 
 
 @pytest.mark.parametrize("to", ["ncnn", *SLOW])

@@ -34,7 +34,7 @@ VERIFY_FILE, DECISION_FILE = "verify.json", "int8.json"
 class Format(Protocol):
     """A kind of file. `files` are the names it writes; a runtime opens the first one.
 
-    A format whose files cannot be run on this machine says why in `cannot_run`.
+    A format whose runtime cannot be here says in `stand_in` why, and what opens its files instead.
     """
 
     files: ClassVar[tuple[str, ...]]

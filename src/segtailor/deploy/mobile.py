@@ -12,7 +12,7 @@ from segtailor.core.errors import Unsupported
 from segtailor.deploy.export import Graph, Runner, graph_module
 from segtailor.nets.bundle import Model
 from segtailor.nets.mobile.converter import Converter, missing
-from segtailor.nets.mobile.coreml import CANNOT_RUN, CoreMl
+from segtailor.nets.mobile.coreml import STAND_IN, CoreMl
 from segtailor.nets.mobile.executorch import ExecuTorch
 from segtailor.nets.mobile.litert import LiteRt
 from segtailor.nets.mobile.ncnn import Ncnn
@@ -25,7 +25,7 @@ class MobileFormat:
     files: ClassVar[tuple[str, ...]]
     runtime: ClassVar[str]
     stores_half: ClassVar[bool] = False
-    cannot_run: ClassVar[str | None] = None
+    stand_in: ClassVar[str | None] = None
 
     def check(self, graph: Graph) -> None:
         """Refuse open sizes, precisions that the format lacks, and missing packages."""
@@ -94,10 +94,10 @@ class ExecuTorchFormat(MobileFormat):
 
 
 class CoreMlFormat(MobileFormat):
-    """A zipped .mlpackage, which cannot be run here."""
+    """A zipped .mlpackage. Core ML cannot be here: a reference interpreter computes what the program says."""
 
     converter: ClassVar[Converter] = CoreMl()
     files: ClassVar[tuple[str, ...]] = CoreMl.files
     runtime: ClassVar[str] = CoreMl.name
     stores_half: ClassVar[bool] = True
-    cannot_run: ClassVar[str | None] = CANNOT_RUN
+    stand_in: ClassVar[str | None] = STAND_IN

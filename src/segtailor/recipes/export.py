@@ -143,14 +143,7 @@ class ExportPlan:
         kind, samples = _format(self.to, self.graph), self._samples()
         with _staging(self.out, self.files[0].name) as folder:
             kind.write(self.model, self.graph, folder)
-            reason = getattr(kind, "cannot_run", None)
-            if reason is None:
-                run = kind.open(folder)
-                figures = self._verified(run, samples, kind)
-                if self.graph.confidence:
-                    figures |= self._verified_confidence(run, samples)
-            else:
-                figures = self._unverified(reason, kind)
+            figures = self._compared(folder, samples, kind)
             sync_tree(folder)
             for file in self.files:
                 (folder / file.name).replace(file)
@@ -166,6 +159,20 @@ class ExportPlan:
         return Exported(
             files=self.files, verify=self.out / VERIFY_FILE, figures=figures, programs=self.programs
         )
+
+    def _compared(self, folder: Path, samples: Sequence[Pair], kind: Format) -> dict[str, Json]:
+        """Open the written files and compare them with the network, as far as that is possible here."""
+        stand_in = getattr(kind, "stand_in", None)
+        try:
+            run = kind.open(folder)
+        except Unsupported as problem:
+            if stand_in is None:
+                raise
+            return self._unverified(f"{stand_in}; {problem}", kind)
+        figures = self._verified(run, samples, kind)
+        if self.graph.confidence:
+            figures |= self._verified_confidence(run, samples)
+        return figures if stand_in is None else {**figures, "ran": False, "reason": stand_in}
 
     def _verified(self, run: Runner, samples: Sequence[Pair], kind: Format) -> dict[str, Json]:
         limits = LIMITS[self.graph.precision]

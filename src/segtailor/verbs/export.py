@@ -269,7 +269,7 @@ def _print(printer: Printer, document: dict[str, Any], *, dry_run: bool) -> None
         height, width = document["image"]
         printer.say(f"would write {written} for images of {height}x{width}")
         return
-    if not document["ran"]:
+    if document["equal"] is None:
         printer.say(f"wrote {written}", f"not checked: {document['reason']}")
         return
     headline = next(fact for fact in _headlines() if fact.name == document["headline"])
@@ -279,6 +279,8 @@ def _print(printer: Printer, document: dict[str, Any], *, dry_run: bool) -> None
     facts += [] if drift is None else [f"{headline.label} moved by {100 * drift:+.2f} points"]
     pictures = f"{document['conditions']['images']} images"
     printer.say(f"wrote {written}", f"checked on {pictures}: {', '.join(facts)}")
+    if not document["ran"]:
+        printer.say(f"not run by its runtime: {document['reason']}")
     if "programs" in document:
         printer.say(f"programs that use it: {' and '.join(document['programs'])}")
     if "int8" in document:

@@ -62,6 +62,13 @@ def missing(converter: Converter) -> str | None:
 def at_one_size(module: nn.Module, examples: Sequence[Tensor]) -> torch.fx.GraphModule:
     """Return the module with all sizes as constants; traces of the module itself would compute sizes at run time."""
     exported: torch.fx.GraphModule = torch.export.export(module, tuple(examples)).module()
+    for node in list(exported.graph.nodes):
+        if (
+            node.op == "call_function" and node.target is torch.ops.aten.alias.default
+        ):  # unknown to coremltools
+            node.replace_all_uses_with(node.args[0])
+            exported.graph.erase_node(node)
+    exported.recompile()
     return exported
 
 
@@ -72,11 +79,16 @@ def contiguous(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 
 @contextlib.contextmanager
 def converting(name: str) -> Iterator[None]:
-    """Keep a converter's chatter off stdout, and turn its errors into one that says what to do."""
+    """Keep a converter's chatter off the terminal, and turn its errors into one that says what to do."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        silent = io.StringIO()
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(silent),
+            contextlib.redirect_stderr(silent),
+        ):
             warnings.simplefilter("ignore")
             yield
     except Unsupported:

@@ -1,4 +1,4 @@
-"""Core ML: converted by coremltools from a trace. Its programs run on Apple's systems only, never here."""
+"""Core ML: converted by coremltools from a trace. Its programs run on Apple's systems; here they are interpreted."""
 
 from __future__ import annotations
 
@@ -9,12 +9,39 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
-from segtailor.nets.mobile.converter import ConverterSession, at_one_size, converting
+from segtailor.nets.mobile.converter import ConverterSession, at_one_size, contiguous, converting
 
-CANNOT_RUN = "Core ML programs run on Apple's systems only; the file was converted, not run"
+STAND_IN = "Core ML runs on Apple's systems only; here a reference interpreter stands in for it"
+
+
+class CoreMlSession:
+    """A program and the reference interpreter."""
+
+    def __init__(self, file: Path) -> None:
+        from segtailor.nets.mobile.mil import MilProgram
+
+        self.threads: int | None = None
+        with TemporaryDirectory() as place:
+            shutil.unpack_archive(file, place, "zip")
+            self._program = MilProgram(Path(place) / "model.mlpackage")
+        self._inputs: list[NDArray[Any]] = []
+        self._outputs: list[NDArray[Any]] = []
+
+    def load(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """Keep the inputs."""
+        self._inputs = contiguous(arrays)
+
+    def run(self) -> None:
+        """Interpret all operators."""
+        self._outputs = self._program.run(*self._inputs)
+
+    def outputs(self) -> list[NDArray[Any]]:
+        """Return the outputs."""
+        return self._outputs
 
 
 class CoreMl:
@@ -51,6 +78,7 @@ class CoreMl:
                 raise Unsupported(f"coreml: the archive is named {packed}")
 
     def open(self, folder: Path, *, threads: int | None = None) -> ConverterSession:
-        """Refuse."""
-        del folder, threads
-        raise Unsupported(f"{CANNOT_RUN}.")
+        """Read the program for the interpreter, which uses the threads of torch."""
+        del threads
+        with converting(self.name):
+            return CoreMlSession(folder / self.files[0])

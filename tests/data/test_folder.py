@@ -10,6 +10,8 @@ import pytest
 
 from segtailor.core.errors import DataProblem, UnknownName
 from segtailor.data.folder import Folder
+from segtailor.data.locate import locate
+from segtailor.data.splits import split_samples
 from segtailor.testing.datasets import check_dataset
 from tests.data.trees import (
     cycle,
@@ -359,3 +361,16 @@ def test_a_sample_to_skip_that_is_not_there_is_refused_with_the_nearest_name(tmp
     write_pairs(tmp_path, ["north_1", "south_2"])
     with pytest.raises(UnknownName, match=r"sample to skip is called 'north-1'; did you mean 'north_1'"):
         Folder(path=tmp_path, skip=("south_2", "north-1")).splits  # noqa: B018 - looks the files up
+
+
+def test_photos_and_masks_may_lie_side_by_side(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        write_image(tmp_path / f"{name}.jpg")
+        write_mask(tmp_path / f"{name}.png", (0, 1))
+    dataset = locate(f"folder:{tmp_path}")
+    check_dataset(dataset)
+    assert sorted(sample.name for sample in split_samples(dataset, "trainval")) == ["a", "b", "c", "d"]
+    assert len(dataset.samples("val")) == 1
+    (tmp_path / "b.png").unlink()
+    with pytest.raises(DataProblem, match=r"no mask, first .*b\.jpg"):
+        locate(f"folder:{tmp_path}").samples("train")

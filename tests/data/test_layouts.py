@@ -12,6 +12,7 @@ from segtailor.data import camvid, cityscapes, voc
 from segtailor.data.camvid import CamVid
 from segtailor.data.cityscapes import Bdd100k, Cityscapes, CityscapesCoarse
 from segtailor.data.dataset import Dataset
+from segtailor.data.locate import locate
 from segtailor.data.voc import Voc
 from segtailor.testing.datasets import check_dataset
 from tests.data.trees import write_colours, write_image, write_mask, write_palette_mask
@@ -190,6 +191,96 @@ def test_voc_takes_the_augmented_list_when_there(tmp_path: Path) -> None:
     assert names(Voc(path=tmp_path, list="train"), "train") == ["2007_1"]
     with pytest.raises(UnknownName, match="train_aug"):
         _ = Voc(path=tmp_path, list="train_augg").splits
+
+
+EXPORT_COLOURS = ((0, 0, 0), (10, 200, 30), (250, 50, 50))  # of background, car and tree
+LABEL_MAP = """# label:color_rgb:parts:actions
+background:0,0,0::
+car:10,200,30::
+tree:250,50,50:leaf,stem:
+"""
+
+
+def export_tree(root: Path, *, palette: bool = False) -> Path:
+    """Write the layout as annotation tools export it: any classes, one list, pictures of any suffix, in folders."""
+    for name in ("left/a", "left/b", "right/a", "c", "d"):
+        write_image(root / "JPEGImages" / f"{name}.png")
+        mask = root / "SegmentationClass" / f"{name}.png"
+        colours = (*EXPORT_COLOURS, voc.BORDER)
+        if palette:  # indices in an order of their own: colours count
+            write_palette_mask(mask, (3, 2, 1, 0), colours[::-1])
+        else:
+            write_colours(mask, colours)
+    (root / voc.LISTS).mkdir(parents=True)
+    (root / voc.LISTS / "default.txt").write_text("left/a\nleft/b\nright/a\nc\nd\n")
+    (root / voc.LABEL_MAP).write_text(LABEL_MAP)
+    return root
+
+
+@pytest.mark.parametrize("palette", [False, True])
+def test_an_export_in_the_layout_of_voc_has_its_own_classes(tmp_path: Path, palette: bool) -> None:
+    dataset = locate(f"folder:{export_tree(tmp_path / 'my export', palette=palette)}")
+    assert isinstance(dataset, Voc)
+    check_dataset(dataset)
+    assert dataset.task.classes == ("background", "car", "tree")
+    assert dataset.task.palette == EXPORT_COLOURS
+    assert dataset.splits == ("train", "val")
+    assert sorted(names(dataset, "trainval")) == ["c", "d", "left/a", "left/b", "right/a"]
+    assert first_labels(dataset, 4) == [0, 1, 2, 255]
+    held = Voc(path=dataset.path, val=0.2, test=0.2)
+    assert [len(names(held, split)) for split in held.splits] == [3, 1, 1]
+
+
+def test_own_splits_of_an_export_are_kept(tmp_path: Path) -> None:
+    lists = export_tree(tmp_path) / voc.LISTS
+    for name, lines in (("train", "left/a\nc\n"), ("validation", "d\n"), ("test", "right/a\n")):
+        (lists / f"{name}.txt").write_text(lines)
+    dataset = Voc(path=tmp_path)
+    assert {split: names(dataset, split) for split in dataset.splits} == {
+        "train": ["left/a", "c"], "val": ["d"], "test": ["right/a"],
+    }  # fmt: skip
+    with pytest.raises(DataProblem, match="own split 'val'; leave out"):
+        _ = Voc(path=tmp_path, val=0.5).splits
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("car", "line 2: expected 'name:red,green,blue"),
+        ("car:1,2::", "line 2: expected"),
+        ("car:1,2,-3::", "line 2: expected"),
+        ("car:1,2,999::", "from 0 to 255"),
+        ("car:0,0,0::", "two classes"),
+        ("background:1,2,3::", "same name"),
+        (":1,2,3::", "label map"),
+    ],
+)
+def test_a_damaged_label_map_is_told_in_one_line(tmp_path: Path, line: str, told: str) -> None:
+    export_tree(tmp_path)
+    (tmp_path / voc.LABEL_MAP).write_text(f"background:0,0,0::\n{line}\n")
+    with pytest.raises(DataProblem, match=told) as problem:
+        _ = Voc(path=tmp_path).task
+    assert str(tmp_path / voc.LABEL_MAP) in str(problem.value)
+    assert "\n" not in str(problem.value)
+
+
+def test_a_colour_of_no_class_and_names_outside_are_told(tmp_path: Path) -> None:
+    export_tree(tmp_path)
+    (tmp_path / voc.LABEL_MAP).write_text("background:0,0,0::\ncar:10,200,30::\n")
+    with pytest.raises(DataProblem, match="belong to no class"):
+        Voc(path=tmp_path).samples("train")[0].read()
+    (tmp_path / voc.LISTS / "default.txt").write_text("../../secret\nc\nd\n")
+    with pytest.raises(DataProblem, match="secret"):
+        Voc(path=tmp_path).samples("train")
+
+
+def test_published_layouts_are_recognised(tmp_path: Path) -> None:
+    voc_tree(tmp_path / "VOCdevkit/VOC2012")
+    assert isinstance(locate(f"folder:{tmp_path}"), Voc)
+    city = tmp_path / "city"
+    write_image(city / "leftImg8bit/train/ulm/ulm_000000_000019_leftImg8bit.png")
+    write_mask(city / "gtFine/train/ulm/ulm_000000_000019_gtFine_labelIds.png", (7, 33))
+    assert isinstance(locate(f"folder:{city}"), Cityscapes)
 
 
 def test_voc_names_missing_masks(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """A user's own images and masks: how they are found in folders or list files, and which classes they show.
 
 Layouts: `images/` beside `masks/` (each with or without `train`, `val`, `test` inside); `train/images` beside
-`train/masks`; `train.txt`, `val.txt` with an image and a mask per line; or one such list file. Masks hold ids, palette
-indices or colours.
+`train/masks`; `train.txt`, `val.txt` with an image and a mask per line; one such list file; or photos (JPEG) and masks
+(PNG) of the same names in one folder. Masks hold ids, palette indices or colours.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ MASK_FOLDERS = (
     "segmentation",
     "targets",
 )
+PHOTO_SUFFIXES = (".jpg", ".jpeg")  # of photos beside masks: never those of a mask, which JPEG would damage
 UNDIVIDED = ""  # the key of a set that is not divided into splits
 SPLIT_ORDER = ("train", "val", "test")
 
@@ -208,7 +209,25 @@ class FolderLayout:
         if lists:
             return {split: self._listed(path) for split, path in lists.items()}
         both = self._image_and_mask(self.path)
-        return self._splits_outside() if both is None else self._splits_inside(*both)
+        if both is not None:
+            return self._splits_inside(*both)
+        side_by_side = self._side_by_side()
+        return self._splits_outside() if side_by_side is None else {UNDIVIDED: side_by_side}
+
+    def _side_by_side(self) -> Pairing | None:
+        """Photos and masks of the same names in the folder itself."""
+        if self.images is not None or self.masks is not None:
+            return None
+        here = [path for path in list_pictures(self.path) if path.parent == self.path]
+        photos = {path.stem: path for path in here if path.suffix.lower() in PHOTO_SUFFIXES}
+        masks = {path.stem: path for path in here if path.suffix.lower() == ".png"}
+        if not photos.keys() & masks.keys():
+            return None
+        return Pairing(
+            pairs={name: (photo, masks[name]) for name, photo in photos.items() if name in masks},
+            images_alone=tuple(photo for name, photo in photos.items() if name not in masks),
+            masks_alone=tuple(mask for name, mask in masks.items() if name not in photos),
+        )
 
     def _splits_outside(self) -> dict[str, Pairing]:
         """`train/images` beside `train/masks`."""

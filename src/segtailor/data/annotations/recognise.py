@@ -1,4 +1,4 @@
-"""Tells which annotation format a folder holds, from the names of its files and the beginnings of their content."""
+"""Tells which format a folder holds, from the names of its files and the beginnings of their content."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from segtailor.data.annotations.coco import OTHER_FILES, PLACES
 from segtailor.data.annotations.yolo import CLASS_LISTS, yolo_file
 from segtailor.data.files import list_folders, list_pictures
+from segtailor.data.voc import voc_root
 
 PEEK_BYTES = 2**16
 MAX_FILES = 20  # looked into
@@ -28,7 +29,11 @@ def recognise(path: Path) -> str | None:
     """Return the name of the dataset that reads this folder or file; nothing where it holds masks, or nothing known."""
     if path.is_file():
         return _of_file(path)
+    if voc_root(path) is not None:
+        return "voc"
     folders = {folder.name.lower(): folder for folder in list_folders(path)}
+    if "leftimg8bit" in folders and {"gtfine", "gtcoarse"} & folders.keys():
+        return "cityscapes"
     if any(name in folders for name in MASKS) or _has_pictures_alone(folders.get("labels")):
         return None
     texts = [

@@ -10,8 +10,10 @@ Every drive in turn is left out. `search` fine-tunes the weights that all networ
 drives once, judges networks for every budget by them, and writes the best ones; it never sees the drive. `time`
 measures all of them and all ready networks. `train` trains, from the usual start of each, the
 networks whose measured time keeps a budget: the found ones, and the ready ones with the best expected quality. They get
-the same `--steps`, or the same `--seconds` with those steps at most. `show` prints the best ready network of each
-budget (by its mean over drives and seeds, so that luck is on its side) beside the found one.
+the same `--steps`, the same `--seconds` with those steps at most, or the same `--processor-seconds`, for which a probe
+measures the processor time of a step (with one thread, `OMP_NUM_THREADS=1`, other programs hardly change it). `show`
+prints the best ready network of each budget (by its mean over drives and seeds, so that luck is on its side) beside the
+found one.
 
 Each command adds JSON lines to files in `--work` and does not repeat what is there, so commands can be stopped, divided
 over machines, or run several at once with their own `--out` names (`train --part gpu1`).
@@ -47,7 +49,7 @@ from segtailor.costs.assembly import CalibrationSubject
 from segtailor.costs.fitted import FittedLatency
 from segtailor.costs.sampling import fit_space, time_sample
 from segtailor.recipes.search import SearchRecipe
-from segtailor.recipes.train import CARRIED_LR, FINE_TUNING, train_recipe
+from segtailor.recipes.train import CARRIED_LR, FINE_TUNING, TrainRecipe, train_recipe
 from segtailor.runs import Context
 from segtailor.spaces.elastic import Elastic
 from segtailor.spaces.published import published
@@ -62,6 +64,7 @@ from segtailor.training.device import Precision, pick_device
 CLASSES = 11
 SEARCHED = "searched"
 USED_SHARE = (0.6, 0.97)  # of a budget: what a found network is to use
+PROBE_STEPS, PROBE_SECONDS = 4, 2.0  # of the probe of a training step, at least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,21 +102,36 @@ class Timed:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A training: `drive` was left out and scored."""
+    """A training: `drive` was left out and scored. `length` is what all trainings have in common, e.g. "800 steps"."""
 
     network: str
     drive: str
     seed: int
-    steps: int
-    limit_seconds: float | None
+    length: str
     crop: str
+    steps: int = 0
     miou: float = 0.0
     seconds: float = 0.0
 
     @property
     def key(self) -> tuple[object, ...]:
         """What makes two trainings the same."""
-        return tuple(vars(replace(self, miou=0.0, seconds=0.0)).values())
+        return self.network, self.drive, self.seed, self.length, self.crop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """Processor seconds of a training step of a network."""
+
+    network: str
+    crop: str
+    batch: int
+    processor_seconds: float
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What was probed."""
+        return self.network, self.crop, self.batch
 
 
 class Journal:
@@ -286,34 +304,75 @@ def entrants(given: argparse.Namespace, budget: float) -> Iterator[tuple[str, st
 def train(given: argparse.Namespace) -> None:
     """Train what competes at any budget, seed after seed, so that a stop leaves whole rounds."""
     journal = Journal(given.work, "trained", Trained, part=given.part)
-    context = Context()
+    probes = Journal(given.work, "probed", Probed, part=given.part)
     for seed, budget in product(given.seeds, given.budgets):
         for _, only, arch in entrants(given, budget):
             for drive in given.drives if not only else [only]:
                 row = Trained(
-                    network=fingerprint_of(arch), drive=drive, seed=seed, steps=given.steps,
-                    limit_seconds=given.seconds, crop=given.crop,
-                )  # fmt: skip
+                    network=fingerprint_of(arch),
+                    drive=drive,
+                    seed=seed,
+                    length=length_of(given),
+                    crop=given.crop,
+                )
                 if row.key in {one.key for one in journal.rows}:
                     continue
                 begin = time.perf_counter()
-                usual = train_recipe(
-                    arch, data_of(given, drive), start=AUTO, crop=parse_size(given.crop), context=context
-                )
-                fit = replace(
-                    FINE_TUNING, steps=given.steps, seed=seed, batch=given.batch, ema=0.99, precision=precision(),
-                    seconds=given.seconds,
-                )  # fmt: skip
-                job = replace(usual, fit=fit).job(context)
+                recipe = training_of(given, arch, drive, seed=seed)
+                if given.processor_seconds is not None:
+                    each = probed(given, recipe, row.network, probes)
+                    steps = max(1, round(given.processor_seconds / each))
+                    recipe = replace(recipe, fit=replace(recipe.fit, steps=steps))
+                job = recipe.job(Context())
                 for _ in job.steps():
                     pass
                 quality = float(str(job.fit.result()["miou"]))
-                journal.add(replace(row, miou=quality, seconds=round(time.perf_counter() - begin, 1)))
+                seconds = round(time.perf_counter() - begin, 1)
+                journal.add(replace(row, steps=job.fit.done, miou=quality, seconds=seconds))
+
+
+def length_of(given: argparse.Namespace) -> str:
+    """Return in words how long every training is."""
+    if given.processor_seconds is not None:
+        return f"{given.processor_seconds:g} s of processor time"
+    return f"{given.steps} steps" + (f" in {given.seconds:g} s" if given.seconds is not None else "")
+
+
+def training_of(given: argparse.Namespace, arch: Architecture, drive: str, *, seed: int) -> TrainRecipe:
+    """Return the training of a network with a drive left out, from its usual start."""
+    usual = train_recipe(
+        arch, data_of(given, drive), start=AUTO, crop=parse_size(given.crop), context=Context()
+    )
+    fit = replace(
+        FINE_TUNING, steps=given.steps, seed=seed, batch=given.batch, ema=0.99, precision=precision(),
+        seconds=given.seconds,
+    )  # fmt: skip
+    return replace(usual, fit=fit)
+
+
+def probed(given: argparse.Namespace, recipe: TrainRecipe, network: str, journal: Journal) -> float:
+    """Return the processor seconds of a step of this training; measured once for each network."""
+    wanted = Probed(network=network, crop=given.crop, batch=given.batch, processor_seconds=0.0)
+    for row in journal.rows:
+        if row.key == wanted.key:
+            return float(row.processor_seconds)
+    endless = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=PROBE_STEPS * 1000))
+    first: tuple[int, float] | None = None
+    for step in endless.job(Context()).steps():
+        now = step.done, time.process_time()
+        if first is None and step.done:  # the first steps also allocate memory
+            first = now
+        elif first is not None and now[0] >= first[0] + PROBE_STEPS and now[1] > first[1] + PROBE_SECONDS:
+            break
+    assert first is not None
+    each = (now[1] - first[1]) / (now[0] - first[0])
+    journal.add(replace(wanted, processor_seconds=round(each, 5)))
+    return each
 
 
 def show(given: argparse.Namespace) -> None:
     """Print one line per budget."""
-    rows = Journal(given.work, "trained", Trained).rows
+    rows = [row for row in Journal(given.work, "trained", Trained).rows if row.length == length_of(given)]
     scores: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         scores.setdefault((row.network, row.drive), []).append(100 * row.miou)
@@ -379,6 +438,7 @@ def main() -> None:
     parser.add_argument("--keep", type=int, default=3, help="networks that a search writes for a budget")
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--seconds", type=float, help="that every training may take")
+    parser.add_argument("--processor-seconds", type=float, help="processor time of every training")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--image", default="360x480", help="HEIGHTxWIDTH of deployed networks")
     parser.add_argument("--crop", default="352x480", help="HEIGHTxWIDTH of training crops")

@@ -12,7 +12,7 @@ MAX_TIMINGS = 3  # of a network that may keep the budget although its first timi
 MAX_SLOW_RUNS = (
     1.5  # p95 over the fastest run, as far as that is due to the network and not to other programs
 )
-CROWDED_RATIO = 2.5  # p95 over median: beyond this, other programs interrupted the runs
+CROWDED_RATIO = 2.5  # p95 over the fastest run: beyond this, other programs interrupted the runs
 TINY = 1e-12
 
 
@@ -35,9 +35,12 @@ class TimedNetwork:
         return self.median_ms if self.min_ms is None else self.min_ms
 
 
-def crowded(median_ms: float, p95_ms: float, *, limit_ms: float) -> bool:
-    """Tell whether a network misses a limit only because other programs interrupt its runs."""
-    return p95_ms > limit_ms and median_ms <= limit_ms / CROWDED_RATIO
+def crowded(undisturbed_ms: float, p95_ms: float, *, limit_ms: float) -> bool:
+    """Tell whether a network misses a limit only because other programs interrupt its runs.
+
+    `undisturbed_ms` is its fastest run, or the median where that is not known.
+    """
+    return p95_ms > limit_ms and undisturbed_ms <= limit_ms / CROWDED_RATIO
 
 
 class PricedNetwork(Protocol):

@@ -179,7 +179,7 @@ def verdict(best: Recommendation, int8: Int8Outcome, contract: ContractOutcome) 
 
 def _disturbed(contract: ContractOutcome) -> str:
     """Say that other programs, not the network, made it miss the budget."""
-    if contract.met or not crowded(contract.median_ms, contract.p95_ms, limit_ms=contract.budget_ms):
+    if contract.met or not crowded(contract.min_ms, contract.p95_ms, limit_ms=contract.budget_ms):
         return ""
     return (
         f" because other programs interrupted it (half of all runs take {contract.median_ms:.3g} ms at most)"

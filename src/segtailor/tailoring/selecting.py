@@ -325,7 +325,7 @@ def _ready_instead(
 def _crowded(stage: StageContext, timed: Sequence[TimedCandidate]) -> bool:
     """Tell whether other programs interrupt runs so long that every network misses the budget, whatever its size."""
     limit = BUDGET_SHARE * stage.recipe.request.budget_ms
-    return any(crowded(row.median_ms, row.p95_ms, limit_ms=limit) for row in timed)
+    return any(crowded(row.undisturbed_ms, row.p95_ms, limit_ms=limit) for row in timed)
 
 
 def _most_likely(stage: StageContext, pack: PackOutcome, timed: Sequence[TimedCandidate]) -> TimedCandidate:

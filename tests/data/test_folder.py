@@ -102,6 +102,23 @@ def test_list_files_name_the_pairs(tmp_path: Path, separator: str) -> None:
     assert len(names(single, "trainval")) == 3
 
 
+def test_an_export_with_colours_in_a_list_and_one_list_of_all_is_read(tmp_path: Path) -> None:
+    colours = ((10, 20, 30), (200, 100, 0))
+    lines = []
+    for number in range(5):
+        write_image(tmp_path / "default" / f"photo {number}.png")
+        write_colours(tmp_path / "defaultannot" / f"photo {number}.png", colours)
+        lines.append(f'"/default/photo {number}.png" "defaultannot/photo {number}.png"')
+    (tmp_path / "default.txt").write_text("\n".join(lines))
+    (tmp_path / "label_colors.txt").write_text("10 20 30 road\n200 100 0 parked car\n")
+    dataset = Folder(path=tmp_path)
+    assert dataset.task.classes == ("road", "parked car")
+    assert dataset.task.palette == colours
+    assert dataset.splits == ("train", "val")
+    assert len(names(dataset, "trainval")) == 5
+    check_dataset(dataset)
+
+
 def test_one_column_lists_choose_from_the_folders(tmp_path: Path) -> None:
     write_pairs(tmp_path, NAMES)
     (tmp_path / "train.txt").write_text("n3\nn1.png\n")

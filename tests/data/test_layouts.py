@@ -231,6 +231,21 @@ def test_an_export_in_the_layout_of_voc_has_its_own_classes(tmp_path: Path, pale
     assert [len(names(held, split)) for split in held.splits] == [3, 1, 1]
 
 
+def test_an_export_may_leave_out_colours_and_have_spaces_in_names(tmp_path: Path) -> None:
+    write_image(tmp_path / "JPEGImages" / "my photo 1.png")
+    colours = voc.voc_palette(3)
+    write_colours(tmp_path / "SegmentationClass" / "my photo 1.png", (*colours, voc.BORDER))
+    (tmp_path / voc.LISTS).mkdir(parents=True)
+    with pytest.raises(DataProblem, match="holds no list"):
+        _ = Voc(path=tmp_path).splits
+    (tmp_path / voc.LISTS / "train.txt").write_text("my photo 1\n")
+    (tmp_path / voc.LABEL_MAP).write_text("background:::\nroad:::\ncar:::\n")
+    dataset = Voc(path=tmp_path)
+    assert names(dataset, "train") == ["my photo 1"]
+    assert dataset.task.palette == colours
+    assert first_labels(dataset, 4) == [0, 1, 2, 255]
+
+
 def test_own_splits_of_an_export_are_kept(tmp_path: Path) -> None:
     lists = export_tree(tmp_path) / voc.LISTS
     for name, lines in (("train", "left/a\nc\n"), ("validation", "d\n"), ("test", "right/a\n")):

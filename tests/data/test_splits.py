@@ -48,6 +48,7 @@ def test_joined_splits() -> None:
         ('image,mask\n"a, x.png",b c.png\n', [("a, x.png", "b c.png")]),
         ("\ufeffa\tb c\r\n# no\r\n\r\n", [("a", "b c")]),
         ("a\n", [("a",)]),
+        ('"/x/a 1.png"  "y/a 1.png"\n', [("/x/a 1.png", "y/a 1.png")]),
     ],
 )
 def test_lists_are_read(tmp_path: Path, content: str, rows: list[tuple[str, ...]]) -> None:

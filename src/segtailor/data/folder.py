@@ -1,8 +1,9 @@
 """A user's own images and masks: how they are found in folders or list files, and which classes they show.
 
 Layouts: `images/` beside `masks/` (each with or without `train`, `val`, `test` inside); `train/images` beside
-`train/masks`; `train.txt`, `val.txt` with an image and a mask per line; one such list file; or photos (JPEG) and masks
-(PNG) of the same names in one folder. Masks hold ids, palette indices or colours.
+`train/masks`; `train.txt`, `val.txt` with an image and a mask per line (`default.txt` for a set that is not divided); one
+such list file; or photos (JPEG) and masks (PNG) of the same names in one folder. Masks hold ids, palette indices or
+colours.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ MASK_FOLDERS = (
 )
 PHOTO_SUFFIXES = (".jpg", ".jpeg")  # of photos beside masks: never those of a mask, which JPEG would damage
 UNDIVIDED = ""  # the key of a set that is not divided into splits
+UNDIVIDED_LIST = "default.txt"  # as annotation tools call the list of such a set
 SPLIT_ORDER = ("train", "val", "test")
 
 
@@ -208,6 +210,8 @@ class FolderLayout:
         }
         if lists:
             return {split: self._listed(path) for split, path in lists.items()}
+        if (self.path / UNDIVIDED_LIST).is_file():
+            return {UNDIVIDED: self._listed(self.path / UNDIVIDED_LIST)}
         both = self._image_and_mask(self.path)
         if both is not None:
             return self._splits_inside(*both)
@@ -288,8 +292,12 @@ class FolderLayout:
         return Pairing(pairs=pairs, wrong=tuple(wrong))
 
     def _inside(self, row: Sequence[str], path: Path) -> tuple[Path, Path]:
-        """Return the two files of a line. The list may be downloaded, so files outside of `root` are refused."""
+        """Return the two files of a line. The list may be downloaded, so files outside of `root` are refused.
+
+        Tools write names from the folder of the list with a slash at the beginning, too.
+        """
         root = self.root.absolute()
+        row = [name if Path(name).is_relative_to(root) else name.lstrip("/") for name in row]
         for name in row:
             if not Path(os.path.normpath(root / name)).is_relative_to(os.path.normpath(root)):
                 raise DataProblem(

@@ -1,7 +1,7 @@
 """What the values in masks mean. A `Legend` lists the classes, a `LabelMap` turns ids or colours into labels.
 
-Labels are 0 to classes - 1, and 255 for pixels that do not count. A legend is read from classes.yaml, classes.txt or
-palette.json:
+Labels are 0 to classes - 1, and 255 for pixels that do not count. A legend is read from classes.yaml, palette.json, or
+lines `name`, `name 128 64 128` or `128 64 128 name` in classes.txt or label_colors.txt:
 
 classes:                            # classes.yaml
   - road                            # short form: the id is the position in this list
@@ -26,7 +26,7 @@ from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Colour, Task
 from segtailor.data.files import RawMask, colours_of, read_text, read_yaml
 
-CLASS_LIST_FILES = ("classes.yaml", "classes.yml", "classes.txt", "palette.json")
+CLASS_LIST_FILES = ("classes.yaml", "classes.yml", "classes.txt", "palette.json", "label_colors.txt")
 MAX_CLASS_LIST_BYTES = 2**20
 MaskValue: TypeAlias = int | str | Colour  # an id, or a colour as three numbers or '#rrggbb'
 _REFUSED = -1  # marks ids without a label

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from segtailor.core.errors import DataProblem, UnknownName, unknown
@@ -89,13 +89,16 @@ def rank(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
 
 
-def read_list(path: Path) -> list[tuple[str, ...]]:
-    """Read a list file: one or two columns, split by comma, tab or spaces; `#` starts a comment line."""
+def read_list(path: Path, known: Collection[str] = ()) -> list[tuple[str, ...]]:
+    """Read a list file: one or two columns, split by comma, tab or spaces; `#` starts a comment line.
+
+    Names may be in double quotes; a line that is one of the `known` names is not split.
+    """
     rows = []
     for number, line in enumerate(read_text(path, what="list").splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        row = _columns(line)
+        row = (line.strip(),) if line.strip() in known else _columns(line)
         if not 1 <= len(row) <= 2 or not all(row):
             raise DataProblem(
                 f"list {path}, line {number}: expected 'image' or 'image mask', got {len(row)} columns. "
@@ -114,7 +117,9 @@ def read_list(path: Path) -> list[tuple[str, ...]]:
 
 def _columns(line: str) -> tuple[str, ...]:
     if "," in line or '"' in line:
-        return tuple(cell.strip() for cell in next(csv.reader([line.strip()], skipinitialspace=True)))
+        separator = "," if "," in line else " "
+        cells = next(csv.reader([line.strip()], delimiter=separator, skipinitialspace=True))
+        return tuple(cell.strip() for cell in cells)
     if "\t" in line:
         return tuple(cell.strip() for cell in line.strip().split("\t"))
     return tuple(line.split())

@@ -2,7 +2,7 @@
 
 Without a list of classes it is Pascal VOC 2012 itself (Everingham et al., 2010): 21 classes, and the augmented training
 list if its masks are there. Annotation tools export the same layout for any classes, with a labelmap.txt of a line
-`name:red,green,blue:parts:actions` per class, and masks in these colours.
+`name:red,green,blue:parts:actions` per class, and masks in these colours (VOC's own where a line has none).
 """
 
 from __future__ import annotations
@@ -85,7 +85,11 @@ def read_label_map(path: Path) -> Legend:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, _, rest = line.strip().partition(":")
-        values = rest.partition(":")[0].split(",")
+        colour = rest.partition(":")[0].strip()
+        if not colour and rest:
+            rows.append(LegendClass(name=name, colour=voc_palette(len(rows) + 1)[-1]))
+            continue
+        values = colour.split(",")
         if (
             not all(value.strip().isascii() and value.strip().isdigit() for value in values)
             or len(values) != 3
@@ -134,6 +138,11 @@ class Voc(FileDataset):
     def find(self) -> Mapping[str, Pairing]:
         """Read the lists of the splits, or divide the samples of the only list."""
         lists = {path.stem: path for path in sorted((self._root / LISTS).glob("*.txt"))}
+        if not lists:
+            raise DataProblem(
+                f"{self._root / LISTS} holds no list of pictures with masks. Export segmentation masks, not only boxes "
+                "or polygons, or write a list train.txt there."
+            )
         training = self.list or self._default_list(lists)
         found = {"train": self._read(training, lists)}
         for name, split in COMMON_NAMES.items():
@@ -187,7 +196,7 @@ class Voc(FileDataset):
             raise unknown("VOC list", name, lists)
         folder = self._root / (AUGMENTED_MASKS if "aug" in name else MASKS)
         pairs: dict[str, tuple[Path, Path]] = {}
-        for row in read_list(lists[name]):
+        for row in read_list(lists[name], known=self._pictures):
             listed = Path(row[0])
             below = listed.as_posix() in self._pictures  # a name of its own, perhaps in a folder
             stem = listed.as_posix() if below else listed.stem

@@ -118,7 +118,9 @@ def test_a_budget_missed_for_other_programs_says_so(fastest: float, told: bool) 
         CONTRACT, met=False, budget_ms=1.0, min_ms=fastest, median_ms=max(fastest, 0.5), p95_ms=8.4
     )
     sentence = verdict(recommended(), FP32, late)
-    assert ("because other programs interrupted it (half of all runs take 0.5 ms at most)" in sentence) is told
+    assert (
+        "because other programs interrupted it (half of all runs take 0.5 ms at most)" in sentence
+    ) is told
 
 
 def test_without_time_for_a_ready_network_that_is_said() -> None:

@@ -1,9 +1,9 @@
 """A user's own images and masks: how they are found in folders or list files, and which classes they show.
 
 Layouts: `images/` beside `masks/` (each with or without `train`, `val`, `test` inside); `train/images` beside
-`train/masks`; `train.txt`, `val.txt` with an image and a mask per line (`default.txt` for a set that is not divided); one
-such list file; or photos (JPEG) and masks (PNG) of the same names in one folder. Masks hold ids, palette indices or
-colours.
+`train/masks`; `train.txt`, `val.txt` with an image and a mask per line (`default.txt` for a set that is not divided);
+one such list file; or photos (JPEG) and masks (PNG) of the same names in one folder. Masks hold ids, palette indices
+or colours.
 """
 
 from __future__ import annotations

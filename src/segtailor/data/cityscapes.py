@@ -6,12 +6,22 @@ Cityscapes has leftImg8bit images, gtFine and gtCoarse masks; BDD100K has 10,000
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Colour, Task
-from segtailor.data.legend import LabelMap
-from segtailor.data.pairs import FileDataset, Pairing, join_pairings, pair_folders
+from segtailor.data.files import read_text
+from segtailor.data.legend import MAX_CLASS_LIST_BYTES, LabelMap, Legend, read_legend
+from segtailor.data.pairs import (
+    DEFAULT_VAL_SHARE,
+    FileDataset,
+    Pairing,
+    divide_pairing,
+    join_pairings,
+    pair_folders,
+)
 
 # name: (id in labelIds files, colour); the order is that of the train ids
 CLASSES: Mapping[str, tuple[int, Colour]] = {
@@ -35,6 +45,8 @@ CLASSES: Mapping[str, tuple[int, Colour]] = {
     "motorcycle": (32, (0, 0, 230)),
     "bicycle": (33, (119, 11, 32)),
 }
+OWN_CLASSES = "label_colors.txt"  # of exports in this layout: a class per line, its position is its id
+UNDIVIDED = "default"  # the folder of exports that are not divided into splits
 TASK = Task(classes=tuple(CLASSES), palette=tuple(colour for _, colour in CLASSES.values()))
 LABEL_IDS = LabelMap(
     ids={
@@ -52,40 +64,67 @@ BDD100K_LAYOUTS = (  # images, masks, ending of mask names; the second is the re
 
 @dataclass(frozen=True, kw_only=True)
 class Cityscapes(FileDataset):
-    """Finely labelled Cityscapes; the masks of the test split are withheld, so it is left out."""
+    """Finely labelled Cityscapes; the masks of the test split are withheld, so it is left out.
+
+    Annotation tools export other classes in the same layout, with a list of them (`label_colors.txt`).
+    """
 
     @property
     def task(self) -> Task:
-        """The 19 classes of the benchmark."""
-        return TASK
+        """The 19 classes of the benchmark, or those of the list."""
+        return TASK if self._own is None else self._own.task
 
     @property
     def labels(self) -> LabelMap:
-        """Ids of the full label set, or train ids where only those are on disk."""
+        """Ids of the list or of the full label set, or train ids where only those are on disk."""
+        if self._own is not None:
+            return self._own.label_map()
         return TRAIN_IDS if self._ending == "_gtFine_labelTrainIds" else LABEL_IDS
 
     def find(self) -> Mapping[str, Pairing]:
         """Pair leftImg8bit/SPLIT/CITY with gtFine/SPLIT/CITY."""
         found = {
-            split: pair_folders(images, masks, endings=(self._ending,), image_ending="_leftImg8bit")
-            for split in ("train", "val")
+            split: self._pair(images, masks)
+            for split in ("train", "val", UNDIVIDED)
             if (images := self.path / "leftImg8bit" / split).is_dir()
             and (masks := self.path / "gtFine" / split).is_dir()
         }
+        whole = found.pop(UNDIVIDED, None)
+        if whole is not None and not found:
+            return divide_pairing(whole, where=self.path, val=DEFAULT_VAL_SHARE, test=0.0, seed=0)
         if not found:
             raise DataProblem(
                 f"{self.path} is not a Cityscapes folder: expected leftImg8bit/train beside gtFine/train."
             )
         return found
 
+    def _pair(self, images: Path, masks: Path) -> Pairing:
+        """Pair by name; other masks of the same frames (colours, instances) are not used, and need no mention."""
+        pairing = pair_folders(images, masks, endings=(self._ending,), image_ending="_leftImg8bit")
+        alone = tuple(path for path in pairing.masks_alone if path.stem.endswith(self._ending))
+        return replace(pairing, masks_alone=alone)
+
     @property
     def _ending(self) -> str:
         for name in ("labelIds", "labelTrainIds"):
-            if next(self.path.glob(f"gtFine/*/*/*_gtFine_{name}.png"), None) is not None:
-                return f"_gtFine_{name}"
+            for places in ("gtFine/*/*/*", "gtFine/*/*"):
+                if next(self.path.glob(f"{places}_gtFine_{name}.png"), None) is not None:
+                    return f"_gtFine_{name}"
         raise DataProblem(
             f"{self.path} holds no gtFine/*/*/*_gtFine_labelIds.png; unpack gtFine_trainvaltest.zip there."
         )
+
+    @cached_property
+    def _own(self) -> Legend | None:
+        """The classes of an export; None for those of Cityscapes, listed or not."""
+        file = self.path / OWN_CLASSES
+        if not file.is_file():
+            return None
+        text = read_text(file, what="class list", limit=MAX_CLASS_LIST_BYTES)
+        lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        names = {"".join(line.split()[3:]): place for place, line in enumerate(lines)}
+        official = {name.replace(" ", ""): own for name, (own, _) in CLASSES.items()}
+        return None if official.items() <= names.items() else read_legend(file)
 
 
 @dataclass(frozen=True, kw_only=True)

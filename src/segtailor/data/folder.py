@@ -42,7 +42,7 @@ from segtailor.data.pairs import (
 from segtailor.data.splits import COMMON_NAMES, read_list
 from segtailor.data.survey import legend_of, survey
 
-IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "inputs")
+IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "inputs", "image_2")
 MASK_FOLDERS = (
     "masks",
     "mask",
@@ -53,6 +53,7 @@ MASK_FOLDERS = (
     "gt",
     "segmentation",
     "targets",
+    "semantic",
 )
 PHOTO_SUFFIXES = (".jpg", ".jpeg")  # of photos beside masks: never those of a mask, which JPEG would damage
 UNDIVIDED = ""  # the key of a set that is not divided into splits
@@ -273,14 +274,21 @@ class FolderLayout:
         return (*folders, *(path for path in list_pictures(both[0]) if path.parent == both[0]))
 
     def _listed(self, path: Path) -> Pairing:
-        """Read a list file: image and mask per line, or one name that the folders hold."""
+        """Read a list file: image and mask per line, or one name that the folders hold.
+
+        Where other lines name a mask, a line with an image alone is an image without a mask.
+        """
         rows = read_list(path)
-        known = self._by_name() if any(len(row) == 1 for row in rows) else {}
+        columns = {len(row) for row in rows}
+        known = self._by_name() if columns == {1} else {}
         pairs: dict[str, tuple[Path, Path]] = {}
+        alone: list[Path] = []
         wrong: list[PairingProblem] = []
         for row in rows:
-            name = row[0] if len(row) == 1 and row[0] in known else _bare(row[0])
-            if len(row) == 1 and name not in known:
+            name = row[0] if len(row) == 1 and row[0] in known else _bare(row[0].lstrip("/"))
+            if len(row) < max(columns):
+                alone.append(self._inside((row[0], row[0]), path)[0])
+            elif len(row) == 1 and name not in known:
                 message = f"list {path} names '{row[0]}', but {self.root} has no such image and mask. Correct the list."
                 wrong.append(PairingProblem(path, message))
             elif name in pairs:
@@ -289,7 +297,7 @@ class FolderLayout:
                 pairs[name] = known[name] if len(row) == 1 else self._inside(row, path)
         if not rows:
             raise DataProblem(f"list {path} is empty; write one 'image mask' line per sample.")
-        return Pairing(pairs=pairs, wrong=tuple(wrong))
+        return Pairing(pairs=pairs, images_alone=tuple(alone), wrong=tuple(wrong))
 
     def _inside(self, row: Sequence[str], path: Path) -> tuple[Path, Path]:
         """Return the two files of a line. The list may be downloaded, so files outside of `root` are refused.

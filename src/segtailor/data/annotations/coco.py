@@ -35,6 +35,7 @@ from segtailor.data.annotations.shapes import (
 PLACES = ("*.json", "annotations/*.json", "*/*.json")
 OTHER_FILES = ("person_keypoints_", "captions_", "image_info_")  # of COCO, without areas
 CROWD_ORDER = -1  # crowds are coarse regions: single objects are drawn over them
+MANY_CROWDS_SHARE = 0.2  # of all annotations; COCO has 1 %, so they are a tool's mark of an RLE
 CROWD_NAME = "__ignore__"  # of crowds that do not count; one of `dataset.IGNORED_NAMES`
 EXPECTED = "expected is COCO's JSON: an object with the lists images, annotations and categories"
 
@@ -44,11 +45,11 @@ class Coco(AnnotatedDataset):
     """COCO instances or panoptic: `annotations/instances_train.json` and the pictures, or one JSON file.
 
     `form` chooses between `instances` and `panoptic` where a folder has both; `crowd=ignore` leaves pixels of crowds
-    (`iscrowd`) out of training and scores.
+    (`iscrowd`) out of training and scores, `crowd=object` draws them in the order of the file.
     """
 
     form: Literal["instances", "panoptic"] | None = None
-    crowd: Literal["label", "ignore"] = "label"
+    crowd: Literal["label", "ignore", "object"] = "label"
 
     @property
     def root(self) -> Path:
@@ -67,9 +68,7 @@ class Coco(AnnotatedDataset):
         index = PictureIndex(self.root)
         for file in files:
             with reading.opening(file):
-                _FileReader(
-                    reading=reading, file=file, index=index, ignore_crowds=self.crowd == "ignore"
-                ).read()
+                _FileReader(reading=reading, file=file, index=index, crowd=self.crowd).read()
         return reading
 
 
@@ -89,7 +88,7 @@ class _FileReader:
     reading: AnnotationReading
     file: Path
     index: PictureIndex
-    ignore_crowds: bool
+    crowd: Literal["label", "ignore", "object"]
 
     def read(self) -> None:
         document = read_json(self.file, what="COCO file", error=DataProblem, limit=MAX_JSON_BYTES)
@@ -101,6 +100,7 @@ class _FileReader:
         names = self._names(categories)
         self.reading.learn(names.values())
         by_image = self._by_image(images, rows)
+        self._question_crowds([row for listed in by_image.values() for row in listed])
         panoptic = any(isinstance(row, dict) and "segments_info" in row for row in rows or ())
         if panoptic:
             self.reading.unlabelled = "ignore"
@@ -136,6 +136,20 @@ class _FileReader:
                 severity="warning",
             )
         return table
+
+    def _question_crowds(self, rows: list[dict[str, Any]]) -> None:
+        """Report marks that can hardly mean crowds: some tools give one to every RLE."""
+        crowds = sum(bool(row.get("iscrowd")) for row in rows)
+        if self.crowd == "object" or not MANY_CROWDS_SHARE * len(rows) < crowds < len(rows):
+            return
+        self.reading.report(
+            "many-crowds",
+            self.file,
+            f"{self.file}: {crowds} of {len(rows)} annotations are marked as crowds (iscrowd), which are drawn below "
+            "single objects; some tools mark every RLE so",
+            "If they are single objects, give the option crowd=object.",
+            severity="warning",
+        )
 
     def _picture(
         self,
@@ -182,9 +196,10 @@ class _FileReader:
             if geometry is None:
                 self.reading.leave_out(self.file, "boxes without a polygon or RLE")
                 return None
-            if crowd and self.ignore_crowds:
+            if crowd and self.crowd == "ignore":
                 name = CROWD_NAME
-            return LabelShape(name=name, geometry=geometry, order=CROWD_ORDER if crowd else 0, who=who)
+            below = crowd and self.crowd != "object"
+            return LabelShape(name=name, geometry=geometry, order=CROWD_ORDER if below else 0, who=who)
         return None
 
     def _segments(self, row: dict[str, Any], image: Path, names: Mapping[Any, str]) -> SegmentMap:
@@ -196,7 +211,7 @@ class _FileReader:
             if not isinstance(one, dict) or not isinstance(one.get("id"), int):
                 raise DataProblem(f"segment {short(one)} has no id")
             name = self._class(one, names)
-            classes[one["id"]] = CROWD_NAME if one.get("iscrowd") and self.ignore_crowds else name
+            classes[one["id"]] = CROWD_NAME if one.get("iscrowd") and self.crowd == "ignore" else name
         folders = [
             self.file.with_suffix(""),
             self.reading.root / self.file.stem,

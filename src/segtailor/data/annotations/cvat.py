@@ -105,7 +105,7 @@ class _Pictures:
                     AnnotatedPicture(
                         image=self._image,
                         file=self.file,
-                        split=split_of([stated.get("subset", "")]),
+                        split=split_of([stated.get("subset", self.file.stem)]),  # some tools write train.xml
                         size=stated_size(stated.get("height"), stated.get("width")),
                         shapes=tuple(self._shapes),
                     )

@@ -322,3 +322,75 @@ def test_a_mat_file_can_be_trained_on_and_scored(tmp_path: Path, capsys: pytest.
     assert run([*words, "--crop", "64x96", *around]) == 0, capsys.readouterr().err
     assert run(["eval", str(out / "weights"), *data, "--json", *around]) == 0
     assert '"rmse"' in capsys.readouterr().out
+
+
+def five_faults_of_a_folder(root: Path) -> tuple[str, dict[str, Path]]:
+    """Return the dataset, and the file that each kind of fault is about."""
+    place = folder_place(root)
+    for split, names in SPLITS.items():
+        for name in names:
+            write_image(place(split, name)[0], SIZE)
+            write_mask(place(split, name)[1], (0, 1, 2), SIZE)
+    write_mask(place("train", "a0")[1], (0, 1, 200), SIZE)
+    write_mask(place("train", "a1")[1], (0, 1, 2), OTHER)
+    cut(place("train", "a2")[0])
+    place("train", "a3")[1].unlink()
+    shutil.copy(place("train", "a4")[0], place("val", "b0")[0])
+    return f"folder:{root}", {
+        "id-out-of-range": place("train", "a0")[1],
+        "size-mismatch": place("train", "a1")[1],
+        "unreadable": place("train", "a2")[0],
+        "unpaired": place("train", "a3")[0],
+        "duplicate": place("val", "b0")[0],
+    }
+
+
+def five_faults_of_coco(root: Path) -> tuple[str, dict[str, Path]]:
+    """The same five of a COCO export with a mask (RLE) per picture; the file with the annotations is to be named."""
+    for split, names in SPLITS.items():
+        images, rows = [], []
+        for number, name in enumerate(names):
+            write_image(root / "images" / split / f"{name}.png", SIZE)
+            images.append({"id": number, "file_name": f"{name}.png", "height": SIZE[0], "width": SIZE[1]})
+            runs = {"size": list(SIZE), "counts": [0, SIZE[0] * SIZE[1]]}
+            rows.append({"id": number, "image_id": number, "category_id": 7, "segmentation": runs})
+        if split == "train":
+            rows[0]["category_id"] = 8
+            rows[1]["segmentation"] = {"size": list(OTHER), "counts": [0, OTHER[0] * OTHER[1]]}
+            del rows[3]["segmentation"]
+            images.append({"id": 99, "file_name": "gone.png", "height": SIZE[0], "width": SIZE[1]})
+        document = {"images": images, "annotations": rows, "categories": [{"id": 7, "name": "road"}]}
+        (root / "annotations").mkdir(exist_ok=True)
+        (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(document))
+    cut(root / "images/train/a2.png")
+    shutil.copy(root / "images/train/a4.png", root / "images/val/b0.png")
+    train = root / "annotations/instances_train.json"
+    return f"folder:{root}", {
+        "unknown-category": train,
+        "rle-size": train,
+        "unreadable": root / "images/train/a2.png",
+        "not-drawn": train,
+        "missing-image": train,
+        "duplicate": root / "images/val/b0.png",
+    }
+
+
+@pytest.mark.parametrize("write_faults", [five_faults_of_a_folder, five_faults_of_coco])
+def test_faults_of_five_kinds_are_told_in_one_go_in_both_forms(
+    write_faults: Callable[[Path], tuple[str, dict[str, Path]]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data, expected = write_faults(tmp_path / "my photos")
+    assert run(["data", "check", data, "--json"]) == 1
+    found = conforming("data check", capsys.readouterr().out)["findings"]
+    assert {f"{kind} {file}" for kind, file in expected.items()} <= {
+        f"{one['kind']} {one['file']}" for one in found
+    }
+    assert run(["data", "check", data]) == 1
+    said = "".join("".join(capsys.readouterr()).split())  # lines may be broken anywhere
+    for one in found:
+        if one["kind"] in expected:
+            assert "".join(f"{one['message']}".split()) in said
+            assert "".join(f"{one['fix']}".split()) in said
+            assert "".join(one["file"].split()) in said

@@ -13,7 +13,7 @@ from PIL import Image
 
 from segtailor.core.errors import DataProblem
 from segtailor.data.files import (
-    MAX_PIXELS,
+    MAX_INDEX_MASK_PIXELS,
     decode_image,
     file_fingerprint,
     list_pictures,
@@ -115,7 +115,7 @@ def test_scrambled_files_never_raise_anything_else(tmp_path: Path, suffix: str) 
 def test_decompression_bomb_is_refused_before_decoding(tmp_path: Path) -> None:
     path = write_mask(tmp_path / "bomb.png")
     content = bytearray(path.read_bytes())
-    content[16:24] = struct.pack(">II", MAX_PIXELS // 1024 + 1, 1024)
+    content[16:24] = struct.pack(">II", MAX_INDEX_MASK_PIXELS // 1024 + 1, 1024)
     content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
     path.write_bytes(content)
     with pytest.raises(DataProblem, match=r"bomb\.png cannot be read: .*pixels"):

@@ -13,12 +13,12 @@ from torch import nn
 
 import segtailor
 from segtailor.core.errors import Interrupted, Unsupported
+from segtailor.data import tiles as tiles_module
 from segtailor.data.parts import WholeRows
 from segtailor.data.scene import render
+from segtailor.data.tiles import ALIGNMENT, Tiling, label_bands, label_in_tiles, spans
 from segtailor.predicting import Failure, Progress, Result, Settings, destinations, expand, predict_all
-from segtailor.predicting import tiles as tiles_module
 from segtailor.predicting.labelling import scores_of
-from segtailor.predicting.tiles import ALIGNMENT, Tiling, label_bands, label_in_tiles, spans
 from segtailor.tasks import Form, Look
 from tests.predicting.models import TASK, Threshold
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,9 @@ from segtailor.data.parts import (
     CHUNKY,
     COMPRESSION,
     HEIGHT,
+    LARGE_PIXELS,
     MAX_PART_BYTES,
+    MAX_SIDE_PIXELS,
     ORIENTATION,
     PHOTOMETRIC,
     PLANAR,
@@ -54,6 +56,7 @@ SAMPLE_TYPES = {(1, 8): "u1", (1, 16): "u2", (1, 32): "u4", (2, 16): "i2", (2, 3
 MAX_VALUES = 4 * MAX_PIXELS  # of one picture, over all bands
 STATISTICS_FILES = 64  # pictures that statistics are computed from, spread over the split
 STATISTICS_PIXELS = 2**16  # of each
+WINDOW_SIDE_PIXELS = 256  # of the windows that figures are computed from
 TAILS = (0.5, 99.5)  # percentiles that become 0 and 255
 LEAST_STD = 1 / 255
 
@@ -88,7 +91,7 @@ def band_statistics(files: Sequence[Path], *, bands: int) -> Preprocessing:
     problem: DataProblem | None = None
     for path in chosen:
         try:
-            flat = read_bands(path, bands=bands).reshape(-1, bands)
+            flat = _values_of(path, bands)
         except DataProblem as damaged:  # reported where the picture is used
             problem = problem or damaged
             continue
@@ -112,6 +115,28 @@ def band_statistics(files: Sequence[Path], *, bands: int) -> Preprocessing:
         std=tuple(np.maximum(scaled.std(axis=0), LEAST_STD).tolist()),
         ranges=ranges,
     )
+
+
+def _values_of(path: Path, bands: int) -> NDArray[Any]:
+    """Return values of a picture (pixels, bands): all, or of a large one those of windows spread over it."""
+    if path.suffix.lower() in (".tif", ".tiff", ".npy"):
+        windows = BandWindows(path, bands=bands)
+        if math.prod(windows.size) > LARGE_PIXELS:
+            return np.concatenate(
+                [windows.read(*place).reshape(-1, bands) for place in spread_windows(windows.size)]
+            )
+    return read_bands(path, bands=bands).reshape(-1, bands)
+
+
+def spread_windows(size: tuple[int, int]) -> list[tuple[int, int, int, int]]:
+    """Return sixteen windows (top, bottom, left, right) in a grid over a picture, for figures that need no more."""
+    spans = []
+    for side in size:
+        room = max(0, side - WINDOW_SIDE_PIXELS)
+        spans.append(
+            [(room * step // 3, min(side, room * step // 3 + WINDOW_SIDE_PIXELS)) for step in range(4)]
+        )
+    return [(*rows, *columns) for rows in spans[0] for columns in spans[1]]
 
 
 def _read_array(path: Path) -> NDArray[Any]:
@@ -140,24 +165,72 @@ def _read_tiff(path: Path) -> NDArray[Any]:
     whatever the values mean; differences between neighbours are summed up here.
     """
     with damage(path), path.open("rb") as stream:
-        order, fields = tiff_directory(stream)
-        layout = _TiffLayout(order, fields)
+        layout = _layout(stream, path)
         _check((layout.height, layout.width, layout.bands), path)
-        problem = layout.problem()
-        if problem is not None:
-            raise unusable(f"image {path}", problem, "Write it again, e.g. as .npy.")
         check_memory(
             layout.height * layout.width * layout.bands * (np.dtype(layout.kind).itemsize + 1),
             what=f"image {path} of {layout.bands} bands",
             remedy="Cut it first.",
         )
-        values = np.zeros((layout.height, layout.width, layout.bands), np.dtype(layout.kind))
-        for index, (offset, length) in enumerate(zip(layout.offsets, layout.lengths, strict=True)):
-            if length > MAX_PART_BYTES:
-                raise unusable(f"image {path}", f"its part {index} claims {length} bytes")
-            stream.seek(offset)
-            layout.put(values, index, stream.read(length))
-        return values
+        return _window(layout, stream, path, (0, layout.height, 0, layout.width))
+
+
+def _layout(stream: BinaryIO, path: Path) -> _TiffLayout:
+    layout = _TiffLayout(*tiff_directory(stream))
+    problem = layout.problem()
+    if problem is not None:
+        raise unusable(f"image {path}", problem, "Write it again, e.g. as .npy.")
+    return layout
+
+
+def _window(
+    layout: _TiffLayout, stream: BinaryIO, path: Path, window: tuple[int, int, int, int]
+) -> NDArray[Any]:
+    """Decode the parts under a window: top, bottom, left, right."""
+    top, bottom, left, right = window
+    values = np.zeros((bottom - top, right - left, layout.bands), np.dtype(layout.kind))
+    for index in layout.under(*window):
+        if layout.lengths[index] > MAX_PART_BYTES:
+            raise unusable(f"image {path}", f"its part {index} claims {layout.lengths[index]} bytes")
+        stream.seek(layout.offsets[index])
+        layout.put(values, index, stream.read(layout.lengths[index]), (top, left))
+    return values
+
+
+class BandWindows:
+    """Windows of a TIFF or an array with any number of bands, values as stored."""
+
+    def __init__(self, path: Path, *, bands: int) -> None:
+        self.path, self._values, self._layout = path, None, None
+        with damage(path), path.open("rb") as stream:
+            if stream.read(6) == b"\x93NUMPY":
+                values = np.load(path, mmap_mode="r", allow_pickle=False)
+                self._values = values[:, :, None] if values.ndim == 2 else values
+                shape, kind = self._values.shape, self._values.dtype.kind
+                if len(shape) != 3 or kind not in "uif":
+                    raise unusable(f"image {path}", f"it holds {values.dtype} {values.shape}")
+            else:
+                self._layout = _layout(stream, path)
+                shape = (self._layout.height, self._layout.width, self._layout.bands)
+        _check_bands(shape[2], path)
+        if shape[2] != bands:
+            raise unusable(f"image {path}", f"it has {shape[2]} bands, not {bands}", "Correct `bands`.")
+        if not min(shape) > 0 or max(shape) > MAX_SIDE_PIXELS:
+            raise unusable(f"image {path}", f"{shape} is empty or has a side over {MAX_SIDE_PIXELS} pixels")
+        self.size = (shape[0], shape[1])
+
+    @property
+    def part_pixels(self) -> int:
+        """The pixels that have to be decoded for one."""
+        return 1 if self._layout is None else self._layout.part_height * self._layout.part_width
+
+    def read(self, top: int, bottom: int, left: int, right: int) -> NDArray[Any]:
+        """Return the values of a window, (height, width, bands)."""
+        if self._values is not None:
+            return np.array(self._values[top:bottom, left:right])
+        assert self._layout is not None  # one of both is there
+        with damage(self.path), self.path.open("rb") as stream:
+            return _window(self._layout, stream, self.path, (top, bottom, left, right))
 
 
 class _TiffLayout:
@@ -215,8 +288,8 @@ class _TiffLayout:
         """The number of planes that are stored one after the other."""
         return self.bands if self.planar else 1
 
-    def put(self, values: NDArray[Any], index: int, data: bytes) -> None:
-        """Decode a part and put its values where they belong."""
+    def put(self, values: NDArray[Any], index: int, data: bytes, origin: tuple[int, int] = (0, 0)) -> None:
+        """Decode a part and put its values where they belong; `values` is the window that begins at `origin`."""
         plane, place = divmod(index, self.down * self.across)
         row, column = divmod(place, self.across)
         top, left = row * self.part_height, column * self.part_width
@@ -225,9 +298,23 @@ class _TiffLayout:
         part = self._decoded(data, (height, self.part_width * bands)).reshape(height, self.part_width, bands)
         if self.predictor == DIFFERENCES:
             part = np.cumsum(part, axis=1, dtype=part.dtype)
-        room = values[top : top + height, left : left + self.part_width]
+        above, before = max(0, origin[0] - top), max(0, origin[1] - left)  # what lies outside of the window
+        top, left = max(0, top - origin[0]), max(0, left - origin[1])
+        part = part[above:, before:]
+        room = values[top : top + part.shape[0], left : left + part.shape[1]]
         first = plane if self.planar else 0
         room[:, :, first : first + bands] = part[: room.shape[0], : room.shape[1]]
+
+    def under(self, top: int, bottom: int, left: int, right: int) -> list[int]:
+        """Return the numbers of the parts under a window."""
+        rows = range(top // self.part_height, math.ceil(bottom / self.part_height))
+        columns = range(left // self.part_width, math.ceil(right / self.part_width))
+        return [
+            (plane * self.down + row) * self.across + column
+            for plane in range(self.planes)
+            for row in rows
+            for column in columns
+        ]
 
     def _decoded(self, data: bytes, size: tuple[int, int]) -> NDArray[Any]:
         stored = np.dtype(f"{self.order}{self.kind}")
@@ -244,9 +331,12 @@ class _TiffLayout:
             return picture.tobytes()
 
 
-def _check(shape: Sequence[int], path: Path) -> None:
-    bands = shape[-1]
+def _check_bands(bands: int, path: Path) -> None:
     if not 1 <= bands <= MAX_BANDS:
         raise unusable(f"image {path}", f"it has {bands} bands; 1 to {MAX_BANDS} are read")
+
+
+def _check(shape: Sequence[int], path: Path) -> None:
+    _check_bands(shape[-1], path)
     if min(shape) < 1 or math.prod(shape) > MAX_VALUES:
         raise unusable(f"image {path}", f"{tuple(shape)} is empty or over the limit of {MAX_VALUES} values")

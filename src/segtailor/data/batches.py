@@ -33,8 +33,10 @@ from segtailor.data.augment import (
     resample,
     restyle,
 )
+from segtailor.data.bands import WINDOW_SIDE_PIXELS
 from segtailor.data.cache import Pixels
 from segtailor.data.dataset import Pair
+from segtailor.data.large import LargePixels
 from segtailor.tasks.pose.crops import Variation
 from segtailor.tasks.segmentation.kind import Labels
 from segtailor.tasks.targets import Targets
@@ -73,7 +75,8 @@ class Batches:
     Sample k of the endless stream is image `k mod n` of the permutation of epoch `k div n`: every image is used once
     per epoch and none is dropped. Nothing depends on the device, the number of processes or where a run was resumed.
     `memory` is the share of the device's free memory that pixels may take. With `recut`, the samples themselves, every
-    batch is cut out of the originals anew, and `images` is not used.
+    batch is cut out of the originals anew, and `images` is not used. With `large`, windows of its pictures are read for
+    each batch: `images` has only their number, and `labels` what the windows of `LargePixels.glances` show.
     """
 
     images: NDArray[np.uint8]
@@ -89,6 +92,7 @@ class Batches:
     world: int = 1
     memory: float = 0.5
     recut: Sequence[Recut] = ()
+    large: LargePixels | None = None
     _source: _Source = field(init=False, repr=False)
     _styles: Styles | None = field(init=False, default=None)
 
@@ -109,7 +113,12 @@ class Batches:
             )
         self._check_memory()
         if self.augment.restyle:
-            self._styles = image_styles(self.images, self.sizes)
+            self._styles = (
+                image_styles(self.images, self.sizes) if self.large is None else _large_styles(self.large)
+            )
+        if self.large is not None:
+            self._source = _Windowed(self, self.large)
+            return
         if self.recut:
             self._source = _Cut(self)
             return
@@ -121,12 +130,17 @@ class Batches:
         """Refuse a batch whose pixels alone do not fit."""
         height, width = self.augment.crop
         share = self.batch // self.world
+        spread = 0.0 if self.large is None else 2 * (self.large.channels + 1) / self._least_scale**2
         check_memory(
-            share * height * width * BATCH_BYTES_PER_PIXEL,
+            int(share * height * width * (BATCH_BYTES_PER_PIXEL + spread)),
             what=f"a batch of {share} crops of {height}x{width}",
             remedy="Choose a smaller batch (--batch) or smaller crops (--crop).",
             free=free_memory(self.device),
         )
+
+    @property
+    def _least_scale(self) -> float:
+        return min(self.augment.scales or self.augment.scale[:1])
 
     @property
     def steps_per_epoch(self) -> int:
@@ -146,7 +160,7 @@ class Batches:
             images,
             labels,
             index=index,
-            drawn=drawn,
+            drawn=drawn if self.large is None else within(drawn, window_edges(drawn)),
             preprocessing=self.preprocessing,
             targets=self.targets,
         )
@@ -208,9 +222,21 @@ class Batches:
 
 
 def batches_of(
-    pixels: Pixels, augment: Augment, preprocessing: Preprocessing, *, device: torch.device
+    pixels: Pixels | LargePixels, augment: Augment, preprocessing: Preprocessing, *, device: torch.device
 ) -> partial[Batches]:
-    """Return `Batches` of a decoded split, still without batch size and seed."""
+    """Return `Batches` of a decoded split or of large pictures, still without batch size and seed."""
+    if isinstance(pixels, LargePixels):
+        return partial(
+            Batches,
+            images=np.zeros((len(pixels), 1, 1, pixels.channels), np.uint8),
+            labels=np.concatenate([_flat_labels(glance) for glance in pixels.glances()]),
+            sizes=pixels.sizes,
+            targets=pixels.targets,
+            augment=augment,
+            preprocessing=preprocessing,
+            device=device,
+            large=pixels,
+        )
     images, labels = pixels.canvas()
     cuts = [sample for sample in pixels.samples if isinstance(sample, Recut)] if augment.from_picture else []
     return partial(
@@ -290,6 +316,71 @@ class _Streamed:
         """Return the images and targets of this process's share of a batch."""
         chosen = self.owner.share(step)
         return self.owner.images[chosen], self.owner.labels[chosen]
+
+
+class _Windowed(_Streamed):
+    """Reads the windows of large pictures that the crops of a batch are cut from."""
+
+    def __init__(self, owner: Batches, large: LargePixels) -> None:
+        super().__init__(owner)
+        self.large = large
+        self.readers = ThreadPoolExecutor(min(MAX_CUTTING_THREADS, os.cpu_count() or 1), "windows")
+
+    def read(self, step: int) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+        """See `_Streamed`; windows of different sizes are padded, and nothing is read of the padding."""
+        edges = window_edges(self.owner._drawn(step).part(self.owner._mine))
+        places = zip(self.owner.share(step).tolist(), edges.tolist(), strict=True)
+        pairs = list(self.readers.map(lambda place: self.large.window(place[0], *place[1]), places))
+        height, width = (max(pair.labels.shape[axis] for pair in pairs) for axis in (0, 1))
+        images = np.zeros((len(pairs), height, width, self.large.channels), np.uint8)
+        labels = np.full((len(pairs), height, width), self.large.targets.missing, pairs[0].labels.dtype)
+        for index, pair in enumerate(pairs):
+            rows, columns = pair.labels.shape
+            images[index, :rows, :columns], labels[index, :rows, :columns] = pair
+        return images, labels
+
+
+def window_edges(drawn: BatchDraws) -> NDArray[np.int64]:
+    """Return what the crops of a batch need of their sources: (images, 4) top, bottom, left, right."""
+    return np.stack(
+        [
+            drawn.rows.low.min(axis=1),
+            drawn.rows.high.max(axis=1) + 1,
+            drawn.columns.low.min(axis=1),
+            drawn.columns.high.max(axis=1) + 1,
+        ],
+        axis=1,
+    ).astype(np.int64)
+
+
+def within(drawn: BatchDraws, edges: NDArray[np.int64]) -> BatchDraws:
+    """Return the same draws for windows instead of whole sources."""
+    rows, columns = (
+        taps._replace(
+            **{name: getattr(taps, name) - begin.astype(np.int32) for name in ("low", "high", "nearest")}
+        )
+        for taps, begin in ((drawn.rows, edges[:, 0:1]), (drawn.columns, edges[:, 2:3]))
+    )
+    lines = drawn.lines.copy()
+    lines[:, 0] -= edges[:, 0]
+    lines[:, 2] -= edges[:, 2]
+    return drawn._replace(rows=rows, columns=columns, lines=lines)
+
+
+def _large_styles(large: LargePixels) -> Styles:
+    """Measure large pictures on windows spread over them."""
+    rows = []
+    for glance in large.glances():
+        flat = np.concatenate([pair.image.reshape(1, -1, large.channels) for pair in glance], axis=1)
+        rows.append(image_styles(flat[:, None], np.array([[1, flat.shape[1]]])))
+    return Styles(*(np.concatenate(values) for values in zip(*rows, strict=True)))
+
+
+def _flat_labels(glance: list[Pair]) -> NDArray[Any]:
+    """Return the labels of windows as rows of one length."""
+    flat = np.concatenate([pair.labels.ravel() for pair in glance])
+    side = WINDOW_SIDE_PIXELS
+    return np.resize(flat, (max(1, len(flat) // side**2), side, side))
 
 
 class _Cut(_Streamed):

@@ -28,6 +28,7 @@ from segtailor.core.ownership import MARK
 
 PICTURE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
 MAX_PIXELS = 2**27  # 16k x 8k; a larger picture is a mistake or a decompression bomb
+MAX_INDEX_MASK_PIXELS = 178_956_970  # of a mask with a byte per pixel: PIL's own limit
 # Tried in this order. Others are left out on purpose: some of PIL's readers start external programs.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "PPM")
 MAX_FOLDERS = 1_000_000  # folders walked below one root
@@ -98,20 +99,44 @@ def image_size(data: bytes, *, name: str, limit: int = MAX_PIXELS) -> tuple[int,
 def read_mask(path: Path) -> RawMask:
     """Read a mask without interpreting it: greyscale and palette files give ids, the others colours."""
     with _opened(path, "mask") as picture:
-        upright = ImageOps.exif_transpose(picture)
-        mode = upright.mode
-        if mode == "F":
-            raise unusable(f"mask {path}", "it holds floating-point values")
-        if mode in ("P", "PA"):
-            flat = upright.getpalette("RGB") or []
-            indices = np.array(upright if mode == "P" else upright.getchannel(0), dtype=np.uint8)
-            return RawMask(indices, np.array(flat, dtype=np.uint8).reshape(-1, 3))
-        if mode in ("1", "L", "LA"):
-            channel = upright.getchannel(0) if mode == "LA" else upright
-            return RawMask(np.array(channel).astype(np.uint8))
-        if mode.startswith("I"):
-            return RawMask(np.array(upright).astype(np.int32))
-        return RawMask(np.array(upright.convert("RGB"), dtype=np.uint8))
+        return _raw_mask(picture, f"mask {path}")
+
+
+def decode_mask(data: bytes, *, name: str, limit: int = MAX_PIXELS) -> RawMask:
+    """Decode a mask that arrived as bytes, just as `read_mask` would; `limit` bounds its pixels."""
+    subject = f"mask {name}"
+    if not data:
+        raise unusable(subject, "it is empty (zero bytes)")
+    with _decoded(BytesIO(data), subject, limit) as picture:
+        return _raw_mask(picture, subject)
+
+
+def picture_size(path: Path) -> tuple[int, int] | None:
+    """Return the height and width that the header of a picture states; None where PIL cannot read it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as picture:
+                return picture.height, picture.width
+    except (UnidentifiedImageError, Image.DecompressionBombError, *_DAMAGE):
+        return None
+
+
+def _raw_mask(picture: Image.Image, subject: str) -> RawMask:
+    upright = ImageOps.exif_transpose(picture)
+    mode = upright.mode
+    if mode == "F":
+        raise unusable(subject, "it holds floating-point values")
+    if mode in ("P", "PA"):
+        flat = upright.getpalette("RGB") or []
+        indices = np.array(upright if mode == "P" else upright.getchannel(0), dtype=np.uint8)
+        return RawMask(indices, np.array(flat, dtype=np.uint8).reshape(-1, 3))
+    if mode in ("1", "L", "LA"):
+        channel = upright.getchannel(0) if mode == "LA" else upright
+        return RawMask(np.array(channel).astype(np.uint8, copy=False))
+    if mode.startswith("I"):
+        return RawMask(np.array(upright).astype(np.int32))
+    return RawMask(np.array(upright.convert("RGB"), dtype=np.uint8))
 
 
 def to_rgb(values: NDArray[Any], *, brightest: int) -> NDArray[np.uint8]:
@@ -241,18 +266,25 @@ def _opened(path: Path, what: str) -> Iterator[Image.Image]:
         raise unusable(subject, "it is not a regular file")
     if status.st_size == 0:
         raise unusable(subject, "it is empty (zero bytes)")
-    with _decoded(path, subject, MAX_PIXELS) as picture:
+    with _decoded(
+        path, subject, MAX_PIXELS, of_bytes=MAX_INDEX_MASK_PIXELS if what == "mask" else 0
+    ) as picture:
         yield picture
 
 
 @contextmanager
-def _decoded(source: Path | BytesIO, subject: str, limit: int, *, load: bool = True) -> Iterator[Image.Image]:
+def _decoded(
+    source: Path | BytesIO, subject: str, limit: int, *, of_bytes: int = 0, load: bool = True
+) -> Iterator[Image.Image]:
+    """Open a picture of at most `limit` pixels, or `of_bytes` where that is more and each takes one byte."""
     smaller = "Make it smaller first."
     try:
         with warnings.catch_warnings():  # of sizes well below our own limit
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             opened = Image.open(source, formats=FORMATS)
         with opened as picture:
+            if picture.mode in ("1", "L", "P"):
+                limit = max(limit, of_bytes)
             if picture.width * picture.height > limit:
                 size = f"{picture.width}x{picture.height}"
                 raise TooLarge(str(unusable(subject, f"{size} is over the limit of {limit} pixels", smaller)))

@@ -20,9 +20,22 @@ from typing import Any, BinaryIO, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from segtailor.data.files import MAX_PIXELS, TooLarge, decode_image, read_image, to_rgb, unusable
+from segtailor.data.files import (
+    MAX_PIXELS,
+    RawMask,
+    TooLarge,
+    decode_image,
+    decode_mask,
+    picture_size,
+    read_image,
+    read_mask,
+    to_rgb,
+    unusable,
+)
 
 MAX_SIDE_PIXELS = 2**17  # a band of 1024 such rows takes 400 MB
+LARGE_PIXELS = 2**24  # a larger picture is not decoded whole where its file can be read in parts
+MAX_DIRECT_PART_PIXELS = 2**22  # of a strip or tile; larger ones would be decoded for every crop
 MAX_PART_PIXELS = 2**26  # of one strip or tile, which is decoded at once
 MAX_PART_BYTES = 8 * MAX_PART_PIXELS  # four channels of 16 bits
 # `tokenize` is what NumPy parses the header of an array with.
@@ -61,6 +74,9 @@ COPIED = (
     532,
 )  # needed to decode a part
 Fields: TypeAlias = Mapping[int, tuple[int, bytes, int]]  # of a directory: type, content, number of values
+Decode: TypeAlias = Callable[
+    [bytes, str, tuple[int, int]], NDArray[np.uint8]
+]  # of a part: content, name for messages, height and width inside of the picture
 FIELD_TYPES = {1: "B", 3: "H", 4: "I", 5: "II", 7: "B", 16: "Q"}  # codes of `struct`
 
 
@@ -115,6 +131,29 @@ def damage(path: Path) -> Iterator[None]:
     except DAMAGE as problem:
         reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
         raise unusable(f"image {path}", str(reason).splitlines()[0].rstrip(".")) from None
+
+
+def mask_blocks(path: Path) -> Iterator[RawMask]:
+    """Yield the content of a mask in blocks that fit in memory; where it is not large, all of it at once."""
+    size = picture_size(path)
+    if size is None or math.prod(size) <= LARGE_PIXELS:
+        yield read_mask(path)
+        return
+    if path.suffix.lower() in (".tif", ".tiff"):
+        with open_rows(path) as rows:
+            if isinstance(rows, TiffRows) and math.prod(rows.tile) <= MAX_DIRECT_PART_PIXELS:
+                yield from rows.masks()
+                return
+    raw = read_mask(path)
+    step = max(1, MAX_DIRECT_PART_PIXELS // size[1])
+    for top in range(0, size[0], step):
+        yield raw._replace(values=raw.values[top : top + step])
+
+
+def decode_mask_part(data: bytes, name: str, valid: tuple[int, int]) -> RawMask:
+    """Decode a part of a mask, without what lies beyond its border: values there may mean nothing."""
+    raw = decode_mask(data, name=name, limit=MAX_PART_PIXELS)
+    return raw._replace(values=raw.values[: valid[0], : valid[1]])
 
 
 def read_whole(path: Path) -> NDArray[np.uint8]:
@@ -208,6 +247,11 @@ def _open_array(stream: BinaryIO, path: Path) -> Rows | None:
     )
 
 
+def decode_image_part(data: bytes, name: str, valid: tuple[int, int]) -> NDArray[np.uint8]:
+    """Decode a part of a picture as RGB, without what lies beyond the picture's border."""
+    return decode_image(data, name=f"{name} (a part)", limit=MAX_PART_PIXELS)[: valid[0], : valid[1]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TiffRows:
     """A TIFF in strips (tiles as wide as the picture) or in tiles, of which only those under a band are decoded."""
@@ -223,21 +267,43 @@ class TiffRows:
 
     def read(self, top: int, bottom: int) -> NDArray[np.uint8]:
         """Decode the parts under the rows and put them together."""
+        return self.window(top, bottom, 0, self.size[1])
+
+    def window(
+        self, top: int, bottom: int, left: int, right: int, decode: Decode = decode_image_part
+    ) -> NDArray[np.uint8]:
+        """Decode the parts under a window and put them together; `decode` says what a part holds."""
         height, width = self.tile
         across = math.ceil(self.size[1] / width)
-        band = np.empty((bottom - top, self.size[1], 3), np.uint8)
+        found: NDArray[np.uint8] | None = None
         for row in range(top // height, math.ceil(bottom / height)):
             first, last = max(top, row * height), min(bottom, (row + 1) * height, self.size[0])
-            for column in range(across):
-                part = self._part(row * across + column, row)
-                left, right = column * width, min(self.size[1], (column + 1) * width)
-                band[first - top : last - top, left:right] = part[
-                    first - row * height : last - row * height, : right - left
+            for column in range(left // width, math.ceil(right / width)):
+                start, stop = max(left, column * width), min(right, (column + 1) * width, self.size[1])
+                valid = self._valid(row, column)
+                part = decode(self._part(row * across + column, row), f"{self.path}", valid)
+                if found is None:
+                    found = np.empty((bottom - top, right - left, *part.shape[2:]), part.dtype)
+                found[first - top : last - top, start - left : stop - left] = part[
+                    first - row * height : last - row * height, start - column * width : stop - column * width
                 ]
-        return band
+        assert found is not None  # a window is never empty
+        return found
 
-    def _part(self, index: int, row: int) -> NDArray[np.uint8]:
-        """Decode one strip or tile; the last strip may be shorter."""
+    def masks(self) -> Iterator[RawMask]:
+        """Decode all parts of a mask one by one."""
+        across = math.ceil(self.size[1] / self.tile[1])
+        for index in range(len(self.offsets)):
+            row, column = divmod(index, across)
+            yield decode_mask_part(self._part(index, row), f"{self.path}", self._valid(row, column))
+
+    def _valid(self, row: int, column: int) -> tuple[int, int]:
+        """Return how much of a part lies inside of the picture."""
+        height, width = self.tile
+        return min(height, self.size[0] - row * height), min(width, self.size[1] - column * width)
+
+    def _part(self, index: int, row: int) -> bytes:
+        """Return one strip or tile as a small TIFF; the last strip may be shorter."""
         height, width = self.tile
         if width >= self.size[1] and TILE_WIDTH not in self.fields:
             height = min(height, self.size[0] - row * height)
@@ -246,8 +312,7 @@ class TiffRows:
         with damage(self.path):
             self.stream.seek(self.offsets[index])
             data = self.stream.read(self.lengths[index])
-        small = one_part_tiff(data, (height, width), self.fields, self.order)
-        return decode_image(small, name=f"{self.path} (part {index})", limit=MAX_PART_PIXELS)
+        return one_part_tiff(data, (height, width), self.fields, self.order)
 
 
 def _open_tiff(stream: BinaryIO, path: Path) -> Rows | None:

@@ -11,8 +11,9 @@ import numpy as np
 
 from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE
-from segtailor.data.files import colours_of, read_mask
+from segtailor.data.files import RawMask, colours_of
 from segtailor.data.legend import Legend, LegendClass, numbered_names, pack_colours, unpack_colour
+from segtailor.data.parts import mask_blocks
 
 MAX_MASKS = 1000  # masks read, evenly spread: enough to see every class, limited on large datasets
 MAX_COLOURS = 255
@@ -120,10 +121,16 @@ def _check_ids(ids: list[int]) -> None:
 
 
 def _glance(path: Path) -> Survey | DataProblem:
+    found = Survey()
     try:
-        raw = read_mask(path)
+        for raw in mask_blocks(path):
+            found = found.joined(_seen(raw))
     except DataProblem as problem:
         return problem
+    return found
+
+
+def _seen(raw: RawMask) -> Survey:
     channel = raw.values[:, :, 0] if raw.coloured else raw.values
     ids = [int(value) for value in np.unique(channel)]
     colours = colours_of(raw)

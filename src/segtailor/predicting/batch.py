@@ -19,6 +19,7 @@ from segtailor.core.errors import DataProblem, Interrupted, Unsupported, UserErr
 from segtailor.core.task import KIND_FACTS, Preprocessing, needs_classes
 from segtailor.data.bands import read_bands
 from segtailor.data.parts import Rows, WholeRows, open_rows, read_whole
+from segtailor.data.tiles import DEFAULT_TILE, LEAST_TILE_PIXELS, Tiling, label_bands
 from segtailor.predicting.inputs import Input, Kind
 from segtailor.predicting.labelling import (
     NETWORK_PIXELS,
@@ -35,7 +36,6 @@ from segtailor.predicting.labelling import (
     unsure_picture,
 )
 from segtailor.predicting.png_stream import Mode, png_rows
-from segtailor.predicting.tiles import DEFAULT_TILE, LEAST_TILE_PIXELS, Tiling, label_bands
 from segtailor.predicting.video import Footage, frame_folder, movie, open_camera, open_video
 from segtailor.tasks import Look
 from segtailor.tasks.bands import scaled_bands

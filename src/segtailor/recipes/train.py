@@ -19,8 +19,9 @@ from segtailor.core.space import Architecture, AsDocument, fingerprint_of
 from segtailor.core.task import Kind, Preprocessing, Task
 from segtailor.data.augment import Augment
 from segtailor.data.batches import batches_of
-from segtailor.data.cache import Pixels, open_pixels
+from segtailor.data.cache import Pixels
 from segtailor.data.dataset import preprocessing_of, scaled_as
+from segtailor.data.large import LargePixels, open_samples
 from segtailor.data.locate import locate
 from segtailor.data.splits import parts_of
 from segtailor.nets.bundle import Model, save_bundle
@@ -84,7 +85,7 @@ def train_recipe(
     `start` is where weights come from (`spaces.starts`); with any, the settings are those of fine-tuning.
     """
     dataset, arch = locate(data), resolve(model)
-    size = crop or largest_crop(open_pixels(dataset, "train", (context or Context()).cache_folder))
+    size = crop or largest_crop(open_samples(dataset, "train", (context or Context()).cache_folder))
     chosen, _ = choose_start(start, arch, dataset.task)
     return TrainRecipe(
         architecture=arch,
@@ -110,7 +111,7 @@ def usual_loss(kind: Kind) -> LossSettings:
     return LossSettings(overlap=1.0) if kind == "segmentation" else LossSettings()
 
 
-def largest_crop(pixels: Pixels) -> tuple[int, int]:
+def largest_crop(pixels: Pixels | LargePixels) -> tuple[int, int]:
     """Return the largest crop that fits every image, in multiples of 32, at most 768x1536; people have their own."""
     if pixels.task.crop is not None:
         return pixels.task.crop
@@ -147,8 +148,8 @@ class TrainRecipe:
         """Open the data, build the network, and return the job; `weights` are those of an earlier stage."""
         dataset = scaled_as(locate(self.data), self.preprocessing)
         self._check_splits(dataset.splits)
-        pixels = open_pixels(dataset, self.train_split, context.cache_folder)
-        validation = open_pixels(dataset, self.val_split, context.cache_folder) if self.val_split else None
+        pixels = open_samples(dataset, self.train_split, context.cache_folder)
+        validation = open_samples(dataset, self.val_split, context.cache_folder) if self.val_split else None
         device = pick_device(context.device)
         network, start, carried = self._network(
             dataset.task, trusted=context.trusted, again=weights is not None
@@ -394,7 +395,7 @@ class StagedTraining:
         return {**self.training.result(), "stages": len(self.recipe.stages)}
 
 
-def _facts(pixels: Pixels, validation: Pixels | None) -> dict[str, Json]:
+def _facts(pixels: Pixels | LargePixels, validation: Pixels | LargePixels | None) -> dict[str, Json]:
     return {
         "train_images": len(pixels),
         "train_pixels": pixels.fingerprint,

@@ -15,7 +15,10 @@ from segtailor.core.memory import check_memory
 from segtailor.core.task import Preprocessing, Task
 from segtailor.data.batches import free_memory
 from segtailor.data.dataset import Pair
-from segtailor.nets.inference import inference, normalise, predict
+from segtailor.data.large import LargePixels
+from segtailor.data.tiles import Scores as TileScores
+from segtailor.data.tiles import Tiling, label_bands
+from segtailor.nets.inference import class_probabilities, inference, normalise, predict
 from segtailor.tasks import Scores, kind_of
 from segtailor.tasks.kind import KnowsSamples, Meter
 from segtailor.training.distributed import share_buffers, sum_over_processes, world
@@ -47,6 +50,14 @@ def evaluate(
     """Score the main output on every image; images of one size share a batch, and processes share the images."""
     if batch < 1:
         raise UserError(f"batch: {batch} is too small; give 1 or more images at a time.")
+    if isinstance(samples, LargePixels):
+
+        def scores(image: NDArray[np.uint8]) -> NDArray[np.float32]:
+            return class_probabilities(network, image, preprocessing=preprocessing, device=device)
+
+        share_buffers(network)
+        with chosen_threads(device):
+            return score_tiles(scores, samples, Tiling(), task=task)
     if len(samples):
         most, pixels = min(batch, len(samples)), int(samples.sizes.prod(axis=1).max())
         check_memory(
@@ -81,6 +92,20 @@ def score_predictions(
         prediction = torch.from_numpy(np.array(predict(image)))
         meter.add(prediction[None], torch.from_numpy(np.array(labels))[None])
     _tell(meter, samples, range(len(samples)))
+    meter.images = len(samples)
+    return meter.scores()
+
+
+def score_tiles(scores: TileScores, samples: LargePixels, tiling: Tiling, *, task: Task) -> Scores:
+    """Score large pictures in overlapping tiles, band by band; processes share the pictures."""
+    meter = kind_of(task).meter(task, torch.device("cpu"))
+    rank, processes = world()
+    for index in range(rank, len(samples), processes):
+        width = int(samples.sizes[index][1])
+        for band in label_bands(samples.rows(index), scores, tiling, classes=task.outputs):
+            truth = samples.masks[index].read(band.top, band.top + len(band.labels), 0, width)
+            meter.add(torch.from_numpy(band.labels[None]), torch.from_numpy(truth[None]))
+    meter.merge(sum_over_processes)
     meter.images = len(samples)
     return meter.scores()
 

@@ -76,18 +76,21 @@ def evaluate(
     """Score a trained network on whole images at their own size by the figures of its task, shares as fractions.
 
     A model is a bundle, an ONNX file (run by ONNX Runtime, one image at a time) or the name of shipped weights. With a
-    `tile` (height, width), images are labelled in overlapping tiles, one image at a time.
+    `tile` (height, width), images are labelled in overlapping tiles, one image at a time; so are splits with pictures
+    over 16.7 million pixels.
     """
     import torch
 
-    from segtailor.data.cache import open_pixels
     from segtailor.data.dataset import scaled_as
+    from segtailor.data.large import LargePixels, open_samples
     from segtailor.data.locate import locate
+    from segtailor.data.tiles import DEFAULT_TILE, Tiling
     from segtailor.nets.models import load
     from segtailor.nets.onnx.model import OnnxModel
+    from segtailor.predicting.labelling import scores_of
     from segtailor.training.device import pick_device
     from segtailor.training.evaluate import evaluate as score
-    from segtailor.training.evaluate import score_predictions
+    from segtailor.training.evaluate import score_predictions, score_tiles
 
     context = context or Context()
     trained = load(model) if isinstance(model, str | Path) else model
@@ -105,7 +108,7 @@ def evaluate(
     warnings = _differing_names(trained.task, dataset.task) + _trained_on(provenance, data, split)
     for warning in warnings:
         context.tell(warning)
-    pixels = open_pixels(dataset, split, context.cache_folder)
+    pixels = open_samples(dataset, split, context.cache_folder)
     facts = {
         "kind": dataset.task.kind,
         "images": len(pixels),
@@ -114,6 +117,11 @@ def evaluate(
         "warnings": warnings,
     }
     device = pick_device(context.device)
+    if isinstance(pixels, LargePixels):  # labelled in tiles of a usual size unless told otherwise
+        _move(trained, device)
+        tiling = Tiling(tile=tile or DEFAULT_TILE)
+        scores = score_tiles(scores_of(trained), pixels, tiling, task=dataset.task)
+        return {**scores.document(dataset.task.classes), **facts, "tile": list(tiling.tile)}
     if tile is not None:
         _move(trained, device)
         scores = score_predictions(_tiled(trained, tile), pixels, task=dataset.task)
@@ -198,8 +206,8 @@ def _move(model: Model | OnnxModel, device: Any) -> None:
 def _tiled(model: Model | OnnxModel, tile: tuple[int, int]) -> Callable[[Any], Any]:
     """Return the function that labels an image in tiles."""
     from segtailor.data.parts import WholeRows
+    from segtailor.data.tiles import Tiling, label_in_tiles
     from segtailor.predicting.labelling import scores_of
-    from segtailor.predicting.tiles import Tiling, label_in_tiles
 
     needs_classes(model.task, "a prediction in tiles")
     tiling, scores, classes = Tiling(tile=tile), scores_of(model), model.task.outputs

@@ -158,7 +158,7 @@ def published_training(
     `teacher` is a bundle to distil from, for trainings that do. At the paper's scale `auto` starts from what the paper
     starts from: random weights for FasterSeg, pre-trained ones for the others, whose absence is told.
     """
-    from segtailor.data.cache import open_pixels
+    from segtailor.data.large import open_samples
     from segtailor.data.locate import locate
     from segtailor.recipes.train import MAX_CROP, largest_crop
     from segtailor.spaces.networks import resolve
@@ -174,7 +174,7 @@ def published_training(
     dataset = locate(names[-1])
     size = crop or MAX_CROP  # a paper's crop is its own
     if crop is None and scale == "small":
-        size = largest_crop(open_pixels(dataset, "train", (context or Context()).cache_folder))
+        size = largest_crop(open_samples(dataset, "train", (context or Context()).cache_folder))
     val = "val" if "val" in dataset.splits else None
     arch = resolve(model)
     from_scratch = training.begins == "scratch" and start == AUTO

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.task import IGNORE, Task
 from segtailor.data.annotations.reading import AnnotationProblem, AnnotationReading, Unlabelled
@@ -45,11 +48,15 @@ class AnnotatedSample:
     def read(self) -> Pair:
         """Decode the picture and draw its shapes, or raise `DataProblem` naming the file that is wrong."""
         image = read_image(self.image)
-        labels, faults = self.labelling.draw(self.picture, (image.shape[0], image.shape[1]))
+        return resize_pair(Pair(image, self.drawn((image.shape[0], image.shape[1]))), self.size)
+
+    def drawn(self, size: tuple[int, int]) -> NDArray[np.uint8]:
+        """Draw the shapes at the size of the picture; a faulty one raises `DataProblem`."""
+        labels, faults = self.labelling.draw(self.picture, size)
         for fault in faults:
             if fault.severity == "error":
                 raise fault
-        return resize_pair(Pair(image, labels), self.size)
+        return labels
 
 
 @dataclass(frozen=True, kw_only=True)

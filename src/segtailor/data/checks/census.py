@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,13 +20,18 @@ from segtailor.core.task import IGNORE, Task
 from segtailor.data.annotations.dataset import AnnotatedSample
 from segtailor.data.dataset import Pair, Placed, Sample, Severity, resize_pair
 from segtailor.data.files import RawMask, read_image, read_mask
+from segtailor.data.large import HeldWindows, Windows, colour_windows, is_large, mask_of, picture_of
 from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileSample
+from segtailor.data.parts import read_whole
 from segtailor.data.survey import masks_to_survey, strange_ids
 from segtailor.tasks import Targets, kind_of
 from segtailor.tasks.bands import shown_picture
 
 T = TypeVar("T")
+BAND_ROWS = 512  # of a large picture, read at once
+LARGE_THUMBNAIL_SIDE_PIXELS = 512  # of the pixels that the thumbnail of a large picture is made of
+ONE_AT_A_TIME = Lock()  # a large picture may have to be decoded whole
 THUMBNAIL_SIDE_PIXELS = 16  # side of the grey thumbnail that near duplicates are compared by
 
 
@@ -150,6 +156,9 @@ def inspect_sample(
     sample: Sample, *, task: Task, count: Callable[[NDArray[Any]], NDArray[np.int64]]
 ) -> Inspection:
     """Read one sample and return the facts that the checks need, with all its faults."""
+    if isinstance(sample, FileSample | AnnotatedSample) and is_large(sample):
+        with ONE_AT_A_TIME:
+            return _inspect_large(sample, count)
     if isinstance(sample, FileSample):
         return _inspect_files(sample, count)
     if isinstance(sample, AnnotatedSample):
@@ -239,6 +248,95 @@ def _inspect_annotated(
     if any(fault.severity == "error" for fault in faults):
         return Inspection(picture, faults)
     return Inspection(_sample_facts(picture, mask=file, counts=count(pair.labels)), faults)
+
+
+def _inspect_large(
+    sample: FileSample | AnnotatedSample, count: Callable[[NDArray[Any]], NDArray[np.int64]]
+) -> Inspection:
+    """Read a large picture and its mask in bands of rows; what cannot be read in parts is decoded whole."""
+    faults: list[Fault] = []
+    file = str(sample.mask if isinstance(sample, FileSample) else sample.picture.file)
+    facts = size = counts = None
+    try:
+        picture = colour_windows(sample.image) if isinstance(sample, AnnotatedSample) else None
+        if isinstance(sample, FileSample):
+            picture = picture_of(sample, _held)
+        picture = picture or HeldWindows(values=read_whole(sample.image))
+        size = picture.size
+        facts = _large_facts(sample.name, str(sample.image), picture)
+    except DataProblem as damage:
+        faults.append(_unreadable(str(sample.image), damage))
+    if isinstance(sample, AnnotatedSample):
+        if size is None:
+            return Inspection(None, tuple(faults))
+        labels, found = sample.labelling.draw(sample.picture, size)
+        faults += [
+            Fault(kind=fault.kind, file=file, message=str(fault), severity=fault.severity) for fault in found
+        ]
+        mask: Windows = HeldWindows(values=labels)
+        counts = _band_counts(mask, count)
+    else:
+        noting = _Noting(sample)
+        try:
+            mask = mask_of(replace(sample, labels=noting), _held)
+            counts = _band_counts(mask, count)
+            if size is not None and size != mask.size:
+                message = str(sample.mismatch(size, mask.size))
+                faults.append(Fault(kind="size-mismatch", file=file, message=message))
+        except DataProblem as problem:
+            faults.append(noting.fault or _unreadable(file, problem))
+    if facts is None or counts is None or any(fault.severity == "error" for fault in faults):
+        return Inspection(facts, tuple(faults))
+    return Inspection(_sample_facts(facts, mask=file, counts=counts), tuple(faults))
+
+
+def _held(what: str, make: Callable[[], NDArray[np.uint8]]) -> HeldWindows:
+    del what
+    return HeldWindows(values=make())
+
+
+class _Noting:
+    """The meaning of a mask that remembers why values were refused."""
+
+    def __init__(self, sample: FileSample) -> None:
+        self.sample, self.fault = sample, None
+
+    fault: Fault | None
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the meaning itself."""
+        return self.sample.labels.fingerprint
+
+    def apply(self, raw: RawMask, path: Path) -> NDArray[Any]:
+        """Return the labels; a refusal is noted."""
+        try:
+            return self.sample.labels.apply(raw, path)
+        except DataProblem as problem:
+            self.fault = _strange_values(self.sample, raw, problem)
+            raise
+
+
+def _band_counts(mask: Windows, count: Callable[[NDArray[Any]], NDArray[np.int64]]) -> NDArray[np.int64]:
+    height, width = mask.size
+    bands = (mask.read(top, min(height, top + BAND_ROWS), 0, width) for top in range(0, height, BAND_ROWS))
+    return sum((count(band) for band in bands), np.zeros(256, np.int64))
+
+
+def _large_facts(name: str, file: str, picture: Windows) -> ImageFacts:
+    """Return the facts of a picture band by band; the fingerprint is that of all pixels, the thumbnail of some."""
+    height, width = picture.size
+    step = max(1, min(height, width) // LARGE_THUMBNAIL_SIDE_PIXELS)
+    content = hashlib.blake2b(digest_size=16)
+    kept = []
+    for top in range(0, height, BAND_ROWS):
+        band = picture.read(top, min(height, top + BAND_ROWS), 0, width)
+        if not top:
+            content.update(repr((height, width, band.shape[2])).encode())
+        content.update(np.ascontiguousarray(band).data)
+        kept.append(band[-top % step :: step, ::step])
+    facts = _image_facts(name, file, np.concatenate(kept))
+    return replace(facts, size=(height, width), fingerprint=content.digest())
 
 
 def _inspect_image(path: Path) -> Inspection:

@@ -27,12 +27,10 @@ SCENES = 16
 DEFLATE = 8
 
 
-def write_picture(path: Path, side: int) -> None:
-    """Write a square TIFF of repeated scenes in tiles, without holding it in memory."""
-    scenes = [
-        zlib.compress(render(0, index, (TILE, TILE), split="verify").image.tobytes(), 1)
-        for index in range(SCENES)
-    ]
+def write_picture(path: Path, side: int, *, masks: bool = False) -> None:
+    """Write a square TIFF of repeated scenes in tiles, or their `masks`, without holding it in memory."""
+    pairs = [render(0, index, (TILE, TILE), split="verify") for index in range(SCENES)]
+    scenes = [zlib.compress((pair.labels if masks else pair.image).tobytes(), 1) for pair in pairs]
     count = math.ceil(side / TILE) ** 2
     offsets, lengths, end = [], [], 8
     with path.open("wb") as stream:
@@ -50,8 +48,9 @@ def write_picture(path: Path, side: int) -> None:
         bits = stream.tell()
         stream.write(struct.pack("<3H", 8, 8, 8))
         fields = [
-            (256, 4, 1, side), (257, 4, 1, side), (258, 3, 3, bits), (259, 3, 1, DEFLATE), (262, 3, 1, 2),
-            (277, 3, 1, 3), (284, 3, 1, 1), (322, 4, 1, TILE), (323, 4, 1, TILE),
+            (256, 4, 1, side), (257, 4, 1, side),
+            (258, 3, 1, 8) if masks else (258, 3, 3, bits), (259, 3, 1, DEFLATE), (262, 3, 1, 1 if masks else 2),
+            (277, 3, 1, 1 if masks else 3), (284, 3, 1, 1), (322, 4, 1, TILE), (323, 4, 1, TILE),
             (324, 4, count, places["offsets"]), (325, 4, count, places["lengths"]),
         ]  # fmt: skip
         directory = stream.tell()

@@ -268,3 +268,19 @@ def test_a_training_and_an_evaluation_of_large_pictures(
     assert not list((tmp_path / "cache").rglob("images.u8"))
     assert run(["eval", str(out / "weights"), "--data", data, "--tile", "128x128", "--json", *cache]) == 0
     assert json.loads(capsys.readouterr().out)["tile"] == [128, 128]
+
+
+def test_a_large_picture_of_other_bands_is_labelled_in_tiles_from_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from segtailor.predicting import batch
+    from tests.serving.test_app import five_bands
+
+    predictor = five_bands().predictor
+    path = tiled_tiff(tmp_path / "a.tif", pixels_of(0, 5), 32)
+    whole = batch._in_bands(predictor, path)
+    monkeypatch.setattr(batch, "LARGE_PIXELS", 5000)
+    rows = batch._in_bands(predictor, path)
+    assert whole is not None
+    assert isinstance(rows, large.WindowRows)
+    np.testing.assert_array_equal(rows.read(20, 70), whole.read(20, 70))

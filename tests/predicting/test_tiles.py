@@ -161,7 +161,7 @@ def test_a_large_picture_is_labelled_in_tiles_without_being_asked(
     monkeypatch.setattr("segtailor.predicting.batch.NETWORK_PIXELS", 100_000)
     Image.fromarray(NOISE).save(tmp_path / "a.tif", tile=(64, 64))
     work = (expand([str(tmp_path / "a.tif")], out=tmp_path / "out")[0][0], tmp_path / "out" / "a.png")
-    monkeypatch.setattr("segtailor.predicting.batch.DEFAULT_TILE", (256, 256))
+    monkeypatch.setattr("segtailor.predicting.labelling.DEFAULT_TILE", (256, 256))
     *_, result = predict_all(Local(), [work], Settings())
     assert isinstance(result, Result)
     assert result.note is not None

@@ -13,10 +13,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segtailor.core.errors import Unsupported, UserError
+import segtailor
+from segtailor.core.errors import Interrupted, Unsupported, UserError
+from segtailor.core.task import Preprocessing
+from segtailor.data.parts import WholeRows
+from segtailor.data.tiles import Tiling, label_in_tiles
+from segtailor.nets.bundle import Model, load_bundle
+from segtailor.nets.network import build, initialise
 from segtailor.serving.demo import Demo, UploadLimits
 from segtailor.serving.server import open_server
-from tests.predicting.models import TASK, Threshold, halves
+from segtailor.tasks.bands import scaled_bands
+from tests.data.test_parts import tiled_tiff
+from tests.predicting.models import TASK, Threshold, halves, save_small_bundle
 
 pytest.importorskip("starlette", reason="needs the packages of the extra `demo`")
 testclient = pytest.importorskip("starlette.testclient", reason="needs the package httpx2")
@@ -88,10 +96,116 @@ def test_too_many_bytes_are_refused_with_or_without_a_stated_length() -> None:
         assert "over the limit" in answer.json()["error"]
 
 
-def test_large_pictures_are_shown_to_the_network_smaller() -> None:
-    facts = client(network_pixels=1024).post("/segment", content=picture()).json()
-    assert (facts["height"], facts["width"]) == (40, 60)
-    assert facts["network_size"][0] * facts["network_size"][1] <= 1024
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segtailor.predicting.labelling.DEFAULT_TILE", (128, 128))
+
+
+LARGE = np.random.default_rng(0).integers(0, 256, (260, 410, 3), dtype=np.uint8)
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_large_pictures_are_labelled_in_tiles_at_their_own_size() -> None:
+    stream = BytesIO()
+    Image.fromarray(LARGE).save(stream, "PNG")
+    facts = client(network_pixels=2**14).post("/segment", content=stream.getvalue()).json()
+    assert facts["tiles"] == Tiling(tile=(128, 128)).count((260, 410)) > 4
+    assert facts["network_size"] == [128, 128]
+    mask = Image.open(BytesIO(base64.b64decode(facts["mask"])))
+    np.testing.assert_array_equal(np.asarray(mask), Threshold().predict(LARGE))
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_the_page_blends_tiles_as_predict_does(tmp_path: Path) -> None:
+    model = load_bundle(save_small_bundle(tmp_path))
+    stream = BytesIO()
+    Image.fromarray(LARGE).save(stream, "PNG")
+    shown = Demo(predictor=model, name="m", runtime="r", limits=UploadLimits(network_pixels=2**14))
+    facts: Any = shown.analyse(stream.getvalue())
+    scores = model.probabilities
+    wanted = label_in_tiles(WholeRows(pixels=LARGE), scores, Tiling(tile=(128, 128)), classes=3)
+    np.testing.assert_array_equal(np.asarray(Image.open(BytesIO(base64.b64decode(facts["mask"])))), wanted)
+    assert 0.3 < facts["confidence"] <= 1
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("reason", ["time", "memory"])
+def test_where_tiles_cost_too_much_a_picture_is_reduced(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = Threshold()
+    if reason == "memory":
+        monkeypatch.setattr("segtailor.serving.demo.MAX_KEPT_BYTES", 1000)
+    limits = UploadLimits(network_pixels=2**14, tile_seconds=-1.0 if reason == "time" else 30.0)
+    stream = BytesIO()
+    Image.fromarray(LARGE).save(stream, "PNG")
+    facts: Any = Demo(predictor=predictor, name="m", runtime="r", limits=limits).analyse(stream.getvalue())
+    assert facts["tiles"] == 1
+    assert facts["network_size"][0] * facts["network_size"][1] <= 2**14
+    assert len(predictor.seen) == (3 if reason == "time" else 1)  # two tiles tell how long all would take
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_work_in_tiles_ends_when_the_visitor_has_gone() -> None:
+    predictor = Threshold()
+    shown = Demo(predictor=predictor, name="m", runtime="r", limits=UploadLimits(network_pixels=2**14))
+    stream = BytesIO()
+    Image.fromarray(LARGE).save(stream, "PNG")
+    with pytest.raises(Interrupted):
+        shown.analyse(stream.getvalue(), gone=lambda: len(predictor.seen) >= 3)
+    assert len(predictor.seen) == 3
+
+
+FIVE = np.random.default_rng(1).integers(0, 4000, (40, 56, 5), dtype=np.uint16)
+
+
+def five_bands() -> Demo:
+    network = segtailor.create("lpsnet-step0", classes=3, seed=5).architecture
+    ranges = ((0.0, 4000.0),) * 5
+    scaling = Preprocessing(mean=(0.5,) * 5, std=(0.3,) * 5, ranges=ranges)
+    built = build(network, 3, outputs=("main",), channels=5)
+    initialise(built, 0)
+    model = Model(network=built.eval(), task=TASK, preprocessing=scaling)
+    return Demo(predictor=model, name="five", runtime="PyTorch")
+
+
+def array_file(values: np.ndarray) -> bytes:
+    stream = BytesIO()
+    np.save(stream, values)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("form", ["npy", "tif"])
+def test_a_network_of_other_bands_labels_uploads_of_them(form: str, tmp_path: Path) -> None:
+    shown = five_bands()
+    plain = tiled_tiff(tmp_path / "a.tif", (FIVE // 16).astype(np.uint8), 16).read_bytes()
+    content = array_file(FIVE) if form == "npy" else plain
+    page = testclient.TestClient(build_app(shown), base_url="http://127.0.0.1:8000")
+    facts = page.post("/segment", content=content).json()
+    values = FIVE if form == "npy" else (FIVE // 16).astype(np.uint8)
+    wanted = shown.predictor.predict(scaled_bands(values, ((0.0, 4000.0),) * 5))
+    np.testing.assert_array_equal(np.asarray(Image.open(BytesIO(base64.b64decode(facts["mask"])))), wanted)
+    picture = np.asarray(Image.open(BytesIO(base64.b64decode(facts["picture"]))))
+    assert picture.shape == (40, 56, 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (array_file(FIVE[:, :, :4]), "it has 4 bands, the network reads 5"),
+        (picture(), "it has 3 bands, the network reads 5"),
+        (array_file(FIVE)[:-5], "its length is not what its header says"),
+        (array_file(np.zeros((3, 4, 5), np.complex64)), "not numbers"),
+        (array_file(np.array([{}], dtype=object)), "not numbers"),
+        (array_file(np.zeros((1, 9000, 5), np.uint8)), "over the limit of 8192 pixels for a side"),
+        (array_file(FIVE).replace(b"(40, 56, 5)", b"(99999,7,5)"), "cannot be read"),
+        (b"II*\0" + bytes(20), "cannot be read"),
+        (b"\x93NUMPY\x01\0\xff\xff{", "cannot be read"),
+    ],
+)
+def test_uploads_that_a_network_of_other_bands_cannot_read_are_explained(content: bytes, said: str) -> None:
+    page = testclient.TestClient(build_app(five_bands()), base_url="http://127.0.0.1:8000")
+    answer = page.post("/segment", content=content)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
 
 
 def test_too_many_pixels_are_refused() -> None:

@@ -17,7 +17,7 @@ from PIL import Image
 from segtailor.core.errors import DataProblem
 from segtailor.core.memory import check_memory
 from segtailor.core.task import MAX_BANDS, Preprocessing
-from segtailor.data.files import MAX_PIXELS, opened_picture, unusable
+from segtailor.data.files import MAX_PIXELS, decoded_picture, image_size, opened_picture, unusable
 from segtailor.data.parts import (
     BITS,
     CHUNKY,
@@ -57,6 +57,8 @@ MAX_VALUES = 4 * MAX_PIXELS  # of one picture, over all bands
 STATISTICS_FILES = 64  # pictures that statistics are computed from, spread over the split
 STATISTICS_PIXELS = 2**16  # of each
 WINDOW_SIDE_PIXELS = 256  # of the windows that figures are computed from
+ARRAY_BEGIN = b"\x93NUMPY"
+TIFF_BEGINS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 TAILS = (0.5, 99.5)  # percentiles that become 0 and 255
 LEAST_STD = 1 / 255
 
@@ -68,15 +70,76 @@ def read_bands(path: Path, *, bands: int) -> NDArray[Any]:
             raise unusable(f"image {path}", "it is not a regular file")
         with path.open("rb") as stream:
             begin = stream.read(6)
-    if begin == b"\x93NUMPY":
+            if begin[:4] in TIFF_BEGINS:
+                values = _read_tiff(stream, path)
+    if begin == ARRAY_BEGIN:
         values = _read_array(path)
-    elif begin[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
-        values = _read_tiff(path)
-    else:
-        values = _read_other(path)
+    elif begin[:4] not in TIFF_BEGINS:
+        with opened_picture(path) as picture:
+            values = _values_of_picture(picture)
     if values.shape[2] != bands:
         raise unusable(
             f"image {path}", f"it has {values.shape[2]} bands, not {bands}", "Correct `bands`, or the file."
+        )
+    return values
+
+
+def uploaded_size(data: bytes, *, bands: int, limit: int) -> tuple[int, int]:
+    """Return the height and width that the header of an uploaded picture states; `limit` bounds its pixels.
+
+    Other files, and pictures of another number of bands, raise `DataProblem`. Nothing is decoded.
+    """
+    name, stream = Path("you sent"), BytesIO(data)
+    with damage(name):
+        if data[:6] == ARRAY_BEGIN:
+            version = np.lib.format.read_magic(stream)
+            header = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            shape, _, dtype = header(stream, max_header_size=10_000)
+            shape = (*shape, 1) if len(shape) == 2 else shape
+            if len(shape) != 3 or dtype.kind not in "uif":
+                raise unusable(
+                    "image you sent", f"it holds {dtype} {shape}, not numbers (height, width, bands)"
+                )
+            if math.prod(shape) * dtype.itemsize != len(data) - stream.tell():
+                raise unusable("image you sent", "its length is not what its header says")
+        elif data[:4] in TIFF_BEGINS:
+            layout = _layout(stream, name)
+            shape = (layout.height, layout.width, layout.bands)
+        else:
+            height, width = image_size(data, name="you sent", limit=limit)
+            shape = (height, width, 0)  # its bands are counted when it is decoded
+    _check((*shape[:2], shape[2] or 1), name)
+    if shape[0] * shape[1] > limit:
+        raise unusable(
+            "image you sent", f"{shape[1]}x{shape[0]} is over the limit of {limit} pixels", "Cut it first."
+        )
+    if shape[2] not in (0, bands):
+        raise unusable(
+            "image you sent", f"it has {shape[2]} bands, the network reads {bands}", "Send another."
+        )
+    return shape[0], shape[1]
+
+
+def uploaded_bands(data: bytes, *, bands: int, limit: int) -> NDArray[Any]:
+    """Decode an uploaded picture as stored, (height, width, bands); checked by `uploaded_size` first."""
+    uploaded_size(data, bands=bands, limit=limit)
+    name, stream = Path("you sent"), BytesIO(data)
+    with damage(name):
+        if data[:6] == ARRAY_BEGIN:
+            array = np.lib.format.read_array(stream, allow_pickle=False, max_header_size=10_000)
+            values = array if array.ndim == 3 else array[:, :, None]
+        elif data[:4] in TIFF_BEGINS:
+            values = _read_tiff(stream, name)
+        else:
+            with decoded_picture(data, name="you sent", limit=limit) as picture:
+                values = _values_of_picture(picture)
+    if values.shape[2] != bands:
+        raise unusable(
+            "image you sent", f"it has {values.shape[2]} bands, the network reads {bands}", "Send another."
         )
     return values
 
@@ -150,21 +213,20 @@ def _read_array(path: Path) -> NDArray[Any]:
         return np.array(values if values.ndim == 3 else values[:, :, None])
 
 
-def _read_other(path: Path) -> NDArray[Any]:
-    """Read PNG, JPEG and the like as PIL does: grey of 8 or 16 bits, or colour."""
-    with opened_picture(path) as picture:
-        mode = {"1": "L", "LA": "L", "P": "RGB", "PA": "RGB", "CMYK": "RGB", "YCbCr": "RGB"}.get(picture.mode)
-        values = np.asarray(picture.convert(mode) if mode else picture)
-        return values if values.ndim == 3 else values[:, :, None]
+def _values_of_picture(picture: Image.Image) -> NDArray[Any]:
+    """Return PNG, JPEG and the like as PIL reads them: grey of 8 or 16 bits, or colour."""
+    mode = {"1": "L", "LA": "L", "P": "RGB", "PA": "RGB", "CMYK": "RGB", "YCbCr": "RGB"}.get(picture.mode)
+    values = np.asarray(picture.convert(mode) if mode else picture)
+    return values if values.ndim == 3 else values[:, :, None]
 
 
-def _read_tiff(path: Path) -> NDArray[Any]:
+def _read_tiff(stream: BinaryIO, path: Path) -> NDArray[Any]:
     """Read a TIFF in strips or tiles, of one or several planes.
 
     A compressed part is handed to PIL as a grey TIFF of its bytes, so that every lossless compression can be undone,
     whatever the values mean; differences between neighbours are summed up here.
     """
-    with damage(path), path.open("rb") as stream:
+    with damage(path):
         layout = _layout(stream, path)
         _check((layout.height, layout.width, layout.bands), path)
         check_memory(
@@ -203,7 +265,7 @@ class BandWindows:
     def __init__(self, path: Path, *, bands: int) -> None:
         self.path, self._values, self._layout = path, None, None
         with damage(path), path.open("rb") as stream:
-            if stream.read(6) == b"\x93NUMPY":
+            if stream.read(6) == ARRAY_BEGIN:
                 values = np.load(path, mmap_mode="r", allow_pickle=False)
                 self._values = values[:, :, None] if values.ndim == 2 else values
                 shape, kind = self._values.shape, self._values.dtype.kind

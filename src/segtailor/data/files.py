@@ -320,6 +320,13 @@ def opened_picture(path: Path) -> Iterator[Image.Image]:
         yield ImageOps.exif_transpose(picture)
 
 
+@contextmanager
+def decoded_picture(data: bytes, *, name: str, limit: int) -> Iterator[Image.Image]:
+    """Decode a picture that arrived as bytes, upright, in the mode of the file; `limit` bounds its pixels."""
+    with _decoded(BytesIO(data), f"image {name}", limit) as picture:
+        yield ImageOps.exif_transpose(picture)
+
+
 def _reason(problem: Exception) -> str:
     reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
     return str(reason).rstrip(".")

@@ -192,7 +192,7 @@ class LargePixels:
 
     def rows(self, index: int) -> Rows:
         """Return one picture as rows."""
-        return _WindowRows(windows=self.pictures[index])
+        return WindowRows(windows=self.pictures[index])
 
     def glances(self) -> Iterator[list[Pair]]:
         """Yield windows spread over each sample in turn, for figures that need no more."""
@@ -201,14 +201,18 @@ class LargePixels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _WindowRows:
+class WindowRows:
+    """A picture of windows, as rows."""
+
     windows: Windows
 
     @property
     def size(self) -> tuple[int, int]:
+        """Height and width."""
         return self.windows.size
 
     def read(self, top: int, bottom: int) -> NDArray[np.uint8]:
+        """Return windows as wide as the picture."""
         return self.windows.read(top, bottom, 0, self.windows.size[1])
 
 
@@ -281,13 +285,18 @@ def mask_of(sample: FileSample, keep: Keep) -> Windows:
 
 def direct_picture(sample: FileSample) -> Windows | None:
     """Return the picture of a sample if its file can be read in parts."""
-    if sample.ranges is None:
-        return colour_windows(sample.image)
-    if sample.image.suffix.lower() not in (".tif", ".tiff", ".npy"):
-        return None
-    windows = BandWindows(sample.image, bands=len(sample.ranges))
     return (
-        ScaledBands(windows=windows, ranges=sample.ranges)
+        colour_windows(sample.image) if sample.ranges is None else band_windows(sample.image, sample.ranges)
+    )
+
+
+def band_windows(path: Path, ranges: Sequence[tuple[float, float]]) -> Windows | None:
+    """Return a picture of other bands if its file can be read in parts."""
+    if path.suffix.lower() not in (".tif", ".tiff", ".npy"):
+        return None
+    windows = BandWindows(path, bands=len(ranges))
+    return (
+        ScaledBands(windows=windows, ranges=tuple(ranges))
         if windows.part_pixels <= MAX_DIRECT_PART_PIXELS
         else None
     )

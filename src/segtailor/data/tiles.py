@@ -66,6 +66,11 @@ class Tiling:
             )
         object.__setattr__(self, "tile", tuple(math.ceil(side / ALIGNMENT) * ALIGNMENT for side in self.tile))
 
+    def kept_bytes(self, size: tuple[int, int], classes: int) -> int:
+        """Return what is kept of the scores between two rows of tiles of a picture."""
+        overlap = self.tile[0] // OVERLAP_SHARE
+        return 4 * classes * overlap * size[1] if size[0] > self.tile[0] else 0
+
     def count(self, size: tuple[int, int]) -> int:
         """Return the number of tiles of a picture."""
         return math.prod(len(spans(side, tile)) for side, tile in zip(size, self.tile, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,8 +19,9 @@ from segtailor.core.codec import Json
 from segtailor.core.errors import DataProblem, Interrupted, Unsupported, UserError
 from segtailor.core.task import KIND_FACTS, Preprocessing, needs_classes
 from segtailor.data.bands import read_bands
-from segtailor.data.parts import Rows, WholeRows, open_rows, read_whole
-from segtailor.data.tiles import DEFAULT_TILE, LEAST_TILE_PIXELS, Tiling, label_bands
+from segtailor.data.large import WindowRows, band_windows
+from segtailor.data.parts import LARGE_PIXELS, Rows, WholeRows, open_rows, read_whole
+from segtailor.data.tiles import Tiling, label_bands
 from segtailor.predicting.inputs import Input, Kind
 from segtailor.predicting.labelling import (
     NETWORK_PIXELS,
@@ -29,6 +31,7 @@ from segtailor.predicting.labelling import (
     described,
     label,
     network_size,
+    own_tile,
     paint,
     png,
     scores_of,
@@ -186,7 +189,7 @@ def _picture(
         if tiling is not None:
             yield from _in_tiles(predictor, item, path, settings, rows=given, tiling=tiling, stop=stop)
         else:
-            yield _whole(predictor, item, path, settings, given.pixels)
+            yield _whole(predictor, item, path, settings, given.read(0, given.size[0]))
         return
     with open_rows(item.path) as rows:
         if rows is None or (settings.tile is None and rows.size[0] * rows.size[1] <= NETWORK_PIXELS):
@@ -199,11 +202,14 @@ def _picture(
             yield _whole(predictor, item, path, settings, image)
 
 
-def _in_bands(predictor: Predictor, path: Path) -> WholeRows | None:
+def _in_bands(predictor: Predictor, path: Path) -> Rows | None:
     """Return a picture as a network for other bands than RGB reads it; nothing for a network for colour pictures."""
     preprocessing = getattr(predictor, "preprocessing", None)
     if not isinstance(preprocessing, Preprocessing) or preprocessing.ranges is None:
         return None
+    windows = band_windows(path, preprocessing.ranges)
+    if windows is not None and math.prod(windows.size) > LARGE_PIXELS:
+        return WindowRows(windows=windows)
     values = read_bands(path, bands=preprocessing.channels)
     return WholeRows(pixels=scaled_bands(values, preprocessing.ranges))
 
@@ -223,13 +229,7 @@ def _tiling(predictor: Predictor, rows: Rows, settings: Settings) -> Tiling | No
     labelled = KIND_FACTS[predictor.task.kind].labelled
     if settings.size is not None or not labelled or height * width <= NETWORK_PIXELS:
         return None
-    return Tiling(tile=_own_size(predictor) or DEFAULT_TILE)
-
-
-def _own_size(predictor: Predictor) -> tuple[int, int] | None:
-    """Return the size that a file was made for, if it is one for tiles: in another the picture would be scaled."""
-    size = getattr(predictor, "size", None)
-    return size if size is not None and min(size) >= LEAST_TILE_PIXELS else None
+    return Tiling(tile=own_tile(predictor))
 
 
 def _whole(

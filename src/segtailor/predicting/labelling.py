@@ -19,6 +19,7 @@ from PIL import Image
 from segtailor.core.errors import Unsupported
 from segtailor.core.task import Task, needs_classes
 from segtailor.data.files import software_tag
+from segtailor.data.tiles import DEFAULT_TILE, LEAST_TILE_PIXELS
 from segtailor.tasks import Look, kind_of
 from segtailor.tasks.bands import resized_picture, shown_picture
 
@@ -115,6 +116,12 @@ def scoring(predictor: Predictor) -> ScoringPredictor:
             "this model gives labels without confidence. Use the bundle, or export it with --confidence or with logits."
         )
     return predictor
+
+
+def own_tile(predictor: Predictor) -> tuple[int, int]:
+    """Return the size of tiles: that of a file that was made for one size (in another it would be scaled)."""
+    size = getattr(predictor, "size", None)
+    return size if size is not None and min(size) >= LEAST_TILE_PIXELS else DEFAULT_TILE
 
 
 def scores_of(predictor: Predictor) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:

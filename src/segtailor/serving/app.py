@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -180,10 +181,10 @@ class Lanes:
         """Whether a picture is being worked on."""
         return any(work.running() for work in list(self._work))
 
-    def submit(self, data: bytes, size: tuple[int, int]) -> Future[Answer]:
-        """Queue a picture of a size (height, width)."""
+    def submit(self, data: bytes, size: tuple[int, int], gone: Event) -> Future[Answer]:
+        """Queue a picture of a size (height, width); when `gone` is set, work on its tiles ends."""
         lane = self._small if size[0] * size[1] <= self._demo.limits.small_pixels else self._large
-        work = lane.submit(self._demo.analyse, data)
+        work = lane.submit(self._demo.analyse, data, gone=gone.is_set)
         self._work.add(work)
         work.add_done_callback(self._work.discard)
         return work
@@ -213,8 +214,9 @@ async def _body(request: Request, limit: int, memory: Visit) -> bytes:
 
 
 async def _analysed(request: Request, lanes: Lanes, data: bytes, size: tuple[int, int]) -> Answer:
-    """Wait until the picture was analysed; work for a visitor who has gone is not begun."""
-    work = asyncio.wrap_future(lanes.submit(data, size))
+    """Wait until the picture was analysed; work for a visitor who has gone is not begun, and ends between tiles."""
+    left = Event()
+    work = asyncio.wrap_future(lanes.submit(data, size, left))
     gone = asyncio.ensure_future(_gone(request))
     try:
         futures: set[asyncio.Future[Any]] = {work, gone}
@@ -223,6 +225,7 @@ async def _analysed(request: Request, lanes: Lanes, data: bytes, size: tuple[int
             raise ClientDisconnect
         return work.result()
     finally:
+        left.set()
         gone.cancel()
         work.cancel()
 

@@ -84,10 +84,10 @@ def evaluate(
     from segtailor.data.dataset import scaled_as
     from segtailor.data.large import LargePixels, open_samples
     from segtailor.data.locate import locate
-    from segtailor.data.tiles import DEFAULT_TILE, Tiling
+    from segtailor.data.tiles import Tiling
     from segtailor.nets.models import load
     from segtailor.nets.onnx.model import OnnxModel
-    from segtailor.predicting.labelling import scores_of
+    from segtailor.predicting.labelling import own_tile, scores_of
     from segtailor.training.device import pick_device
     from segtailor.training.evaluate import evaluate as score
     from segtailor.training.evaluate import score_predictions, score_tiles
@@ -119,7 +119,7 @@ def evaluate(
     device = pick_device(context.device)
     if isinstance(pixels, LargePixels):  # labelled in tiles of a usual size unless told otherwise
         _move(trained, device)
-        tiling = Tiling(tile=tile or DEFAULT_TILE)
+        tiling = Tiling(tile=tile or own_tile(trained))
         scores = score_tiles(scores_of(trained), pixels, tiling, task=dataset.task)
         return {**scores.document(dataset.task.classes), **facts, "tile": list(tiling.tile)}
     if tile is not None:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segtailor.core.errors import Unsupported
 from segtailor.core.shipped import is_shipped
 from segtailor.core.text import command, path_argument
 from segtailor.verbs.options import DryRun, Json, Port
@@ -80,8 +79,6 @@ def demonstrate(model: str | Path) -> Demo:
     exported = place / EXPORTED_FILE
     file = exported if exported.is_file() else place
     predictor = load(file)
-    if predictor.preprocessing.ranges is not None:
-        raise Unsupported(f"serve shows colour pictures; {model} reads others. Use predict.")
     name = place.absolute().name if place.is_dir() else place.stem
     if file.suffix.lower() == ".onnx":
         return Demo(

@@ -44,7 +44,7 @@ async function show(blob, name) {
     if (mine !== turn) return;
     let picture = null;
     try {
-      picture = await createImageBitmap(blob);
+      picture = await createImageBitmap(facts.picture ? decoded(facts.picture) : blob);
     } catch {
       say("The browser cannot show this kind of file, so the mask stands alone.");
     }
@@ -59,9 +59,10 @@ async function show(blob, name) {
 
 // ---- drawing
 
+const decoded = (text) => new Blob([Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))], { type: "image/png" });
+
 async function draw(picture, facts, name) {
-  const bytes = Uint8Array.from(atob(facts.mask), (letter) => letter.charCodeAt(0));
-  const file = new Blob([bytes], { type: "image/png" });
+  const file = decoded(facts.mask);
   const mask = await createImageBitmap(file, { colorSpaceConversion: "none" });
   const scale = Math.min(1, LONGEST / Math.max(facts.width, facts.height));
   const width = Math.max(1, Math.round(facts.width * scale)), height = Math.max(1, Math.round(facts.height * scale));
@@ -86,7 +87,8 @@ async function draw(picture, facts, name) {
   $("download").download = `${name.replace(/\.[^.]*$/, "") || "picture"}-mask.png`;
   $("download").removeAttribute("aria-disabled");
   const sure = facts.confidence == null ? "" : ` · ${Math.round(100 * facts.confidence)} % sure`;
-  $("size").textContent = `${facts.width} × ${facts.height}${sure}`;
+  const tiles = facts.tiles > 1 ? ` · ${facts.tiles} tiles` : "";
+  $("size").textContent = `${facts.width} × ${facts.height}${tiles}${sure}`;
   legend(facts.shares);
   if (!model.classes.length) tell(facts.facts);
   latency(facts);

@@ -11,6 +11,7 @@ from PIL import Image
 import segtailor
 from segtailor.core.errors import UserError
 from segtailor.data.bands import read_bands
+from segtailor.data.locate import locate
 from segtailor.nets.onnx.model import open_onnx_model
 from segtailor.spaces.starts import imagenet_at_hand
 from segtailor.verbs.main import run
@@ -111,9 +112,6 @@ def test_a_start_from_colour_pictures_is_adapted(
     [
         ["tailor", "--budget", "5ms", "--out", "x"],
         ["search", "dilated", "--scale", "small", "--out", "x"],
-        ["data", "suggest", "--out", "x"],
-        ["data", "curve", "--out", "x"],
-        ["data", "convert", "--to", "folder", "x"],
     ],
 )
 def test_verbs_for_colour_pictures_say_so(
@@ -131,6 +129,60 @@ def test_verbs_for_colour_pictures_say_so(
     assert "colour images" in capsys.readouterr().err
 
 
+def test_pictures_of_bands_are_converted_to_the_same_samples(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "set/images/0.npy", read_bands(tmp_path / "set/images/0.tif", bands=4))
+    (tmp_path / "set/images/0.tif").unlink()
+    found = told(capsys, "data", "convert", data, str(tmp_path / "out"), "--to", "folder")
+    assert found["dataset"] == f"folder:{tmp_path / 'out'}?bands=4"
+    old, new = locate(data), locate(found["dataset"])
+    for split in ("train", "val"):
+        theirs = {sample.name: sample.read() for sample in new.samples(split)}
+        for sample in old.samples(split):
+            pair = theirs[f"{split}/{sample.name}"]
+            np.testing.assert_array_equal(pair.image, sample.read().image)
+            np.testing.assert_array_equal(pair.labels, sample.read().labels)
+    assert run(["data", "convert", f"{data}&size=32x48", str(tmp_path / "small"), "--to", "folder"]) == 1
+    assert "leave out size=" in capsys.readouterr().err
+
+
+def test_labels_of_pictures_of_bands_are_examined_and_unlabelled_ones_ranked(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = ["--steps", "2", "--network", "lpsnet-step0"]
+    more = write_scenes(tmp_path / "more", count=3) / "images"
+    words = ["data", "suggest", data, "--out", str(tmp_path / "found"), "--folds", "2", *short]
+    found = told(capsys, *words, "--unlabelled", str(more), "--count", "2")
+    assert len(found["labels"]) == found["images"] == 7
+    assert len(found["unlabelled"]) == 2
+    assert (tmp_path / "found/labels.png").is_file()
+    bundle = told(capsys, *train(data, tmp_path / "run"))["model"]
+    again = told(capsys, "data", "suggest", data, "--out", str(tmp_path / "own"), "--model", bundle)
+    assert len(again["labels"]) == 7
+    assert run(["data", "suggest", data, "--out", str(tmp_path / "x"), "--model", "camvid-fast"]) == 1
+    assert "bands" in capsys.readouterr().err
+
+
+def test_a_learning_curve_of_pictures_of_bands(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "data",
+        "curve",
+        data,
+        "--out",
+        str(tmp_path / "curve"),
+        "--steps",
+        "2",
+        "--network",
+        "lpsnet-step0",
+    ]
+    found = told(capsys, *words)
+    assert len(found["points"]) > 1
+    assert all(0 <= point["quality"] <= 1 for point in found["points"])
+
+
 def test_a_model_for_bands_refuses_colour_pictures(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,7 +190,7 @@ def test_a_model_for_bands_refuses_colour_pictures(
     Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
     assert run(["predict", bundle, str(tmp_path / "a.png"), "--out", str(tmp_path / "out")]) == 1
     assert "3 bands, not 4" in capsys.readouterr().err
-    assert run(["serve", bundle, "--dry-run"]) == 1
+    assert run(["serve", bundle, "--dry-run", "--port", "0"]) == 0
     assert run(["eval", bundle, "--data", "synthetic:size=64x96,train=4,val=2"]) == 1
     with pytest.raises(UserError, match="4"):
         segtailor.load(bundle).predict(np.zeros((8, 8, 3), np.uint8))

@@ -17,7 +17,7 @@ from PIL import Image
 from segtailor.core.errors import DataProblem
 from segtailor.core.memory import check_memory
 from segtailor.core.task import MAX_BANDS, Preprocessing
-from segtailor.data.files import MAX_PIXELS, decoded_picture, image_size, opened_picture, unusable
+from segtailor.data.files import MAX_PIXELS, decoded_picture, image_size, opened_picture, read_image, unusable
 from segtailor.data.parts import (
     BITS,
     CHUNKY,
@@ -82,6 +82,11 @@ def read_bands(path: Path, *, bands: int) -> NDArray[Any]:
             f"image {path}", f"it has {values.shape[2]} bands, not {bands}", "Correct `bands`, or the file."
         )
     return values
+
+
+def read_scaled(path: Path, ranges: Sequence[tuple[float, float]] | None) -> NDArray[np.uint8]:
+    """Read a picture as networks see it before it is normalised: RGB, or bands scaled by their ranges."""
+    return read_image(path) if ranges is None else scaled_bands(read_bands(path, bands=len(ranges)), ranges)
 
 
 def uploaded_size(data: bytes, *, bands: int, limit: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import DataProblem, Unsupported, UserError
 from segtailor.core.ownership import MARK, ForeignFile, has_fields
 from segtailor.core.task import IGNORE, Colour, Task
-from segtailor.data.dataset import Dataset, Sample, needs_colour
+from segtailor.data.dataset import Dataset, Sample
 from segtailor.data.files import PICTURE_SUFFIXES, software_tag
 from segtailor.data.splits import COMMON_NAMES
 
@@ -51,6 +51,7 @@ class Conversion:
     task: Task
     items: Mapping[str, tuple[Item, ...]]  # by split
     images: Images
+    bands: int | None = None  # of pictures that are no RGB
 
     @property
     def files(self) -> list[str]:
@@ -64,7 +65,7 @@ class Conversion:
         """Return counts and paths as plain data."""
         return {
             "out": str(self.out),
-            "dataset": f"folder:{self.out}",
+            "dataset": f"folder:{self.out}" + (f"?bands={self.bands}" if self.bands else ""),
             "images": sum(len(items) for items in self.items.values()),
             "splits": {
                 split: {
@@ -86,7 +87,12 @@ def plan_conversion(
     """Find out what a conversion writes, and refuse a folder that holds files of others."""
     if dataset.task.kind != "segmentation":
         raise Unsupported(f"masks are written for segmentation; this dataset is for {dataset.task.kind}.")
-    needs_colour(dataset, "data convert")
+    bands = getattr(dataset, "bands", None)
+    if bands is not None and getattr(dataset, "size", None) is not None:
+        raise Unsupported(
+            "data convert copies pictures of other bands as they are; leave out size=, and give it where the folder is "
+            "used."
+        )
     strange = [split for split in dataset.splits if split not in SPLITS]
     if strange:
         raise Unsupported(f"split '{strange[0]}' has no place in a folder; known are train, val and test.")
@@ -96,6 +102,7 @@ def plan_conversion(
         task=dataset.task,
         items={split: _items(dataset.samples(split), split) for split in dataset.splits},
         images=images,
+        bands=bands,
     )
     _refuse_others(conversion, force=force)
     return conversion
@@ -168,7 +175,8 @@ def _source(sample: Sample) -> Path | None:
     path = getattr(sample, "image", None)
     if not isinstance(path, Path) or getattr(sample, "size", None) is not None:
         return None
-    return path if path.suffix.lower() in PICTURE_SUFFIXES else None
+    known = PICTURE_SUFFIXES | ({".npy"} if getattr(sample, "ranges", None) else set())
+    return path if path.suffix.lower() in known else None
 
 
 def _write(item: Item, folder: Path, conversion: Conversion) -> NDArray[np.int64]:

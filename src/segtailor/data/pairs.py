@@ -15,18 +15,16 @@ from numpy.typing import NDArray
 from segtailor.core.errors import DataProblem, unknown
 from segtailor.core.ranges import parse_size
 from segtailor.core.task import Task
-from segtailor.data.bands import read_bands
+from segtailor.data.bands import read_scaled
 from segtailor.data.dataset import Pair, preprocessing_of, resize_pair, size_fingerprint
 from segtailor.data.files import (
     PICTURE_SUFFIXES,
     RawMask,
     file_fingerprint,
     list_pictures,
-    read_image,
     read_mask,
 )
 from segtailor.data.splits import TooFewImages, by_ratio, parts_of
-from segtailor.tasks.bands import scaled_bands
 
 DEFAULT_VAL_SHARE = 0.2  # of pictures that are not divided
 MAX_SIDE_PIXELS = 2**14  # that samples can be resized to
@@ -62,9 +60,7 @@ class FileSample:
 
     def picture(self) -> NDArray[np.uint8]:
         """Decode the image at its own size."""
-        if self.ranges is None:
-            return read_image(self.image)
-        return scaled_bands(read_bands(self.image, bands=len(self.ranges)), self.ranges)
+        return read_scaled(self.image, self.ranges)
 
     @property
     def fingerprint(self) -> str:

@@ -43,12 +43,13 @@ def train_briefly(
     settings: ShortTraining,
     *,
     device: torch.device,
+    preprocessing: Preprocessing | None = None,
     trusted: bool = False,
 ) -> Model:
-    """Train on decoded samples and return the model."""
+    """Train on decoded samples, normalised by `preprocessing`, and return the model."""
     arch = resolve(Path(settings.network) if "/" in settings.network else settings.network)
-    task, preprocessing = pixels.task, Preprocessing()
-    network = build(arch, task.outputs, outputs=(MAIN,))
+    task, preprocessing = pixels.task, preprocessing or Preprocessing()
+    network = build(arch, task.outputs, outputs=(MAIN,), channels=preprocessing.channels)
     initialise(network, settings.seed)
     name, _ = choose_start(settings.start, arch, task)
     _, taken = start_network(network, name, task, preprocessing=preprocessing, trusted=trusted)

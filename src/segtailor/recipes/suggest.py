@@ -198,7 +198,7 @@ def describe_picture(
     rows, columns = (np.array_split(np.arange(side), 4) for side in found.shape[1:])
     grid = [found[:, row[0] : row[-1] + 1, column[0] : column[-1] + 1].mean((1, 2))
             for row in rows if len(row) for column in columns if len(column)]  # fmt: skip
-    colours = [small[..., channel].astype(np.float64) / 255 for channel in range(3)]
+    colours = [small[..., channel].astype(np.float64) / 255 for channel in range(small.shape[2])]
     looks = [value for channel in colours for value in (channel.mean(), channel.std())]
     return float(entropy), np.concatenate([*grid, looks])
 

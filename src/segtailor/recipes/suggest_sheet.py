@@ -12,6 +12,7 @@ from segtailor.core.text import visible
 from segtailor.data.cache import Pixels
 from segtailor.recipes.suggest import Suspect
 from segtailor.tasks import Look, kind_of
+from segtailor.tasks.bands import shown_picture
 
 WIDTH_PIXELS, MAX_HEIGHT_PIXELS, GAP_PIXELS, LINE_PIXELS = 300, 400, 8, 22
 COLUMNS = 2
@@ -25,16 +26,17 @@ def label_sheet(suspects: Sequence[Suspect], pixels: Pixels) -> Image.Image:
     cells = []
     for rank, one in enumerate(suspects[:MAX_CELLS], start=1):
         pair = pixels.pair(places[one.name])
-        drawn = kind_of(pixels.task).paint(pair.image, pair.labels, pixels.task, Look(form="overlay"))
+        image = shown_picture(pair.image)
+        drawn = kind_of(pixels.task).paint(image, pair.labels, pixels.task, Look(form="overlay"))
         title = f"{rank}. {one.name}  {one.score:.1f}"
         reason = f"{one.given}: {one.found}? {one.share:.0%}" if one.given else ""
-        cells.append(_cell([title, reason], [pair.image, np.asarray(drawn)]))
+        cells.append(_cell([title, reason], [image, np.asarray(drawn)]))
     return _assembled(cells)
 
 
 def picture_sheet(pictures: Sequence[tuple[str, NDArray[np.uint8]]]) -> Image.Image:
     """Draw pictures with a line of text each."""
-    return _assembled([_cell([text], [image]) for text, image in pictures[:MAX_CELLS]])
+    return _assembled([_cell([text], [shown_picture(image)]) for text, image in pictures[:MAX_CELLS]])
 
 
 def _cell(lines: Sequence[str], images: Sequence[NDArray[np.uint8]]) -> Image.Image:

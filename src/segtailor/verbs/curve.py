@@ -85,7 +85,7 @@ def curve(
     A subset is chosen by groups (recordings, folders), as more data would be collected.
     """
     from segtailor.data.cache import open_pixels
-    from segtailor.data.dataset import needs_colour
+    from segtailor.data.dataset import preprocessing_of
     from segtailor.data.locate import locate
     from segtailor.data.subset import grouped_subset, take
     from segtailor.recipes.learning_curve import (
@@ -104,7 +104,6 @@ def curve(
     refuse_overwrite(kinds, force=force)
     data = locate(dataset)
     needs_classes(data.task, "data curve")
-    needs_colour(data, "data curve")
     if "val" not in data.splits:
         raise DataProblem("a curve needs a split 'val' to score on; for a folder, give e.g. ?val=0.2.")
     pixels = open_pixels(data, "train", context.cache_folder)
@@ -124,7 +123,11 @@ def curve(
             chosen = grouped_subset(pixels.names, size, seed=seed)
             short = ShortTraining(network=wanted.network, steps=wanted.steps, seed=seed)
             model = train_briefly(
-                take(pixels, chosen, max_pixels=MAX_PIXELS), short, device=device, trusted=context.trusted
+                take(pixels, chosen, max_pixels=MAX_PIXELS),
+                short,
+                device=device,
+                preprocessing=preprocessing_of(data),
+                trusted=context.trusted,
             )
             scores = evaluate(
                 model.network, scored, task=data.task, preprocessing=model.preprocessing, device=device

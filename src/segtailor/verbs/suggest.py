@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from segtailor.core.atomic import write_text
 from segtailor.core.errors import DataProblem, Unsupported
 from segtailor.core.ownership import is_picture, refuse_overwrite
-from segtailor.core.task import needs_classes
+from segtailor.core.task import Preprocessing, needs_classes
 from segtailor.runs import Context
 from segtailor.verbs.options import Count, DryRun, Force, Json, Seed
 from segtailor.verbs.output import Printer, emit, emit_planned, with_display
@@ -94,20 +94,23 @@ def suggest(
 ) -> dict[str, Any]:
     """Examine the labels of a split, rank unlabelled pictures where a folder is given, and write lists and sheets."""
     from segtailor.data.cache import open_pixels
-    from segtailor.data.dataset import needs_colour
+    from segtailor.data.dataset import preprocessing_of, scaled_as
     from segtailor.data.locate import locate
     from segtailor.data.subset import take
+    from segtailor.nets.models import load
     from segtailor.recipes.suggest import cross_fitted, examined, ranked
 
     wanted, context, folder = settings or Suggestions(), context or Context(), Path(out)
     refuse_overwrite([(path, _is_ours) for path in _files(folder, wanted)], force=force)
     data = locate(dataset)
     needs_classes(data.task, "data suggest")
-    needs_colour(data, "data suggest")
+    given = None if wanted.model is None else load(wanted.model)
+    if given is not None:
+        data = scaled_as(data, given.preprocessing)
     pixels = open_pixels(data, wanted.split, context.cache_folder)
-    note, judge = None, _Judge(wanted, context)
-    if wanted.model is not None:
-        model, note = judge.given(pixels), IN_SAMPLE
+    note, judge = None, _Judge(wanted, context, preprocessing_of(data))
+    if given is not None:
+        model, note = judge.given(given, pixels), IN_SAMPLE
         context.tell(f"note: {note}.")
         everything = take(pixels, range(len(pixels)), max_pixels=MAX_PIXELS)
         suspects = ranked(examined(everything, model))
@@ -135,12 +138,10 @@ class _Judge:
 
     wanted: Suggestions
     context: Context
+    preprocessing: Preprocessing
     models: list[Any] = field(default_factory=list)
 
-    def given(self, pixels: Pixels) -> Any:
-        from segtailor.nets.models import load
-
-        model = load(str(self.wanted.model))
+    def given(self, model: Any, pixels: Pixels) -> Any:
         if model.task.outputs != pixels.task.outputs:
             raise DataProblem(
                 f"the model knows {model.task.outputs} classes, the data has {pixels.task.outputs}; "
@@ -159,7 +160,11 @@ class _Judge:
         self.context.tell(f"fold {fold + 1} of {wanted.folds}: training on {len(pixels)} images")
         settings = ShortTraining(network=wanted.network, steps=wanted.steps, seed=wanted.seed)
         model = train_briefly(
-            pixels, settings, device=pick_device(self.context.device), trusted=self.context.trusted
+            pixels,
+            settings,
+            device=pick_device(self.context.device),
+            preprocessing=self.preprocessing,
+            trusted=self.context.trusted,
         )
         self.models.append(model)
         return model
@@ -170,16 +175,18 @@ def _rank_unlabelled(
 ) -> list[dict[str, Any]]:
     import numpy as np
 
-    from segtailor.data.files import list_pictures, read_image
+    from segtailor.data.bands import read_scaled
+    from segtailor.data.files import PICTURE_SUFFIXES, list_pictures
     from segtailor.data.sheet import write_picture
     from segtailor.recipes.suggest import choose_pictures, describe_picture
     from segtailor.recipes.suggest_sheet import picture_sheet
 
-    files = list_pictures(pictures)
+    ranges = judge.preprocessing.ranges
+    files = list_pictures(pictures, PICTURE_SUFFIXES if ranges is None else PICTURE_SUFFIXES | {".npy"})
     if not files:
         raise DataProblem(f"folder {pictures} holds no pictures; name another one.")
     model = judge.models[-1]
-    described = [describe_picture(read_image(file), model, max_pixels=MAX_PIXELS) for file in files]
+    described = [describe_picture(read_scaled(file, ranges), model, max_pixels=MAX_PIXELS) for file in files]
     labelled = [
         describe_picture(pixels.pair(index).image, model, max_pixels=MAX_PIXELS)[1]
         for index in range(len(pixels))
@@ -194,7 +201,7 @@ def _rank_unlabelled(
     )
     rows = [{"rank": rank, **asdict(one)} for rank, one in enumerate(chosen, start=1)]
     _write_csv(folder / "unlabelled.csv", rows)
-    shown = [(f"{row['rank']}. {row['name']}", read_image(pictures / row["name"])) for row in rows]
+    shown = [(f"{row['rank']}. {row['name']}", read_scaled(pictures / row["name"], ranges)) for row in rows]
     write_picture(folder / "unlabelled.png", picture_sheet(shown), force=True)
     return rows
 

@@ -111,7 +111,8 @@ def test_a_start_from_colour_pictures_is_adapted(
     "words",
     [
         ["tailor", "--budget", "5ms", "--out", "x"],
-        ["search", "dilated", "--scale", "small", "--out", "x"],
+        ["search", "squeezenas", "--scale", "small", "--out", "x"],
+        ["search", "auxcells", "--scale", "small", "--out", "x"],
     ],
 )
 def test_verbs_for_colour_pictures_say_so(
@@ -181,6 +182,41 @@ def test_a_learning_curve_of_pictures_of_bands(
     found = told(capsys, *words)
     assert len(found["points"]) > 1
     assert all(0 <= point["quality"] <= 1 for point in found["points"])
+
+
+SHORT = ["evaluator.fit.steps=1", "evaluator.fit.batch=2", "evaluator.reparameterise=false"]
+ONE_SHOT = ["strategy.fit.steps=2", "strategy.fit.batch=2", "strategy.choice.images=2", "strategy.population=2"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("lpsnet", ["--steps", "1", "--set", *SHORT]),
+        ("dilated", ["--trials", "2", "--start", "none", "--set", *SHORT, "strategy.population=2"]),
+        pytest.param(
+            "dilated",
+            ["--trials", "2", "--executor", "processes", "--start", "none", "--set", *SHORT],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("elastic", ["--trials", "2", "--set", *ONE_SHOT], marks=pytest.mark.slow),
+    ],
+)
+def test_a_search_on_pictures_of_bands(
+    recipe: str, words: list[str], data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = ["--cache", str(tmp_path / "cache"), "--device", "cpu"]
+    out = tmp_path / "run"
+    asked = ["search", recipe, "--scale", "small", "--data", data, "--out", str(out), *cache, *words]
+    found = told(capsys, *asked)
+    assert found["quality"] >= 0
+    written = json.loads((out / "recipe.json").read_text())
+    part = written["strategy"] if recipe == "elastic" else written["evaluator"]
+    assert len(part["preprocessing"]["ranges"]) == 4
+    if recipe == "elastic":
+        (front,) = list((out / "front").iterdir())[:1]
+        assert segtailor.load(front).network.plan.image.channels == 4
+    trained = told(capsys, *train(data, tmp_path / "trained", network=found["architecture"]), *cache)
+    assert Path(trained["model"]).is_dir()
 
 
 def test_a_model_for_bands_refuses_colour_pictures(

@@ -20,9 +20,10 @@ from segtailor.core.errors import Unsupported
 from segtailor.core.plan import MAIN
 from segtailor.core.registry import SPACES
 from segtailor.core.strategy import Evaluator, Halves, Trial, TrialResult, Work
-from segtailor.core.task import Task
+from segtailor.core.task import Preprocessing, Task
 from segtailor.data.arrays import check_space
 from segtailor.data.cache import Pixels, open_pixels
+from segtailor.data.dataset import scaled_as
 from segtailor.data.locate import locate
 from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.teacher import Teacher, open_teacher, weights_fingerprint
@@ -99,7 +100,7 @@ def judge_by_training(trial: Trial, device: str) -> TrialResult:
 
 def worker_pixels(trial: Trial) -> HalvedPixels:
     """Return the halves that a trial's evaluator names, opened once per worker."""
-    return halved_pixels(*_where(trial))
+    return halved_pixels(*_where(trial), _scaling(trial))
 
 
 def _where(trial: Trial) -> tuple[str, str, float]:
@@ -107,10 +108,22 @@ def _where(trial: Trial) -> tuple[str, str, float]:
     return str(settings["data"]), str(settings["cache"]), float(settings["judging"])
 
 
+def _scaling(trial: Trial) -> Preprocessing | None:
+    """Return how a trial's evaluator scales pictures of other bands; None for colour pictures."""
+    training = trial.evaluator.get("training")
+    if training is None:
+        return None
+    found = from_json(TrainEvaluator, training, what="training of the evaluator").preprocessing
+    return None if found.ranges is None else found
+
+
 @cache
-def halved_pixels(data: str, folder: str, judging: float) -> HalvedPixels:
-    """Open the two parts of a dataset's training split."""
-    halved = HalvedTrain(dataset=locate(data), share=judging)
+def halved_pixels(
+    data: str, folder: str, judging: float, scaling: Preprocessing | None = None
+) -> HalvedPixels:
+    """Open the two parts of a dataset's training split; raw values are scaled as the search's networks expect."""
+    dataset = locate(data) if scaling is None else scaled_as(locate(data), scaling)
+    halved = HalvedTrain(dataset=dataset, share=judging)
     fit, judge = (open_pixels(halved, half, Path(folder)) for half in (FIT, JUDGE))
     return HalvedPixels(halved.task, fit, judge)
 

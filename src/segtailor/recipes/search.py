@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -27,11 +27,11 @@ from segtailor.core.registry import (
 )
 from segtailor.core.space import Architecture, SearchSpace, architecture_document, fingerprint_of
 from segtailor.core.strategy import Candidate, Executor, Judged, Problem, Strategy
-from segtailor.core.task import KIND_FACTS, Task
+from segtailor.core.task import KIND_FACTS, Preprocessing, Task
 from segtailor.core.trust import refuse_reach
 from segtailor.costs import LatencyTable, Macs, Use
 from segtailor.costs.latency import PackLatency, RecipeCost, TargetLatency, open_cost
-from segtailor.data.dataset import needs_colour
+from segtailor.data.dataset import Dataset, preprocessing_of, scaled_as
 from segtailor.data.locate import locate
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.recipes.evaluators import evaluation, supernet_facts
@@ -102,8 +102,7 @@ class SearchRecipe:
             refuse_reach(
                 f"send work to the Ray cluster at '{self.executor.address}'", trusted=context.trusted
             )
-        dataset = locate(self.data)
-        needs_colour(dataset, "search")
+        dataset = self._scaled(locate(self.data))
         halves = HalvedTrain(dataset=dataset, share=self.judging).halves()
         target = self.cost.target if isinstance(self.cost, PackLatency | TargetLatency) else None
         use = Use(
@@ -117,7 +116,7 @@ class SearchRecipe:
             cost=open_cost(self.cost, use, copy=Layout(context.folder).cost_table),
             objective=self.objective or self._within_limit(),
             task=dataset.task,
-            image=Shape(3, *self.image),
+            image=Shape(self.preprocessing.channels, *self.image),
             data=halves,
             evaluator=evaluation(self, context, task=dataset.task, halves=halves),
             executor=self.executor,
@@ -131,6 +130,29 @@ class SearchRecipe:
             start=self._supernet_start(dataset.task, trusted=context.trusted),
             trusted=context.trusted,
         )
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How the images of candidates are normalised."""
+        if isinstance(self.strategy, OneShot):
+            return self.strategy.preprocessing
+        return self.evaluator.preprocessing if self._trains else Preprocessing()  # type: ignore[union-attr]
+
+    @property
+    def _trains(self) -> bool:
+        """Whether every candidate gets a training of its own, which the evaluator describes."""
+        return isinstance(self.evaluator, TrainEvaluator) and not isinstance(self.strategy, Gradient)
+
+    def _scaled(self, dataset: Dataset) -> Dataset:
+        """Return the dataset; pictures of other bands are scaled by the recipe's ranges."""
+        if getattr(dataset, "bands", None) is None:
+            return dataset
+        if not isinstance(self.strategy, OneShot) and not self._trains:
+            raise Unsupported(
+                "searches by gradients, and the evaluators 'staged' and 'shared', work on colour images; for images of "
+                "other bands use `search elastic`, or --strategy evolution with --evaluator train."
+            )
+        return scaled_as(dataset, self.preprocessing)
 
     def _within_limit(self) -> Objective:
         """Return the objective of a search that names none: the quality, within the limit."""
@@ -159,6 +181,19 @@ class SearchRecipe:
         if not facts.removed:
             return self.space
         return RemainingSpace(space=self.space, options=facts.remaining)  # type: ignore[return-value]
+
+
+def fitted_to_bands(recipe: SearchRecipe, dataset: Dataset) -> SearchRecipe:
+    """Return a recipe with the statistics of a dataset whose images are no RGB; for colour images the recipe's own."""
+    found = preprocessing_of(dataset)
+    if found.ranges is None:
+        return recipe
+    strategy, evaluator = recipe.strategy, recipe.evaluator
+    if isinstance(strategy, OneShot):
+        strategy = replace(strategy, preprocessing=found)
+    if isinstance(evaluator, TrainEvaluator):
+        evaluator = replace(evaluator, preprocessing=found)
+    return replace(recipe, strategy=strategy, evaluator=evaluator)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

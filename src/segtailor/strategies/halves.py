@@ -119,8 +119,9 @@ def _pixels(dataset: HalvesDataset, half: str, cache: Path | None) -> Pixels:
         return open_pixels(dataset, half, cache)
     samples = dataset.samples(half)
     pairs = [sample.read() for sample in samples]
+    channels = getattr(samples[0], "channels", 3)
     for sample, pair in zip(samples, pairs, strict=True):
-        check_pair(pair, dataset.task, sample.name)
+        check_pair(pair, dataset.task, sample.name, channels=channels)
     return Pixels(
         task=dataset.task,
         names=tuple(sample.name for sample in samples),
@@ -129,4 +130,5 @@ def _pixels(dataset: HalvesDataset, half: str, cache: Path | None) -> Pixels:
         images=np.concatenate([pair.image.reshape(-1) for pair in pairs]),
         labels=np.concatenate([pair.labels.reshape(-1) for pair in pairs]),
         samples=tuple(samples),
+        channels=channels,
     )

@@ -119,7 +119,9 @@ def load_supernet(folder: Path, facts: SupernetFacts) -> Supernet:
     except (SafetensorError, OSError) as problem:
         raise RunProblem(f"{folder / WEIGHTS} cannot be read ({problem}); copy it or search again.") from None
     space: Any = facts.build_space()
-    supernet: Any = space.supernet(Shape(3, *facts.image), facts.task.outputs)
+    supernet: Any = space.supernet(
+        Shape(facts.strategy.preprocessing.channels, *facts.image), facts.task.outputs
+    )
     try:
         keep_only(supernet, facts.remaining)
         supernet.load_state_dict(state)

@@ -163,7 +163,9 @@ def search_recipe(
 
     `image` is the size that networks are priced at, by default the recipe's or the images' own.
     """
+    from segtailor.data.locate import locate
     from segtailor.recipes.recipe import with_settings
+    from segtailor.recipes.search import fitted_to_bands
 
     chosen = choices or SearchChoices()
     base = system_recipe(name, data, scale=chosen.scale, context=context or Context())
@@ -179,6 +181,7 @@ def search_recipe(
         executor=_executor(chosen, base.executor),
         seed=base.seed if chosen.seed is None else chosen.seed,
     )
+    recipe = fitted_to_bands(recipe, locate(data))
     recipe = with_chosen_start(recipe, chosen.start, scale=chosen.scale)
     _tell_pacing(recipe)
     return with_settings(for_workers(recipe, chosen.workers or 1), map(_with_new_name, changes))

@@ -114,11 +114,11 @@ class Elastic:
                 detail=DETAIL_STRIDES[0],
             )
 
-    def supernet(self, image: Shape, classes: int) -> ElasticSupernet:  # noqa: ARG002 - as in all spaces
+    def supernet(self, image: Shape, classes: int) -> ElasticSupernet:
         """Return shared weights for all networks; they do not depend on the size of images."""
         from segtailor.spaces.elastic.supernet import ElasticSupernet
 
-        return ElasticSupernet(self, classes)
+        return ElasticSupernet(self, classes, channels=image.channels)
 
     def plan(self, arch: ElasticArchitecture, image: Shape, classes: int) -> Plan:
         """Write the layers: the image at its scale, the encoder, the decoder, and a head on the deepest map."""

@@ -39,9 +39,10 @@ class ElasticSupernet(nn.Module):
 
     align_corners = False
 
-    def __init__(self, space: Elastic, classes: int) -> None:
+    def __init__(self, space: Elastic, classes: int, *, channels: int = 3) -> None:
         super().__init__()
         self.space, self.classes = space, classes
+        self.image = BUILT_IMAGE._replace(channels=channels)
         self.largest = largest_in(space)
         whole, short = self._built(self.largest), self._built(without_last_stage(self.largest))
         for network in (whole, short):
@@ -136,7 +137,7 @@ class ElasticSupernet(nn.Module):
         }
 
     def _built(self, arch: ElasticArchitecture) -> Network:
-        plan = self.space.plan(arch, BUILT_IMAGE, self.classes).select((MAIN,))
+        plan = self.space.plan(arch, self.image, self.classes).select((MAIN,))
         return Network(plan, architecture=arch)
 
     def _without_weights(self, arch: ElasticArchitecture) -> Network:

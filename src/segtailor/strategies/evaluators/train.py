@@ -85,6 +85,7 @@ class TrainEvaluator:
         return replace(self.fit, steps=steps, seed=trial.seed, validate_every=0)
 
     def _network(self, arch: Architecture, classes: int, seed: int) -> Network:
-        network = build(arch, classes, outputs="all" if self.auxiliary else (MAIN,))
+        outputs = "all" if self.auxiliary else (MAIN,)
+        network = build(arch, classes, outputs=outputs, channels=self.preprocessing.channels)
         initialise(network, seed)
         return network

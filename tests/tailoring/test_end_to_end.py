@@ -10,6 +10,8 @@ import torch
 import segtailor
 from segtailor.core.codec import read_json
 from segtailor.core.space import family_of
+from segtailor.data.bands import read_bands
+from segtailor.nets.onnx.model import open_onnx_model
 from segtailor.recipes.front import kept_front
 from segtailor.report.numbers import amount
 from segtailor.runs import Context
@@ -19,6 +21,7 @@ from segtailor.tailoring.recipe import Effort, TailorRecipe
 from segtailor.tailoring.tailor import parse_request, plan
 from segtailor.verbs.main import run
 from tests.schemas import conforming
+from tests.verbs.test_bands_verbs import write_scenes
 
 DATA = "synthetic:size=64x96,train=16,val=4,seed=1"
 BUDGET_MS = 100.0
@@ -38,12 +41,13 @@ TINY = Effort(
 def tiny(
     context: Context,
     *,
+    data: str = DATA,
     system: str = "auto",
     runtime: str = "onnxruntime",
     budget_ms: float = BUDGET_MS,
 ) -> TailorRecipe:
     """Plan a tailoring as ever, then do the least of everything."""
-    request = parse_request(DATA, f"cpu/{runtime}/fp32", budget_ms, recipe=system)
+    request = parse_request(data, f"cpu/{runtime}/fp32", budget_ms, recipe=system)
     return replace(
         plan(request, context), batch=4, workers=1, effort=TINY, timing_seconds=0.05, least_gain=None
     )
@@ -96,6 +100,30 @@ def test_every_system_ends_with_an_exported_network_that_keeps_the_budget(
     assert all(
         f'id="{part}"' in page for part in ("verdict", "front", "network", "layers", "classes", "pictures")
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("system", ["elastic", "lpsnet"])
+def test_a_tailoring_for_pictures_of_bands(tmp_path: Path, system: str) -> None:
+    torch.set_num_threads(1)
+    root = write_scenes(tmp_path / "set", count=16)
+    folder = tmp_path / "run"
+    context = Context(cache=tmp_path / "cache", device="cpu", folder=folder)
+    data = f"folder:{root}?bands=4&classes=low,high&val=0.3"
+    recipe = tiny(context, data=data, system=system)
+    found = recipe.carry_out(context)
+    assert found["met"]
+    model = segtailor.load(str(found["model"]))
+    assert model.network.plan.image.channels == 4
+    assert model.preprocessing.ranges is not None
+    raw = read_bands(root / "images" / "0.tif", bands=4)
+    assert (open_onnx_model(Path(str(found["file"]))).predict(raw) == model.predict(raw)).mean() > 0.95
+    page = Path(str(found["report"])).read_text(encoding="utf-8")
+    assert 'id="pictures"' in page
+    trained = read_json(folder / "stages" / "search" / "recipe.json", what="recipe", error=ValueError)
+    part = trained["strategy"] if system == "elastic" else trained["evaluator"]
+    assert len(part["preprocessing"]["ranges"]) == 4
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_a_start_from_colour_pictures_is_adapted(
 @pytest.mark.parametrize(
     "words",
     [
-        ["tailor", "--budget", "5ms", "--out", "x"],
+        ["tailor", "--budget", "5ms", "--recipe", "squeezenas", "--out", "x"],
         ["search", "squeezenas", "--scale", "small", "--out", "x"],
         ["search", "auxcells", "--scale", "small", "--out", "x"],
     ],
@@ -185,7 +185,12 @@ def test_a_learning_curve_of_pictures_of_bands(
 
 
 SHORT = ["evaluator.fit.steps=1", "evaluator.fit.batch=2", "evaluator.reparameterise=false"]
-ONE_SHOT = ["strategy.fit.steps=2", "strategy.fit.batch=2", "strategy.choice.images=2", "strategy.population=2"]
+ONE_SHOT = [
+    "strategy.fit.steps=2",
+    "strategy.fit.batch=2",
+    "strategy.choice.images=2",
+    "strategy.population=2",
+]
 
 
 @pytest.mark.parametrize(

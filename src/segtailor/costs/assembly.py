@@ -32,11 +32,12 @@ class CalibrationSubject:
     image: tuple[int, int]
     classes: int
     target: str
+    channels: int = 3
 
     @property
     def shape(self) -> Shape:
         """The shape of the image."""
-        return Shape(3, *self.image)
+        return Shape(self.channels, *self.image)
 
     def header(self) -> dict[str, Any]:
         """Return the subject as plain data."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checka
 import numpy as np
 from numpy.typing import NDArray
 
-from segtailor.core.errors import DataProblem, Unsupported
+from segtailor.core.errors import DataProblem
 from segtailor.core.registry import DATASETS as DATASETS  # extensions import it from here
 from segtailor.core.task import Preprocessing, Task
 from segtailor.tasks import kind_of
@@ -114,15 +114,6 @@ def scaled_as(dataset: Dataset, preprocessing: Preprocessing) -> Dataset:
     scaled = copy.copy(dataset)
     vars(scaled)["preprocessing"] = preprocessing  # in the place of the computed ones
     return scaled
-
-
-def needs_colour(dataset: Dataset, what: str) -> None:
-    """Raise `Unsupported` if the images of a dataset have other bands than red, green and blue."""
-    if getattr(dataset, "bands", None) is not None:
-        raise Unsupported(
-            f"{what} works on colour images; with bands={getattr(dataset, 'bands', None)}, train, eval, predict, "
-            "export and bench can be used."
-        )
 
 
 def _bands_text(bands: int | None) -> str:

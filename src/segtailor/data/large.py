@@ -12,7 +12,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -251,14 +251,33 @@ def is_large(sample: Sample) -> bool:
     if not isinstance(sample, FileSample | AnnotatedSample) or sample.size is not None:
         return False
     try:
-        if sample.image.stat().st_size < LEAST_FILE_BYTES:
-            return False
+        status = sample.image.stat()
     except OSError:
         return False  # its reader says why
-    size = _array_size(sample.image) if sample.image.suffix.lower() == ".npy" else picture_size(sample.image)
-    if size is None and sample.image.suffix.lower() in (".tif", ".tiff"):
-        size = _tiff_size(sample)
+    if status.st_size < LEAST_FILE_BYTES:
+        return False
+    ranges = getattr(sample, "ranges", None)
+    bands = None if ranges is None else len(ranges)
+    size = _stated_size(sample.image, bands, (status.st_size, status.st_mtime_ns))
     return size is not None and math.prod(size) > LARGE_PIXELS
+
+
+@lru_cache(maxsize=2**17)
+def _stated_size(path: Path, bands: int | None, version: tuple[int, int]) -> tuple[int, int] | None:
+    """Return the size that the header of a picture states; it is asked for several times in a training."""
+    del version
+    try:
+        if path.suffix.lower() == ".npy":
+            shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
+            return (shape[0], shape[1]) if len(shape) in (2, 3) else None
+        if path.suffix.lower() in (
+            ".tif",
+            ".tiff",
+        ):  # PIL does not know those of five bands, or very large ones
+            return _direct_size(path) if bands is None else BandWindows(path, bands=bands).size
+    except (DataProblem, OSError, ValueError, EOFError):
+        pass
+    return picture_size(path)
 
 
 def windows_of(sample: Sample, keep: Keep) -> tuple[Windows, Windows]:
@@ -322,25 +341,6 @@ def _direct_size(path: Path) -> tuple[int, int] | None:
         if rows is None or (isinstance(rows, TiffRows) and math.prod(rows.tile) > MAX_DIRECT_PART_PIXELS):
             return None
         return rows.size
-
-
-def _tiff_size(sample: FileSample | AnnotatedSample) -> tuple[int, int] | None:
-    """Return the size of a TIFF that PIL does not know, e.g. of five bands, or that is too large for it."""
-    try:
-        ranges = getattr(sample, "ranges", None)
-        if ranges is not None:
-            return BandWindows(sample.image, bands=len(ranges)).size
-        return _direct_size(sample.image)
-    except DataProblem:
-        return None
-
-
-def _array_size(path: Path) -> tuple[int, int] | None:
-    try:
-        shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
-    except (OSError, ValueError, EOFError):
-        return None
-    return (shape[0], shape[1]) if len(shape) in (2, 3) else None
 
 
 def _stored(folder: Path, sample: Sample, what: str, make: Make) -> StoredWindows:

@@ -143,15 +143,19 @@ class SearchRecipe:
         """Whether every candidate gets a training of its own, which the evaluator describes."""
         return isinstance(self.evaluator, TrainEvaluator) and not isinstance(self.strategy, Gradient)
 
-    def _scaled(self, dataset: Dataset) -> Dataset:
-        """Return the dataset; pictures of other bands are scaled by the recipe's ranges."""
-        if getattr(dataset, "bands", None) is None:
-            return dataset
+    def refuse_bands(self) -> None:
+        """Raise `Unsupported` for a search that works on colour images alone."""
         if not isinstance(self.strategy, OneShot) and not self._trains:
             raise Unsupported(
                 "searches by gradients, and the evaluators 'staged' and 'shared', work on colour images; for images of "
                 "other bands use `search elastic`, or --strategy evolution with --evaluator train."
             )
+
+    def _scaled(self, dataset: Dataset) -> Dataset:
+        """Return the dataset; pictures of other bands are scaled by the recipe's ranges."""
+        if getattr(dataset, "bands", None) is None:
+            return dataset
+        self.refuse_bands()
         return scaled_as(dataset, self.preprocessing)
 
     def _within_limit(self) -> Objective:
@@ -184,10 +188,11 @@ class SearchRecipe:
 
 
 def fitted_to_bands(recipe: SearchRecipe, dataset: Dataset) -> SearchRecipe:
-    """Return a recipe with the statistics of a dataset whose images are no RGB; for colour images the recipe's own."""
+    """Return a recipe with the statistics of a dataset whose images are no RGB; one that cannot use them raises."""
     found = preprocessing_of(dataset)
     if found.ranges is None:
         return recipe
+    recipe.refuse_bands()
     strategy, evaluator = recipe.strategy, recipe.evaluator
     if isinstance(strategy, OneShot):
         strategy = replace(strategy, preprocessing=found)

@@ -83,7 +83,7 @@ def inspect(
         return picture(
             _name(names, index),
             kind,
-            image=np.asarray(pair.image),
+            image=shown(np.asarray(pair.image)),
             labels=np.asarray(pair.labels),
             predicted=predict(pair.image),
             palette=task.palette,
@@ -92,6 +92,11 @@ def inspect(
 
     chosen = _examples(qualities, examples, example)
     return quality_of(matrix, task=task, images=len(pictures), pictures=chosen, note=note)
+
+
+def shown(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return what is drawn of a picture: colours, of more bands the first three, of fewer the first as grey."""
+    return image[:, :, :3] if image.shape[2] >= 3 else np.repeat(image[:, :, :1], 3, axis=2)
 
 
 def examine(

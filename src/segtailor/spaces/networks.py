@@ -146,14 +146,16 @@ def create(
     classes: int = CLASSES,
     outputs: Sequence[str] | str = (MAIN,),
     seed: int = 0,
+    channels: int = 3,
 ) -> Network:
     """Build a network with fresh weights, in evaluation mode.
 
-    `outputs` names what it computes; "all" adds every train-only output. Use `forward_all` to get them.
+    `outputs` names what it computes; "all" adds every train-only output. Use `forward_all` to get them. `channels` is
+    the number of bands of its images.
     """
     from segtailor.nets.network import build, initialise
 
-    network = build(resolve(source), classes, outputs=outputs)
+    network = build(resolve(source), classes, outputs=outputs, channels=channels)
     initialise(network, seed)
     return network.eval()
 

@@ -10,7 +10,7 @@ from segtailor.core.errors import DataProblem
 from segtailor.core.task import needs_classes
 from segtailor.data.annotations.dataset import AnnotatedDataset
 from segtailor.data.cache import Pixels, open_pixels
-from segtailor.data.dataset import Dataset, needs_colour
+from segtailor.data.dataset import Dataset
 from segtailor.data.doctor import Diagnosis, check, examine
 from segtailor.data.locate import locate, with_option
 from segtailor.data.pairs import FileDataset
@@ -60,7 +60,6 @@ def usable_data(data: str) -> UsableData:
     """Check a dataset; samples with bad files are left out by name, every other error raises."""
     dataset = locate(data)
     needs_classes(dataset.task, "tailor")
-    needs_colour(dataset, "tailor")
     diagnosis = check(dataset, limit=MAX_CHECKED)
     names = _bad_samples(dataset, diagnosis)
     if not names:

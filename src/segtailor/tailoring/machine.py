@@ -16,9 +16,9 @@ from segtailor.core.job import Step
 from segtailor.core.space import Architecture
 from segtailor.core.target import parse_target, timed_stages
 from segtailor.core.variation import sample
-from segtailor.data.dataset import Dataset
+from segtailor.data.dataset import Dataset, preprocessing_of
 from segtailor.recipes.recipe import Recipe
-from segtailor.recipes.search import SearchRecipe
+from segtailor.recipes.search import SearchRecipe, fitted_to_bands
 from segtailor.recipes.train import TrainRecipe, usual_augment
 from segtailor.runs import Context
 from segtailor.spaces.networks import count, resolve
@@ -124,6 +124,7 @@ class MeasuredMachine:
                 fit=fit,
                 val_split=None,
                 reparameterise=True,
+                preprocessing=preprocessing_of(self.dataset),
             )
             step = step_seconds(recipe, self.context, steps=PLANNING_STEPS)
             points.append((batch * count(model, image=crop).macs, step))
@@ -147,6 +148,7 @@ class MeasuredMachine:
             includes=timed_stages(self.target),
             classes=self.dataset.task.outputs,
             settings=timing_settings(1.0),
+            channels=preprocessing_of(self.dataset).channels,
         )
         return row.min_ms, count(network, image=image).macs
 
@@ -164,9 +166,10 @@ class MeasuredMachine:
 
     @cached_property
     def _search(self) -> SearchRecipe:
-        return system_recipe(
+        recipe = system_recipe(
             self.system, self.data, scale="small", context=self.context, dataset=self.dataset
         )
+        return fitted_to_bands(recipe, self.dataset)
 
     @cached_property
     def _examples(self) -> Examples:

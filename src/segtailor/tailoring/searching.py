@@ -13,7 +13,7 @@ from segtailor.core.plan import Plan
 from segtailor.core.registry import STRATEGIES
 from segtailor.costs.assembly import CalibrationSubject
 from segtailor.costs.sampling import LatencyFit, fit_space
-from segtailor.recipes.search import RecipeEvaluator, SearchRecipe
+from segtailor.recipes.search import RecipeEvaluator, SearchRecipe, fitted_to_bands
 from segtailor.strategies import Controller, Evolution, Expansion, Processes, RandomSearch, Serial
 from segtailor.strategies.evaluators.staged import StagedEvaluator
 from segtailor.strategies.evaluators.train import TrainEvaluator
@@ -69,7 +69,11 @@ def fit_prices(stage: StageContext) -> PackOutcome:
     if seconds < MIN_FIT_SECONDS:
         return PackOutcome(reason="no time to time networks: multiply-accumulates are counted")
     subject = CalibrationSubject(
-        space=stage.space, image=recipe.image, classes=stage.classes, target=recipe.request.target
+        space=stage.space,
+        image=recipe.image,
+        classes=stage.classes,
+        target=recipe.request.target,
+        channels=stage.preprocessing.channels,
     )
     fit = fit_space(subject, seconds=seconds, includes=recipe.includes, seed=recipe.request.seed)
     limit = fitted_limit(recipe, fit, smallest_ms=fit.cost.of(smallest_plan(subject)))
@@ -152,7 +156,7 @@ def search_recipe(stage: StageContext, pack: PackOutcome) -> SearchRecipe:
         priced = replace(priced, objective=replace(priced.objective, limit=limit))
     if not isinstance(priced.objective, Power) and not isinstance(priced.strategy, Gradient):
         priced = replace(priced, objective=Within(limit=limit, least=AIM_SHARE * limit))
-    priced = with_chosen_start(priced, recipe.request.start)
+    priced = with_chosen_start(fitted_to_bands(priced, stage.dataset), recipe.request.start)
     if isinstance(priced.strategy, Gradient):
         return for_workers(replace(priced, strategy=_gradient(stage, priced.strategy)), 1)
     if isinstance(priced.strategy, OneShot):

@@ -212,7 +212,7 @@ def _why_unused(
     budget = recipe.request.budget_ms
     begin = f"The search did not use the budget: its network takes {best.p95_ms / budget:.0%} of it, "
     largest = space.architecture({one.name: len(one.options) - 1 for one in space.decisions})
-    most = float(pack.cost().of(space.plan(largest, Shape(3, *recipe.image), stage.classes)))
+    most = float(pack.cost().of(space.plan(largest, stage.shape, stage.classes)))
     if best.cost >= NEARLY_LARGEST * most:
         return begin + "and the space has hardly any larger one."
     late = [row for row in timed if row.fingerprint != best.fingerprint and not _keeps_budget(stage, row)]
@@ -271,7 +271,7 @@ def _smaller(stage: StageContext, pack: PackOutcome, timed: Sequence[TimedCandid
     """
     recipe, space = stage.recipe, stage.space
     cost = pack.cost()
-    shape, classes = Shape(3, *recipe.image), stage.classes
+    shape, classes = stage.shape, stage.classes
 
     def price(arch: Architecture) -> float:
         return float(cost.of(space.plan(arch, shape, classes)))

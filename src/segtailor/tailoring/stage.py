@@ -9,17 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, from_json, read_json, to_json
 from segtailor.core.errors import RunProblem
+from segtailor.core.plan import Shape
 from segtailor.core.space import Architecture, SearchSpace
 from segtailor.core.target import Includes, parse_target
+from segtailor.core.task import Preprocessing
 from segtailor.costs import Macs
 from segtailor.costs.fitted import FittedLatency
-from segtailor.data.dataset import Dataset, Finding
+from segtailor.data.dataset import Dataset, Finding, preprocessing_of
 from segtailor.data.doctor import SplitFacts
 from segtailor.deploy.quantise import Int8Tuning, Reading
 from segtailor.recipes.front import SEARCHED as SEARCHED
@@ -353,6 +356,16 @@ class StageContext:
         """The number of classes of the dataset."""
         return self.dataset.task.outputs
 
+    @cached_property
+    def preprocessing(self) -> Preprocessing:
+        """How the images of the dataset are normalised; computed from them where they are no RGB."""
+        return preprocessing_of(self.dataset)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the images that networks are made for."""
+        return Shape(self.preprocessing.channels, *self.recipe.image)
+
     @property
     def space(self) -> SearchSpace:
         """The space that is searched."""
@@ -428,6 +441,7 @@ class StageContext:
             includes=includes or self.recipe.includes,
             classes=self.classes,
             settings=self.timing(final=final),
+            channels=self.preprocessing.channels,
         )
 
     def timed(self, network: str, model: str) -> TimedNetwork:
@@ -457,6 +471,7 @@ class StageContext:
             includes=self.recipe.includes,
             classes=self.classes,
             settings=settings,
+            channels=self.preprocessing.channels,
         )
         return row, time.monotonic() - begin - row.warm_up_seconds - row.seconds
 

@@ -347,6 +347,7 @@ def training_recipe(
         fit=fit,
         val_split="val" if "val" in stage.dataset.splits else None,
         reparameterise=True,
+        preprocessing=stage.preprocessing,
         teacher=training.teacher,
         start=training.start or network_start(stage, training.model),
     )

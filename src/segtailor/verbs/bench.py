@@ -84,10 +84,12 @@ def bench(
     includes: Includes = "network",
     classes: int | None = None,
     settings: TimingSettings | None = None,
+    channels: int = 3,
 ) -> list[Measurement]:
     """Measure networks on targets in the form that is deployed, in turns; one row per network and target.
 
     A model is a published or shipped name, an architecture (file), a bundle folder, an ONNX file, or a built network.
+    Those that are built here have `classes` and read images of so many `channels`.
     """
     from segtailor.targets.benchmark import benchmark
     from segtailor.targets.runtime import runtime_for
@@ -95,7 +97,10 @@ def bench(
     parsed = [parse_target(target) if isinstance(target, str) else target for target in targets]
     for place in parsed:
         runtime_for(place)  # refuses what cannot run before any network is built
-    subjects = [_subject(model, image=image, includes=includes, classes=classes) for model in models]
+    subjects = [
+        _subject(model, image=image, includes=includes, classes=classes, channels=channels)
+        for model in models
+    ]
     return benchmark(subjects, parsed, settings)
 
 
@@ -105,6 +110,7 @@ def _subject(
     image: tuple[int, int] | None,
     includes: Includes,
     classes: int | None,
+    channels: int,
 ) -> Subject | OnnxSubject:
     """Return what is timed for a model as a user names it."""
     from segtailor.core.task import Preprocessing
@@ -127,7 +133,12 @@ def _subject(
         network, preprocessing, name = bundle.network, bundle.preprocessing, Path(model).resolve().name
         task = bundle.task
     else:
-        network = create(model, classes=published_classes(model) if classes is None else classes)
+        outputs_wanted = published_classes(model) if classes is None else classes
+        network = create(model, classes=outputs_wanted, channels=channels)
+        if channels != 3:
+            preprocessing = Preprocessing(
+                mean=(0.5,) * channels, std=(0.25,) * channels, ranges=((0.0, 255.0),) * channels
+            )
         name = str(model) if isinstance(model, str | Path) else family_of(model)
     outputs = network.plan.shape(network.plan.outputs[MAIN]).channels
     check_memory(expand(network.architecture, image=size, classes=outputs).deployed())

@@ -255,6 +255,38 @@ def test_a_resnet_of_timm_starts_residual_families(fake_timm: ResNet18) -> None:
         assert "commercial" in str(licence_warning(record.document())) or "nc" in record.licence
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "last"),
+    [
+        ("resnet18", "encoder_layer4_1"),
+        ("resnet50", "encoder_layer4_2"),
+        ("tf_efficientnet_lite0", "encoder_block15"),
+    ],
+)
+def test_an_installed_timm_starts_with_equal_maps(
+    monkeypatch: pytest.MonkeyPatch, model: str, last: str
+) -> None:
+    timm = pytest.importorskip(
+        "timm", reason="timm is not installed here, so that its own models are not tried"
+    )
+    donor = timm.create_model(model, pretrained=False).eval()
+    for module in donor.modules():
+        if isinstance(module, nn.BatchNorm2d):  # in a new model some are zero, which would hide their blocks
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+    monkeypatch.setattr(timm, "create_model", lambda *_, **__: donor)
+    network, image, maps = open_source(f"timm:{model}").donor.network.eval(), torch.randn(1, 3, 96, 128), []
+    network.nodes[last].register_forward_hook(lambda _, __, out: maps.append(out))
+    with torch.no_grad():
+        network(image)
+        if model == "tf_efficientnet_lite0":  # ours ends before its head
+            wanted = donor.blocks(donor.bn1(donor.conv_stem(image)))
+        else:
+            wanted = donor.forward_features(image)
+    torch.testing.assert_close(maps[0], wanted, rtol=1e-4, atol=1e-4 * wanted.abs().max().item())
+
+
 def test_weights_are_fetched_only_for_a_trusted_recipe() -> None:
     with pytest.raises(UserError, match="trust"):
         open_source("timm:resnet18", trusted=False)

@@ -305,7 +305,11 @@ class FolderLayout:
         Tools write names from the folder of the list with a slash at the beginning, too.
         """
         root = self.root.absolute()
-        row = [name if Path(name).is_relative_to(root) else name.lstrip("/") for name in row]
+        below = [name.lstrip("/") for name in row]
+        row = [
+            there if os.path.isfile(root / there) else name  # noqa: PTH113 - accepts any text
+            for name, there in zip(row, below, strict=True)
+        ]
         for name in row:
             if not Path(os.path.normpath(root / name)).is_relative_to(os.path.normpath(root)):
                 raise DataProblem(

@@ -183,3 +183,13 @@ def test_a_list_of_the_classes_of_cityscapes_changes_nothing(tmp_path: Path) -> 
     dataset = locate(f"cityscapes:{tmp_path}")
     assert dataset.task == TASK
     assert dataset.samples("train")[0].read().labels[0, :3].tolist() == [255, 255, 255]
+
+
+def test_a_list_may_mix_pairs_and_names_that_the_folders_hold(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_image(tmp_path / "images" / f"{name}.png")
+        write_mask(tmp_path / "masks" / f"{name}.png")
+    full = tmp_path / "images/b.png"
+    (tmp_path / "train.txt").write_text(f"a\n{full},masks/b.png\n")
+    dataset = locate(f"folder:{tmp_path}?count=3")
+    assert [sample.name for sample in dataset.samples("train")] == ["a", "images/b"]

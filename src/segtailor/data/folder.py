@@ -280,13 +280,19 @@ class FolderLayout:
         """
         rows = read_list(path)
         columns = {len(row) for row in rows}
-        known = self._by_name() if columns == {1} else {}
+        known: Mapping[str, tuple[Path, Path]] = {}
+        if 1 in columns:
+            try:
+                known = self._by_name()
+            except DataProblem:
+                if columns == {1}:
+                    raise
         pairs: dict[str, tuple[Path, Path]] = {}
         alone: list[Path] = []
         wrong: list[PairingProblem] = []
         for row in rows:
-            name = row[0] if len(row) == 1 and row[0] in known else _bare(row[0].lstrip("/"))
-            if len(row) < max(columns):
+            name = row[0] if len(row) == 1 and row[0] in known else _bare(self._relative(row[0]))
+            if len(row) < max(columns) and name not in known:
                 alone.append(self._inside((row[0], row[0]), path)[0])
             elif len(row) == 1 and name not in known:
                 message = f"list {path} names '{row[0]}', but {self.root} has no such image and mask. Correct the list."
@@ -298,6 +304,11 @@ class FolderLayout:
         if not rows:
             raise DataProblem(f"list {path} is empty; write one 'image mask' line per sample.")
         return Pairing(pairs=pairs, images_alone=tuple(alone), wrong=tuple(wrong))
+
+    def _relative(self, name: str) -> str:
+        """Return a name in a list as seen from `root`."""
+        place, root = Path(name), self.root.absolute()
+        return str(place.relative_to(root)) if place.is_relative_to(root) else name.lstrip("/")
 
     def _inside(self, row: Sequence[str], path: Path) -> tuple[Path, Path]:
         """Return the two files of a line. The list may be downloaded, so files outside of `root` are refused.

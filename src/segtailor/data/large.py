@@ -274,7 +274,9 @@ def _stated_size(path: Path, bands: int | None, version: tuple[int, int]) -> tup
             ".tif",
             ".tiff",
         ):  # PIL does not know those of five bands, or very large ones
-            return _direct_size(path) if bands is None else BandWindows(path, bands=bands).size
+            found = _direct_size(path) if bands is None else BandWindows(path, bands=bands).size
+            if found is not None:
+                return found
     except (DataProblem, OSError, ValueError, EOFError):
         pass
     return picture_size(path)

@@ -12,14 +12,16 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from segtailor.core.errors import DataProblem
+from segtailor.core.errors import DataProblem, UserError
 from segtailor.core.task import Preprocessing
 from segtailor.data import bands, large, parts
 from segtailor.data.augment import Augment
+from segtailor.data.bands import uploaded_bands
 from segtailor.data.batches import batches_of
 from segtailor.data.cache import open_pixels
 from segtailor.data.doctor import check
 from segtailor.data.large import LargePixels, open_samples
+from segtailor.data.legend import Legend, LegendClass
 from segtailor.data.locate import locate
 from segtailor.nets.network import build, initialise
 from segtailor.spaces.networks import resolve
@@ -284,3 +286,45 @@ def test_a_large_picture_of_other_bands_is_labelled_in_tiles_from_its_file(
     assert whole is not None
     assert isinstance(rows, large.WindowRows)
     np.testing.assert_array_equal(rows.read(20, 70), whole.read(20, 70))
+
+
+def damaged(content: bytes, rng: np.random.Generator) -> bytes:
+    """Change some bytes of a file, most of them near its ends, where headers and directories are, or cut it."""
+    data = bytearray(content)
+    for _ in range(int(rng.integers(1, 6))):
+        near = int(rng.integers(0, 60))
+        place = [near, len(data) - 1 - int(rng.integers(0, 400)), int(rng.integers(len(data)))][
+            rng.integers(3)
+        ]
+        data[max(0, place)] = int(rng.integers(256))
+    return bytes(data[: int(rng.integers(len(data)))] if rng.random() < 0.2 else data)
+
+
+@pytest.mark.parametrize("form", ["tiles", "strips", "npy"])
+def test_damaged_files_are_explained_or_read_and_nothing_else_happens(form: str, tmp_path: Path) -> None:
+    rng, read, told = np.random.default_rng(5), 0, []
+    channels = 3 if form == "strips" else 5
+    path = save(tmp_path / "a", pixels_of(0, channels), form)
+    mask = save(tmp_path / "m", labels_of(0), "tiles" if form == "tiles" else "strips")
+    meaning = Legend(classes=tuple(LegendClass(name=name) for name in "abcd")).label_map()
+    contents = path.read_bytes(), mask.read_bytes()
+    for _ in range(150):
+        for file, content in zip((path, mask), contents, strict=True):
+            file.write_bytes(damaged(content, rng))
+        for attempt in (
+            lambda: uploaded_bands(path.read_bytes(), bands=channels, limit=10**6),
+            lambda: bands.BandWindows(path, bands=channels).read(20, 60, 30, 99),
+            lambda: large.FileWindows(path=path, size=SIZE).read(20, 60, 30, 99),
+            lambda: large.MaskWindows(path=mask, size=SIZE, labels=meaning).read(20, 60, 30, 99),
+        ):
+            try:
+                attempt()
+                read += 1
+            except UserError as problem:
+                told.append(str(problem))
+    assert read > 50
+    assert len(told) > 50
+    assert all(
+        "cannot be read" in text or "changed while" in text or "memory" in text or "holds" in text
+        for text in told
+    )

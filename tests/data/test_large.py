@@ -200,6 +200,16 @@ def test_the_doctor_finds_the_same_faults_of_large_pictures(
     }
 
 
+def test_a_picture_without_a_mask_that_is_too_large_to_decode_is_no_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write_set(tmp_path / "set")
+    (tmp_path / "set/masks/train/p1.tif").unlink()
+    monkeypatch.setattr("segtailor.data.files.MAX_PIXELS", 6000)
+    found = {one.kind for one in check(locate(text)).findings if one.severity == "error"}
+    assert found == {"unpaired"}
+
+
 def test_counts_and_classes_of_large_masks_are_those_of_small_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -299,9 +299,19 @@ def picture_of(sample: FileSample, keep: Keep) -> Windows:
 
 def mask_of(sample: FileSample, keep: Keep) -> Windows:
     """Return the mask of a sample, as labels."""
-    return direct_mask(sample) or keep(
-        "mask", lambda: sample.labels.apply(read_mask(sample.mask), sample.mask)
-    )
+    return direct_mask(sample) or keep("mask", lambda: _whole_mask(sample))
+
+
+def _whole_mask(sample: FileSample) -> NDArray[np.uint8]:
+    """Decode a mask, and turn its values into labels a few rows at a time: that takes several times their memory."""
+    raw = read_mask(sample.mask)
+    height, width = raw.values.shape[0], raw.values.shape[1]
+    labels = np.empty((height, width), np.uint8)
+    step = max(1, MAX_DIRECT_PART_PIXELS // width)
+    for top in range(0, height, step):
+        rows = slice(top, top + step)
+        labels[rows] = sample.labels.apply(raw._replace(values=raw.values[rows]), sample.mask)
+    return labels
 
 
 def direct_picture(sample: FileSample) -> Windows | None:

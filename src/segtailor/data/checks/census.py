@@ -19,7 +19,7 @@ from segtailor.core.errors import DataProblem
 from segtailor.core.task import IGNORE, Task
 from segtailor.data.annotations.dataset import AnnotatedSample
 from segtailor.data.dataset import Pair, Placed, Sample, Severity, resize_pair
-from segtailor.data.files import RawMask, read_image, read_mask
+from segtailor.data.files import RawMask, TooLarge, read_image, read_mask
 from segtailor.data.large import HeldWindows, Windows, colour_windows, is_large, mask_of, picture_of
 from segtailor.data.legend import LabelMap
 from segtailor.data.pairs import FileSample
@@ -342,7 +342,13 @@ def _large_facts(name: str, file: str, picture: Windows) -> ImageFacts:
 def _inspect_image(path: Path) -> Inspection:
     """Read an image that has no mask."""
     try:
-        return Inspection(_image_facts(path.stem, str(path), read_image(path)))
+        try:
+            return Inspection(_image_facts(path.stem, str(path), read_image(path)))
+        except TooLarge:
+            windows = colour_windows(path)
+            if windows is None:
+                raise
+            return Inspection(_large_facts(path.stem, str(path), windows))
     except DataProblem as damage:
         return Inspection(None, (_unreadable(str(path), damage),))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -296,6 +297,27 @@ def test_a_large_picture_of_other_bands_is_labelled_in_tiles_from_its_file(
     assert whole is not None
     assert isinstance(rows, large.WindowRows)
     np.testing.assert_array_equal(rows.read(20, 70), whole.read(20, 70))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes")
+@pytest.mark.timeout(20)
+def test_pipes_among_pictures_and_masks_are_told_and_nobody_waits_for_them(tmp_path: Path) -> None:
+    text = write_set(tmp_path / "set")
+    (tmp_path / "set/classes.yaml").unlink()
+    for name in ("images/train/p0.tif", "masks/train/p1.tif"):
+        (tmp_path / "set" / name).unlink()
+        os.mkfifo(tmp_path / "set" / name)
+    found = {(one.kind, Path(one.file).name) for one in check(locate(text)).findings}
+    assert {("unreadable", "p0.tif"), ("unreadable", "p1.tif")} <= found
+    with pytest.raises(DataProblem, match="not a regular file"):
+        bands.BandWindows(tmp_path / "set/images/train/p0.tif", bands=3)
+    for number in range(3):
+        save(tmp_path / "bands/images" / f"p{number}", pixels_of(number, 5), "tiles")
+        save(tmp_path / "bands/masks" / f"p{number}", labels_of(number), "strips")
+    (tmp_path / "bands/images/p1.tif").unlink()
+    os.mkfifo(tmp_path / "bands/images/p1.tif")
+    findings = check(locate(f"folder:{tmp_path / 'bands'}?bands=5&count=4")).findings
+    assert ("unreadable", "p1.tif") in {(one.kind, Path(one.file).name) for one in findings}
 
 
 def damaged(content: bytes, rng: np.random.Generator) -> bytes:

@@ -66,8 +66,7 @@ LEAST_STD = 1 / 255
 def read_bands(path: Path, *, bands: int) -> NDArray[Any]:
     """Read a picture as stored, (height, width, bands); a file with another number of bands raises `DataProblem`."""
     with damage(path):
-        if not stat.S_ISREG(path.stat().st_mode):  # reading from a pipe might never end
-            raise unusable(f"image {path}", "it is not a regular file")
+        _check_regular(path)
         with path.open("rb") as stream:
             begin = stream.read(6)
             if begin[:4] in TIFF_BEGINS:
@@ -269,6 +268,8 @@ class BandWindows:
 
     def __init__(self, path: Path, *, bands: int) -> None:
         self.path, self._values, self._layout = path, None, None
+        with damage(path):
+            _check_regular(path)
         with damage(path), path.open("rb") as stream:
             if stream.read(6) == ARRAY_BEGIN:
                 values = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -396,6 +397,11 @@ class _TiffLayout:
         small = one_part_tiff(data, size, fields, self.order)
         with Image.open(BytesIO(small), formats=("TIFF",)) as picture:
             return picture.tobytes()
+
+
+def _check_regular(path: Path) -> None:
+    if not stat.S_ISREG(path.stat().st_mode):  # reading from a pipe might never end
+        raise unusable(f"image {path}", "it is not a regular file")
 
 
 def _check_bands(bands: int, path: Path) -> None:

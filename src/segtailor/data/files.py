@@ -114,6 +114,8 @@ def decode_mask(data: bytes, *, name: str, limit: int = MAX_PIXELS) -> RawMask:
 def picture_size(path: Path) -> tuple[int, int] | None:
     """Return the height and width that the header of a picture states; None where PIL cannot read it."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # reading from a pipe might never end
+            return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path, formats=FORMATS) as picture:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -254,7 +255,7 @@ def is_large(sample: Sample) -> bool:
         status = sample.image.stat()
     except OSError:
         return False  # its reader says why
-    if status.st_size < LEAST_FILE_BYTES:
+    if status.st_size < LEAST_FILE_BYTES or not stat.S_ISREG(status.st_mode):
         return False
     ranges = getattr(sample, "ranges", None)
     bands = None if ranges is None else len(ranges)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import stat
 import struct
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
@@ -115,6 +116,8 @@ def open_rows(path: Path) -> Iterator[Rows | None]:
     """
     with ExitStack() as stack:
         with damage(path):
+            if not stat.S_ISREG(path.stat().st_mode):  # reading from a pipe might never end
+                raise unusable(f"image {path}", "it is not a regular file")
             stream = stack.enter_context(path.open("rb"))
             reader = _reader(stream.read(8))
             rows = None if reader is None else reader(stream, path)

@@ -126,7 +126,7 @@ def test_a_file_lies_there_only_if_int8_is_kept(kept: bool, tmp_path: Path) -> N
         source="0",
         file="model.int8.onnx" if kept else None,
     )
-    store(tmp_path, decision, b"new")
+    store(tmp_path, decision, {"model.int8.onnx": b"new"})
     assert [file.read_bytes() for file in tmp_path.glob("*.onnx")] == ([b"new"] if kept else [])
     assert json.loads((tmp_path / "int8.json").read_text())["kept"] is kept
 

@@ -147,7 +147,7 @@ class ExportPlan:
             sync_tree(folder)
             for file in self.files:
                 (folder / file.name).replace(file)
-            for name, ours in INT8_FILES.items() if self.to == "onnx" else ():
+            for name, ours in INT8_FILES.get(self.to, {}).items():
                 if ours(self.out / name):  # made from the file that was here before
                     (self.out / name).unlink(missing_ok=True)
             sync_folder(self.out)

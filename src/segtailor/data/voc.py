@@ -78,7 +78,7 @@ def voc_root(path: Path) -> Path | None:
 
 def read_label_map(path: Path) -> Legend:
     """Read the classes of an export and their colours."""
-    rows = []
+    rows: list[LegendClass] = []
     for number, line in enumerate(
         read_text(path, what="label map", limit=MAX_CLASS_LIST_BYTES).splitlines(), start=1
     ):

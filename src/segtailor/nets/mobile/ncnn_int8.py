@@ -28,6 +28,10 @@ FLOATS, BYTES = 0x00000000, 0x000D4B38  # what a kernel is stored as, before its
 INT8_TERM, REQUANTISED = 8, 100  # key of a layer; added to its value where the output is in bytes too
 LEVELS = 127  # on each side of zero
 DEPTHWISE = "ConvolutionDepthWise"
+# ncnn computes 3x3 convolutions by Winograd's F(4, 3) in 32 bits, where sums are 576 times as large: beyond this sum of
+# the absolute values of a rounded kernel they can overflow, and then ncnn gives wrong results without an error. (Its
+# own converter gives these kernels six bits.)
+MAX_WINOGRAD_SUM = (2**31 - 1) // (576 * LEVELS)
 TIMED_RUNS = 10
 
 Floats = NDArray[np.float32]
@@ -228,17 +232,28 @@ def int8_layers(
 
 def _can_be_rounded(layer: Layer) -> bool:
     form = FORMS.get(layer.kind)
-    return form is not None and (
-        form.groups is None or layer.number(form.groups) == layer.number(form.outputs)
+    if form is None or (form.groups is not None and layer.number(form.groups) != layer.number(form.outputs)):
+        return False
+    return (
+        not _is_winograd(layer) or layer.number(form.values) // layer.number(form.outputs) < MAX_WINOGRAD_SUM
     )
+
+
+def _is_winograd(layer: Layer) -> bool:
+    """Tell whether ncnn may compute a layer by Winograd's algorithm."""
+    sides, ones = [layer.number(1), layer.number(11)], [layer.number(key, 1) for key in (2, 12, 3, 13)]
+    return layer.kind == "Convolution" and sides == [3, 3] and ones == [1, 1, 1, 1]
 
 
 def _in_bytes(layer: Layer, scale: float, out_scale: float | None) -> Layer:
     """Return a layer with its kernels in bytes, and the scales behind them."""
     form = FORMS[layer.kind]
     kernels, bias = _kernels(layer)
-    largest = np.abs(kernels).max(axis=1)
-    weight_scales = (LEVELS / np.maximum(largest, 1e-8)).astype(np.float32)
+    weight_scales = LEVELS / np.maximum(np.abs(kernels).max(axis=1), 1e-8)
+    if _is_winograd(layer):
+        most = MAX_WINOGRAD_SUM - kernels.shape[1] / 2  # rounding adds at most a half to each value
+        weight_scales = np.minimum(weight_scales, most / np.maximum(np.abs(kernels).sum(axis=1), 1e-8))
+    weight_scales = weight_scales.astype(np.float32)
     rounded = np.clip(np.rint(kernels * weight_scales[:, None]), -LEVELS, LEVELS).astype(np.int8).tobytes()
     floats = [bias, weight_scales, np.array([scale], np.float32)]
     term = form.term

@@ -146,7 +146,7 @@ def test_a_map_between_two_rounded_layers_stays_in_bytes(tmp_path: Path) -> None
     layers, given = [INPUT, first, copies, left, right, both, last], image(3)
     write_layers(layers, *paths(tmp_path / "fp32"))
     assert measured_maps(layers) == ["in0", "m"]
-    largest = largest_values(paths(tmp_path / "fp32"), measured_maps(layers), [given])
+    largest = largest_values(paths(tmp_path / "fp32"), measured_maps(layers), [[given]])
     done = int8_layers(layers, largest)
     assert [layer.params.get(INT8_TERM) for layer in done] == [None, "102", None, "2", "2", None, None]
     write_layers(done, *paths(tmp_path / "int8"))
@@ -189,7 +189,7 @@ def test_ranges_are_the_mean_over_images(tmp_path: Path) -> None:
     ]
     write_layers(layers, *paths(tmp_path))
     images = [np.full((1, 3, *SIZE), value, np.float32) for value in (1.0, -4.0)]
-    assert largest_values(paths(tmp_path), ["in0"], images) == {"in0": 2.5}
+    assert largest_values(paths(tmp_path), ["in0"], [[each] for each in images]) == {"in0": 2.5}
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ def test_files_are_written_as_they_were_read(converted: Path, tmp_path: Path) ->
 
 
 def test_a_network_in_eight_bits_is_small_and_close(converted: Path, tmp_path: Path) -> None:
-    quantise_files(paths(converted), paths(tmp_path), iter(pictures(3)))
+    quantise_files(paths(converted), paths(tmp_path), iter([[each] for each in pictures(3)]))
     sizes = [paths(folder)[1].stat().st_size for folder in (tmp_path, converted)]
     assert sizes[0] < 0.35 * sizes[1]
     exact, found = (run(folder, pictures(1)[0]) for folder in (converted, tmp_path))
@@ -233,7 +233,7 @@ def test_groups_of_several_channels_stay_exact() -> None:
 def test_a_network_without_anything_to_round_is_refused(tmp_path: Path) -> None:
     write_layers([INPUT, convolution("a", reads="in0", writes="out0", channels=(3, 4))], *paths(tmp_path))
     with pytest.raises(Unsupported, match="no convolution"):
-        quantise_files(paths(tmp_path), paths(tmp_path / "out"), [image(3)])
+        quantise_files(paths(tmp_path), paths(tmp_path / "out"), [[image(3)]])
 
 
 def test_without_images_there_are_no_ranges(converted: Path, tmp_path: Path) -> None:
@@ -256,4 +256,4 @@ def test_files_in_half_precision_are_refused(tmp_path: Path) -> None:
     network = inference_form(segtailor.create("lpsnet-step0", classes=4, seed=0)).eval().requires_grad_(False)
     Ncnn().convert(network, (torch.zeros(1, 3, 64, 96),), tmp_path, half=True)
     with pytest.raises(Unsupported):
-        quantise_files(paths(tmp_path), paths(tmp_path / "out"), pictures(1))
+        quantise_files(paths(tmp_path), paths(tmp_path / "out"), [pictures(1)])

@@ -42,16 +42,12 @@ class NcnnSession:
         self._mats: list[Any] = []
 
     def load(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """Copy the inputs, without their first axis: ncnn runs one image."""
-        import ncnn
-
-        self._mats = [ncnn.Mat(array[0]).clone() for array in contiguous(arrays)]
+        """Copy the inputs."""
+        self._mats = as_mats(arrays)
 
     def run(self) -> None:
         """Run all layers."""
-        extractor = self._net.create_extractor()
-        for index, mat in enumerate(self._mats):
-            extractor.input(f"in{index}", mat)
+        extractor = extractor_with(self._net, self._mats)
         problem, output = extractor.extract("out0")
         if problem != 0:
             raise Unsupported("ncnn could not run the network; the memory may be full.")
@@ -78,6 +74,21 @@ def open_net(param: Path, weights: Path, *, threads: int | None, keep_maps: bool
     if net.load_param(str(param)) != 0 or net.load_model(str(weights)) != 0:
         raise Unsupported(f"ncnn cannot load {param.name}; export it again, or use onnx.")
     return net
+
+
+def as_mats(arrays: Sequence[NDArray[Any]]) -> list[Any]:
+    """Return copies of inputs without their first axis: ncnn runs one image, and only looks at the memory of arrays."""
+    import ncnn
+
+    return [ncnn.Mat(array[0]).clone() for array in contiguous(arrays)]
+
+
+def extractor_with(net: Any, mats: Sequence[Any]) -> Any:
+    """Return a run of a network on inputs."""
+    extractor = net.create_extractor()
+    for index, mat in enumerate(mats):
+        extractor.input(f"in{index}", mat)
+    return extractor
 
 
 class Ncnn:
@@ -115,7 +126,7 @@ class Ncnn:
 
         names = self.files
         source, done = ((place / names[0], place / names[1]) for place in (folder, out))
-        quantise_files(source, done, (image for image, *_ in images))
+        quantise_files(source, done, images)
 
     def _pnnx(self, place: Path, *words: str) -> None:
         import pnnx

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.errors import Unsupported, UserError
-from segtailor.nets.mobile.ncnn import open_net
+from segtailor.nets.mobile.ncnn import as_mats, extractor_with, open_net
 
 MAGIC = "7767517"
 FLOATS, BYTES = 0x00000000, 0x000D4B38  # what a kernel is stored as, before its values
@@ -35,6 +35,7 @@ MAX_WINOGRAD_SUM = (2**31 - 1) // (576 * LEVELS)
 TIMED_RUNS = 10
 
 Floats = NDArray[np.float32]
+Inputs = Sequence[NDArray[Any]]  # all inputs of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +88,19 @@ VALUES: Mapping[str, Callable[[Layer], int]] = {
 }
 
 
-def quantise_files(source: tuple[Path, Path], out: tuple[Path, Path], images: Iterable[NDArray[Any]]) -> None:
+def quantise_files(source: tuple[Path, Path], out: tuple[Path, Path], feeds: Iterable[Inputs]) -> None:
     """Write a network (file of layers, file of weights) in eight bits; ranges are measured on inputs of it.
 
     Depthwise convolutions do little arithmetic, and some processors compute them faster in fp32: both forms are timed
     here, and the faster one is written.
     """
-    layers, feeds = read_layers(*source), iter(images)
-    first = next(feeds, None)
+    layers, rest = read_layers(*source), iter(feeds)
+    first = next(rest, None)
     if first is None:
         raise UserError("ncnn in int8: there is nothing to measure ranges on; give at least one image.")
     if not rounded_layers(layers):
         raise Unsupported("ncnn in int8: the network has no convolution that can be rounded; use fp32.")
-    largest = largest_values(source, measured_maps(layers), chain([first], feeds))
+    largest = largest_values(source, measured_maps(layers), chain([first], rest))
     write_layers(int8_layers(layers, largest), *out)
     if not any(layer.kind == DEPTHWISE for layer in rounded_layers(layers)):
         return
@@ -112,16 +113,13 @@ def quantise_files(source: tuple[Path, Path], out: tuple[Path, Path], images: It
                 file.write_bytes(better.read_bytes())
 
 
-def fastest_seconds(networks: Sequence[tuple[Path, Path]], image: NDArray[Any]) -> list[float]:
+def fastest_seconds(networks: Sequence[tuple[Path, Path]], inputs: Inputs) -> list[float]:
     """Return the time of the fastest run of each network, run in turns with one thread."""
-    import ncnn
-
-    nets = [open_net(*files, threads=1) for files in networks]
-    array, best = np.ascontiguousarray(image[0]), [float("inf")] * len(nets)
+    nets, mats = [open_net(*files, threads=1) for files in networks], as_mats(inputs)
+    best = [float("inf")] * len(nets)
     for _ in range(TIMED_RUNS):
         for index, net in enumerate(nets):
-            extractor = net.create_extractor()
-            extractor.input("in0", ncnn.Mat(array))
+            extractor = extractor_with(net, mats)
             began = time.perf_counter()
             extractor.extract("out0")
             best[index] = min(best[index], time.perf_counter() - began)
@@ -129,17 +127,13 @@ def fastest_seconds(networks: Sequence[tuple[Path, Path]], image: NDArray[Any]) 
 
 
 def largest_values(
-    source: tuple[Path, Path], names: Sequence[str], images: Iterable[NDArray[Any]]
+    source: tuple[Path, Path], names: Sequence[str], feeds: Iterable[Inputs]
 ) -> dict[str, float]:
-    """Return the largest absolute value of maps as the mean over images: one unusual image hardly changes it."""
-    import ncnn
-
+    """Return the largest absolute value of maps as the mean over runs: one unusual image hardly changes it."""
     net = open_net(*source, threads=1, keep_maps=True)
     sums, count = dict.fromkeys(names, 0.0), 0
-    for image in images:
-        array = np.ascontiguousarray(image[0])  # has a name: ncnn reads its memory while the network runs
-        extractor = net.create_extractor()
-        extractor.input("in0", ncnn.Mat(array))
+    for inputs in feeds:
+        extractor = extractor_with(net, as_mats(inputs))
         for name in names:
             problem, values = extractor.extract(name)
             if problem != 0:

@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from segtailor.core.shipped import is_shipped
-from segtailor.core.target import parse_target
+from segtailor.core.target import CONVERTED_RUNTIMES, parse_target
 from segtailor.deploy.export import export_onnx
 from segtailor.deploy.quantise import Int8Decision
 from segtailor.nets.bundle import Model, save_bundle
@@ -43,7 +43,6 @@ TARGETS = (
     "cpu/ncnn/int8?threads=1",
 )
 TRAINING = ("fit.optimiser=adamw", "fit.lr=0.003", "fit.batch=8", "fit.ema=0.95")
-CONVERTED = ("ncnn", "litert")  # runtimes with files of their own
 
 
 def main() -> None:
@@ -117,9 +116,9 @@ def trained(name: str, run: Path, chosen: argparse.Namespace) -> Path:
 def prepared(model: Model, folder: Path, *, image: tuple[int, int], runtimes: set[str]) -> Path:
     """Save a copy of a bundle and export the copy for some runtimes."""
     save_bundle(folder, model)
-    for runtime in sorted(runtimes & set(CONVERTED)):
+    for runtime in sorted(runtimes & set(CONVERTED_RUNTIMES)):
         export(folder, to=runtime, image=image)
-    if runtimes - set(CONVERTED):
+    if runtimes - set(CONVERTED_RUNTIMES):
         export_onnx(
             model.network,
             folder / FP32_FILE,

@@ -247,7 +247,28 @@ def test_weights_that_cannot_be_read_are_refused(converted: Path, tmp_path: Path
     weights.write_bytes(paths(converted)[1].read_bytes() + bytes(8))
     with pytest.raises(Unsupported, match="has weights that cannot be read"):
         read_layers(param, weights)
-    param.write_text("<xml>")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<xml>",
+        "7767517",
+        "7767518\n1 1\nInput in0 0 1 in0",
+        "7767517\n1 1\nInput in0",
+        "7767517\n1 1\nInput in0 0 9 in0",
+        "7767517\n1 1\nInput in0 zero 1 in0",
+        "7767517\n1 1\nSplit s 1 2 in0 a b",
+        "7767517\n1 1\nSplit s 0 2 a b",
+        "7767517\n1 1\nConvolution c 0 1 a 6",
+        "7767517\n1 1\nConvolution c 0 1 a 6=many",
+    ],
+)
+def test_a_damaged_file_of_layers_is_refused(text: str, tmp_path: Path) -> None:
+    param, weights = paths(tmp_path)
+    param.write_text(text)
+    weights.write_bytes(b"")
     with pytest.raises(UserError, match="no network of ncnn"):
         read_layers(param, weights)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -145,30 +145,41 @@ def largest_values(
 
 def read_layers(param: Path, weights: Path) -> list[Layer]:
     """Return the layers of a network in single precision, with their weights."""
-    lines = [line.split() for line in param.read_text(encoding="utf-8").splitlines() if line.strip()]
-    if len(lines) < 2 or lines[0] != [MAGIC]:
+    try:
+        first, _, *lines = param.read_text(encoding="utf-8").splitlines()
+        layers = [_layer(line.split()) for line in lines if line.strip()]
+        sizes = [_stored_bytes(layer) for layer in layers]
+        _before_splits(layers)
+    except (ValueError, KeyError) as problem:  # too few words, no numbers, maps that nothing makes
+        raise UserError(f"{param} is no network of ncnn, or damaged ({problem}); export it again.") from None
+    if first.strip() != MAGIC:
         raise UserError(f"{param} is no network of ncnn; export it again.")
-    data, at, layers = weights.read_bytes(), 0, []
-    for kind, name, reads, writes, *rest in lines[2:]:
-        count, ends = int(reads), int(reads) + int(writes)
-        pairs = (text.split("=", 1) for text in rest[ends:])
-        layer = Layer(
-            kind=kind,
-            name=name,
-            inputs=tuple(rest[:count]),
-            outputs=tuple(rest[count:ends]),
-            params={int(key): text for key, text in pairs},
-        )
-        size = _stored_bytes(layer)
-        layers.append(replace(layer, weights=data[at : at + size]))
-        at += size
-    if at != len(data):
+    data, ends = weights.read_bytes(), list(accumulate(sizes, initial=0))
+    if ends[-1] != len(data):
         held = sorted({layer.kind for layer in layers} - FORMS.keys() - VALUES.keys())
         raise Unsupported(
-            f"ncnn in int8: one of the layers {', '.join(held)} has weights that cannot be read here. "
-            "Use fp32, or int8 of onnx."
+            f"ncnn in int8: {weights} has {len(data)} bytes, {ends[-1]} were expected: one of the layers "
+            f"{', '.join(held)} has weights that cannot be read here. Use fp32, or int8 of onnx."
         )
-    return layers
+    return [
+        replace(layer, weights=data[start:end])
+        for layer, (start, end) in zip(layers, pairwise(ends), strict=True)
+    ]
+
+
+def _layer(words: Sequence[str]) -> Layer:
+    kind, name, reads, writes, *rest = words
+    count, ends = int(reads), int(reads) + int(writes)
+    if not 0 <= count <= ends <= len(rest) or (kind == "Split" and not count):
+        raise ValueError(f"layer {name} has other maps than it says")
+    params = dict(text.split("=", 1) for text in rest[ends:])
+    return Layer(
+        kind=kind,
+        name=name,
+        inputs=tuple(rest[:count]),
+        outputs=tuple(rest[count:ends]),
+        params={int(key): text for key, text in params.items()},
+    )
 
 
 def write_layers(layers: Sequence[Layer], param: Path, weights: Path) -> None:

@@ -42,8 +42,8 @@ TIMES = """[
 ]
 """  # noqa: E501 - the form of exportJSONTrace; the values are made up
 VERSIONS = {
-    "10": ("help_10_6.txt", "layers_10_14.json", "build_10_16.log", "10.16.0"),
-    "11": ("help_11_0.txt", "layers_11_0.json", "build_11_0.log", "11.0.0"),
+    "10": ("help_10_6.txt", "layers_10_14.json", "build_10_16.txt", "10.16.0"),
+    "11": ("help_11_0.txt", "layers_11_0.json", "build_11_0.txt", "11.0.0"),
 }
 
 

@@ -39,7 +39,12 @@ MAIN_COLUMNS = (
     "network", "parameters", "MACs", "drives left out, mean", "val", "test", "H200 ms", "H200 ms at 720x960", "CPU ms",
     "search, GPU minutes", "search in the paper",
 )  # fmt: skip
-UNIMPORTANT_SETTINGS = ("fit.compile", "fit.seconds", "fit.seed", "fit.validate_every")  # not listed as differences
+UNIMPORTANT_SETTINGS = (
+    "fit.compile",
+    "fit.seconds",
+    "fit.seed",
+    "fit.validate_every",
+)  # not listed as differences
 CARD = """\
 # {name}
 

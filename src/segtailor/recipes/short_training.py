@@ -22,7 +22,9 @@ from segtailor.training.fit import Fit
 
 # EfficientNet-Lite0 without its last stage, at the full size of the small pictures: all of it begins from ImageNet
 # weights, so a short training gets far (docs/results.md#wrong-labels).
-JUDGE = ElasticArchitecture(scale="1", depths=(2, 2, 3, 3, 0), expansions=(6, 6, 6, 6, 6), decoder=64, detail=4)
+JUDGE = ElasticArchitecture(
+    scale="1", depths=(2, 2, 3, 3, 0), expansions=(6, 6, 6, 6, 6), decoder=64, detail=4
+)
 
 
 @dataclass(frozen=True, kw_only=True)

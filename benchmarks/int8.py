@@ -1,24 +1,33 @@
-"""Measure latency and mIoU of int8 against fp32, on ONNX Runtime and OpenVINO.
+"""Measure latency and mIoU of int8 against fp32, on ONNX Runtime, OpenVINO and ncnn.
 
-    python -m benchmarks.int8 [BUNDLE ...] [--data DATASET] [--image HxW] [--method onnxruntime|nncf]
-                              [--tune-steps N] [--tune-always] [--out DIR]
+    python -m benchmarks.int8 [NETWORK ...] [--data DATASET] [--image HxW] [--targets TARGET ...] [--images N]
+                              [--method onnxruntime|nncf] [--tune-steps N] [--tune-always]
+                              [--steps N] [--crop HxW] [--out DIR]
 
-Without bundles, lpsnet-s is trained on built-in street scenes for a few minutes. Each bundle is copied and exported
-with resize and arg max inside (labels at full size); both files are scored on the whole validation split and timed,
-interleaved, on the same runtime. A network that loses more than a point is fine-tuned with rounding inside, unless
-`--tune-steps 0`; with `--tune-always` every network is. Prints a Markdown table; run it on a quiet machine.
+A network is a bundle, the name of shipped weights, or a published name, which is trained for `--steps` first; lpsnet-s
+when none is given. Data are built-in street scenes, or `--data camvid:PATH`. Each bundle is copied and exported: for
+ONNX Runtime and OpenVINO with resize and arg max inside (labels at full size), for the others up to the logits. Both
+precisions are scored on the validation split (`--images` of it) and timed, interleaved, on the same runtime. A network
+that loses more than a point is fine-tuned with rounding inside, unless `--tune-steps 0`; with `--tune-always` every
+network is. Prints a Markdown table and, on stderr, the reasons; ratios of one row can be compared even on a busy
+machine, milliseconds cannot.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from segtailor.core.shipped import is_shipped
+from segtailor.core.target import CONVERTED_RUNTIMES, parse_target
 from segtailor.deploy.export import export_onnx
 from segtailor.deploy.quantise import Int8Decision
-from segtailor.nets.bundle import load_bundle, save_bundle
+from segtailor.nets.bundle import Model, save_bundle
+from segtailor.nets.models import load
+from segtailor.recipes.export import export
 from segtailor.recipes.quantise import FP32_FILE, Int8Settings, quantise
 from segtailor.recipes.quantise_aware import TuningSettings
 from segtailor.recipes.recipe import with_settings
@@ -28,24 +37,29 @@ from segtailor.verbs.train import train
 
 SIZE = (192, 384)
 DATA = "synthetic:size=192x384,train=240,val=60"
-TARGETS = ("cpu/onnxruntime/int8?spin=0&threads=2", "cpu/openvino/int8?threads=2")
+TARGETS = (
+    "cpu/onnxruntime/int8?spin=0&threads=1",
+    "cpu/openvino/int8?threads=1",
+    "cpu/ncnn/int8?threads=1",
+)
 TRAINING = ("fit.optimiser=adamw", "fit.lr=0.003", "fit.batch=8", "fit.ema=0.95")
 
 
 def main() -> None:
     chosen = parse()
     tuning = TuningSettings(steps=chosen.tune_steps, always=chosen.tune_always) if chosen.tune_steps else None
-    settings = Int8Settings(method=chosen.method, samples=chosen.samples, tuning=tuning)
+    settings = Int8Settings(method=chosen.method, samples=chosen.samples, images=chosen.images, tuning=tuning)
     with TemporaryDirectory() as scratch:
         out = chosen.out or Path(scratch)
-        bundles = chosen.bundles or [trained(out / "lpsnet-s", data=chosen.data, epochs=chosen.epochs)]
         heading()
-        for number, bundle in enumerate(bundles):
-            folder = prepared(bundle, out / f"int8-{number}", image=chosen.image)
-            name = bundle.parent.name if bundle.name == "weights" else bundle.name
+        for number, name in enumerate(chosen.networks):
+            source = network(name, out, chosen)
+            folder = prepared(
+                source, out / f"int8-{number}", image=chosen.image, runtimes=runtimes(chosen.targets)
+            )
             for target in chosen.targets:
                 found = quantise(folder, data=chosen.data, target=target, settings=settings)
-                print(row(name, found), flush=True)
+                print(row(Path(name).name, found), flush=True)
                 print(f"{name}: {found.reason} {' '.join(found.warnings)}", file=sys.stderr)
 
 
@@ -53,39 +67,65 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("bundles", type=Path, nargs="*")
+    parser.add_argument("networks", nargs="*", default=["lpsnet-s"])
     parser.add_argument("--data", default=DATA)
-    parser.add_argument("--image", type=lambda text: tuple(map(int, text.split("x"))), default=SIZE)
+    parser.add_argument("--image", type=size, default=SIZE)
     parser.add_argument("--method", default="onnxruntime")
     parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--images", type=int)
     parser.add_argument("--tune-steps", type=int, default=300)
     parser.add_argument("--tune-always", action="store_true")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--crop", type=size)
     parser.add_argument("--targets", nargs="+", default=list(TARGETS))
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
 
 
-def trained(run: Path, *, data: str, epochs: int) -> Path:
+def size(text: str) -> tuple[int, int]:
+    height, width = map(int, text.split("x"))
+    return height, width
+
+
+def runtimes(targets: Iterable[str]) -> set[str]:
+    return {parse_target(target).runtime for target in targets}
+
+
+def network(name: str, out: Path, chosen: argparse.Namespace) -> Model:
+    """Return a bundle, shipped weights, or a published network after a short training."""
+    ready = is_shipped(name) or Path(name).is_dir()
+    model = load(name if ready else trained(name, out / name, chosen))
+    if not isinstance(model, Model):
+        raise SystemExit(f"{name} is no bundle")
+    return model
+
+
+def trained(name: str, run: Path, chosen: argparse.Namespace) -> Path:
     """Train briefly; an existing run is used without training."""
+    bundle = run / "weights"
+    if bundle.is_dir():
+        return bundle
     context = Context(display=display_for(sys.stderr))
     recipe = with_settings(
-        train_recipe("lpsnet-s", data, context=context), [*TRAINING, f"fit.epochs={epochs}"]
+        train_recipe(name, chosen.data, crop=chosen.crop, context=context),
+        [*TRAINING, f"fit.steps={chosen.steps}"],
     )
     return Path(str(train(recipe, run, check=False, context=context)["model"]))
 
 
-def prepared(bundle: Path, folder: Path, *, image: tuple[int, int]) -> Path:
-    """Copy a bundle and export the copy, so that the original does not change."""
-    model = load_bundle(bundle)
+def prepared(model: Model, folder: Path, *, image: tuple[int, int], runtimes: set[str]) -> Path:
+    """Save a copy of a bundle and export the copy for some runtimes."""
     save_bundle(folder, model)
-    export_onnx(
-        model.network,
-        folder / FP32_FILE,
-        image=image,
-        includes="network+resize+argmax",
-        preprocessing=model.preprocessing,
-    )
+    for runtime in sorted(runtimes & set(CONVERTED_RUNTIMES)):
+        export(folder, to=runtime, image=image)
+    if runtimes - set(CONVERTED_RUNTIMES):
+        export_onnx(
+            model.network,
+            folder / FP32_FILE,
+            image=image,
+            includes="network+resize+argmax",
+            preprocessing=model.preprocessing,
+        )
     return folder
 
 

@@ -39,7 +39,12 @@ MAIN_COLUMNS = (
     "network", "parameters", "MACs", "drives left out, mean", "val", "test", "H200 ms", "H200 ms at 720x960", "CPU ms",
     "search, GPU minutes", "search in the paper",
 )  # fmt: skip
-UNIMPORTANT_SETTINGS = ("fit.compile", "fit.seed", "fit.validate_every")  # not listed as differences
+UNIMPORTANT_SETTINGS = (
+    "fit.compile",
+    "fit.seconds",
+    "fit.seed",
+    "fit.validate_every",
+)  # not listed as differences
 CARD = """\
 # {name}
 
@@ -52,7 +57,7 @@ A {family} network for road scenes: {params:,} parameters, {macs:.3f} G multiply
 ## Data and licence
 
 CamVid (Brostow et al., 2008) at {height}x{width} with the 11 classes of SegNet, split `{split}`: {images} images, from
-random weights, no other data. The data is licensed CC BY-NC 4.0; these weights were learned from it and are for
+{start}, no other data. The data is licensed CC BY-NC 4.0; these weights were learned from it and are for
 research, not for commercial use.
 
 ## Figures
@@ -318,6 +323,7 @@ def card(name: str, record: Mapping[str, Any], results: Results) -> str:
         ],
         split=origin["train_split"],
         images=origin["train_images"],
+        start=_start(origin),
         test=_test_score(name, results),
         scores="\n\n".join(_scores(row, record, results) for row in _scored_rows(origin)),
         latency=_latency_table(name, origin["row"], results),
@@ -326,6 +332,14 @@ def card(name: str, record: Mapping[str, Any], results: Results) -> str:
         recipe=json.dumps(origin["recipe"], indent=1),
         commands="\n".join(_commands(name, origin, results)),
     )
+
+
+def _start(origin: Mapping[str, Any]) -> str:
+    """Say where the weights began."""
+    start = origin.get("start") or {}
+    if not start.get("carried"):
+        return "random weights"
+    return f"weights trained on {start['learnt_from']} under {start['licence']}"
 
 
 def _test_score(name: str, results: Results) -> str:

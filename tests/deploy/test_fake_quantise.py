@@ -1,10 +1,12 @@
 """Rounding inside a network: the same places and numbers as in its int8 file, and gradients that pass."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import segtailor
-from segtailor.deploy.fake_quantise import FakeQuantised, RoundedMap, RoundedWeight
+from segtailor.deploy.fake_quantise import INPUTS_OF_KERNELS, FakeQuantised, RoundedMap, RoundedWeight
 from segtailor.deploy.fold import inference_form
 from segtailor.nets.network import Network
 from segtailor.nets.onnx.graph import onnx_bytes, onnx_session
@@ -51,6 +53,63 @@ def test_a_rounded_network_is_closer_to_the_int8_file_than_the_exact_one() -> No
     with torch.no_grad():
         mine, exact = rounded(images(2))[:1], network(given)
     assert (mine - found).abs().mean() < (exact - found).abs().mean()
+
+
+def ncnn_files(network: Network, folder: Path) -> tuple[Path, Path]:
+    from segtailor.nets.mobile.converter import missing
+    from segtailor.nets.mobile.ncnn import Ncnn
+
+    reason = missing(Ncnn())
+    if reason is not None:
+        pytest.skip(reason)
+    folder.mkdir()
+    Ncnn().convert(network, (images(1),), folder)
+    param, weights = (folder / name for name in Ncnn.files)
+    return param, weights
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_maps_are_rounded_where_the_int8_file_of_ncnn_rounds_them(name: str, tmp_path: Path) -> None:
+    from segtailor.nets.mobile.ncnn_int8 import measured_maps, read_layers, rounded_layers
+
+    network = deployed(name)
+    layers = read_layers(*ncnn_files(network, tmp_path / "fp32"))
+    rounded = FakeQuantised(network, batch=2, crop=SIZE, rounding=INPUTS_OF_KERNELS).eval()
+    kernels = [module for module in rounded.graph.modules() if isinstance(module, RoundedWeight)]
+    assert len(rounded.ranges) == len(measured_maps(layers))
+    assert len(kernels) == len(rounded_layers(layers))
+
+
+def test_a_network_rounded_for_ncnn_is_closer_to_its_file_than_the_exact_one(tmp_path: Path) -> None:
+    from segtailor.nets.mobile.ncnn import Ncnn
+    from segtailor.nets.mobile.ncnn_int8 import quantise_files
+
+    network = deployed("lpsnet-step0")
+    source = ncnn_files(network, tmp_path / "fp32")
+    (tmp_path / "int8").mkdir()
+    param, weights = (tmp_path / "int8" / file.name for file in source)
+    quantise_files(source, (param, weights), [[image[None].numpy()] for image in images(2)])
+    rounded = FakeQuantised(network, batch=2, crop=SIZE, rounding=INPUTS_OF_KERNELS).eval()
+    rounded.measure([images(2)])
+    session = Ncnn().open(tmp_path / "int8", threads=1)
+    session.load([images(1).numpy()])
+    session.run()
+    found = torch.from_numpy(session.outputs()[0])
+    with torch.no_grad():
+        mine, exact = rounded(torch.cat([images(1), images(1)]))[:1], network(images(1))
+    assert (mine - found).abs().mean() < 0.5 * (exact - found).abs().mean()
+
+
+def test_symmetric_maps_have_255_levels_around_zero() -> None:
+    place = RoundedMap(symmetric=True).eval()
+    place.begin()
+    maps = torch.linspace(-2.9, 1.3, 4000).view(1, 1, 50, 80)
+    place(maps)
+    place.end()
+    levels = place(10 * maps).unique()
+    assert (float(place.low), float(place.high)) == pytest.approx((-2.9, 2.9))
+    assert len(place(torch.linspace(-3, 3, 9000).view(1, 1, 90, 100)).unique()) == 255
+    assert levels.min() == -levels.max()
 
 
 def test_maps_have_256_levels_and_an_exact_zero() -> None:

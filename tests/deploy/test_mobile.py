@@ -194,6 +194,16 @@ def test_a_runtime_gives_the_outputs_of_torch(to: str) -> None:
     compiled.close()
 
 
+@pytest.mark.parametrize("to", ["ncnn", pytest.param("litert", marks=pytest.mark.slow)])
+def test_a_runtime_computes_in_eight_bits_and_says_where_its_ranges_come_from(to: str) -> None:
+    network = inference_form(segtailor.create("lpsnet-step0", classes=4))
+    target = parse_target(f"cpu/{usable(to)}/int8?threads=1")
+    check_runtime(network, target, (Shape(3, 64, 96),))
+    compiled = compile_network(network, target, (Shape(3, 64, 96),))
+    assert "ranges from noise" in compiled.notes[0]
+    compiled.close()
+
+
 class Weighted(nn.Module):
     """A stand-in for an operator of two inputs that are not alike."""
 

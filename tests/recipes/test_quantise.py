@@ -24,6 +24,7 @@ from segtailor.deploy.fold import inference_form
 from segtailor.deploy.quantise import Int8Decision, Reading
 from segtailor.nets.bundle import Model, save_bundle
 from segtailor.nets.onnx.graph import onnx_session
+from segtailor.recipes.export import export, plan_export
 from segtailor.recipes.quantise import Int8Settings, Rivals, quantise, store, worth_tuning
 from segtailor.recipes.quantise_aware import TuningSettings, tune
 from segtailor.runs import Context
@@ -103,11 +104,9 @@ def test_nncf_quantises_too_and_prints_nothing(folder: Path, capfd: pytest.Captu
     assert found.label_agreement > 0.8
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_file_lies_there_only_if_int8_is_kept(kept: bool, tmp_path: Path) -> None:
-    (tmp_path / "model.int8.onnx").write_bytes(b"from an earlier try")
+def decided(*, kept: bool, file: str | None) -> Int8Decision:
     reading = Reading(target=ORT, median_ms=2.0, p95_ms=3.0, spread=0.1, miou=0.5)
-    decision = Int8Decision(
+    return Int8Decision(
         target=ORT,
         kept=kept,
         reason="made up.",
@@ -124,9 +123,15 @@ def test_a_file_lies_there_only_if_int8_is_kept(kept: bool, tmp_path: Path) -> N
         image=(96, 128),
         includes="network",
         source="0",
-        file="model.int8.onnx" if kept else None,
+        file=file,
     )
-    store(tmp_path, decision, b"new")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_file_lies_there_only_if_int8_is_kept(kept: bool, tmp_path: Path) -> None:
+    (tmp_path / "model.int8.onnx").write_bytes(b"from an earlier try")
+    decision = decided(kept=kept, file="model.int8.onnx" if kept else None)
+    store(tmp_path, decision, {"model.int8.onnx": b"new"})
     assert [file.read_bytes() for file in tmp_path.glob("*.onnx")] == ([b"new"] if kept else [])
     assert json.loads((tmp_path / "int8.json").read_text())["kept"] is kept
 
@@ -136,7 +141,7 @@ def test_a_file_lies_there_only_if_int8_is_kept(kept: bool, tmp_path: Path) -> N
     [
         ({"data": "nowhere"}, "dataset"),
         ({"data": "folder:/does/not/exist"}, "does/not/exist"),
-        ({"target": "cpu/eager/int8"}, "runtime with int8: onnxruntime, openvino"),
+        ({"target": "cpu/eager/int8"}, "runtime with int8: .*onnxruntime, openvino"),
         ({"target": "cuda/graph/int8"}, "not in int8"),
         ({"target": "cpu/onnxruntime/fp32"}, "write cpu/onnxruntime/int8"),
         ({"image": (64, 64)}, "holds network\\+resize\\+argmax at 96x128"),
@@ -193,6 +198,82 @@ def test_bench_says_that_its_int8_network_is_for_timing_only(folder: Path) -> No
     assert "ranges from noise" in rows[0].notes[0]
     assert rows[1].notes == ()
     assert np.isfinite(rows[0].median_ms)
+
+
+# Runtimes with files of their own.
+
+OWN = [
+    ("ncnn", ("model.int8.ncnn.param", "model.int8.ncnn.bin"), "segtailor"),
+    pytest.param("litert", ("model.int8.tflite",), "ai-edge-quantizer", marks=pytest.mark.slow),
+]
+
+
+def converted(to: str, folder: Path) -> Path:
+    usable(f"cpu/{to}/int8")
+    save_bundle(folder, Model(network=segtailor.create("lpsnet-step0", classes=TASK.outputs), task=TASK))
+    export(folder, to=to, image=(96, 128))
+    return folder
+
+
+@pytest.mark.parametrize(("to", "names", "method"), OWN)
+def test_files_of_a_runtime_are_decided_on_beside_each_other(
+    to: str, names: tuple[str, ...], method: str, tmp_path: Path
+) -> None:
+    place = converted(to, tmp_path / "mine")
+    before = (place / "verify.json").read_bytes()
+    found = quantise(place, data=DATA, target=f"cpu/{to}/int8?threads=1", settings=SETTINGS)
+    assert (found.method, found.includes, found.image) == (method, "network", (96, 128))
+    assert found.before.target == f"cpu/{to}/fp32?threads=1"
+    assert found.label_agreement > 0.8
+    assert json.loads((place / f"int8.{to}.json").read_text()) == to_json(found)
+    assert found.file == (names[0] if found.kept else None)
+    assert [(place / name).exists() for name in names] == [found.kept] * len(names)
+    assert (place / "verify.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_both_files_of_ncnn_lie_there_or_none_does(kept: bool, tmp_path: Path) -> None:
+    place = converted("ncnn", tmp_path / "mine")
+    names = ("model.int8.ncnn.param", "model.int8.ncnn.bin")
+    store(place, decided(kept=True, file=names[0]), dict.fromkeys(names, b"earlier"), to="ncnn")
+    store(place, decided(kept=kept, file=names[0] if kept else None), dict.fromkeys(names, b"new"), to="ncnn")
+    found = [(place / name).read_bytes() for name in names if (place / name).exists()]
+    assert found == ([b"new"] * 2 if kept else [])
+    plan_export(place, to="ncnn", image=(96, 128)).carry_out()  # a new fp32 file makes the decision void
+    assert not any((place / name).exists() for name in (*names, "int8.ncnn.json"))
+
+
+def test_files_of_ncnn_that_are_not_ours_are_kept(tmp_path: Path) -> None:
+    place = converted("ncnn", tmp_path / "mine")
+    (place / "model.int8.ncnn.bin").write_bytes(b"of somebody else")
+    with pytest.raises(UserError, match=r"model\.int8\.ncnn\.bin .*--force"):
+        quantise(place, data=DATA, target="cpu/ncnn/int8?threads=1", settings=SETTINGS)
+    export(place, to="ncnn", image=(96, 128))
+    assert (place / "model.int8.ncnn.bin").read_bytes() == b"of somebody else"
+
+
+def test_tuning_serves_ncnn_too(tmp_path: Path) -> None:
+    place = converted("ncnn", tmp_path / "mine")
+    context = Context(cache=tmp_path / "cache", device="cpu")
+    settings = replace(SETTINGS, tuning=TuningSettings(steps=2, batch=2, always=True, context=context))
+    found = quantise(place, data=DATA, target="cpu/ncnn/int8?threads=1", settings=settings)
+    assert found.tuning is not None
+    assert found.after.miou == max(found.tuning.miou_before, found.tuning.miou_after)
+
+
+def test_what_cannot_be_tried_on_ncnn_is_refused(tmp_path: Path) -> None:
+    place, target = converted("ncnn", tmp_path / "mine"), "cpu/ncnn/int8?threads=1"
+    with pytest.raises(UserError, match="96x128, and its size is fixed"):
+        quantise(place, data=DATA, target=target, image=(64, 64), settings=SETTINGS)
+    with pytest.raises(UserError, match="quantises ONNX files"):
+        quantise(place, data=DATA, target=target, settings=replace(SETTINGS, method="nncf"))
+    export(place, to="ncnn", image=(96, 128), precision="fp16")
+    with pytest.raises(UserError, match=r"exported in fp32.*segtailor export .* --to ncnn"):
+        quantise(place, data=DATA, target=target, settings=SETTINGS)
+    (place / "model.ncnn.param").unlink()
+    with pytest.raises(UserError, match=r"no model\.ncnn\.param to quantise"):
+        quantise(place, data=DATA, target=target, settings=SETTINGS)
+    assert not (place / "int8.ncnn.json").exists()
 
 
 # Fine-tuning with rounding inside.

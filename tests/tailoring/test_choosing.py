@@ -6,6 +6,8 @@ from typing import Literal
 import pytest
 
 from segtailor.core.errors import UnknownName, UserError
+from segtailor.core.registry import RUNTIMES
+from segtailor.core.target import parse_target
 from segtailor.tailoring.choosing import (
     choose,
     expands,
@@ -190,3 +192,11 @@ def test_a_budget_that_is_none_is_refused(budget: str | float) -> None:
 def test_a_runtime_that_is_not_here_is_refused_before_any_work() -> None:
     with pytest.raises(UserError, match="nosuch"):
         parse_request("folder:x", "cpu/nosuch/fp32", "20ms")
+
+
+def test_a_budget_in_eight_bits_of_ncnn_is_refused() -> None:
+    reason = RUNTIMES.get("ncnn")().available(parse_target("cpu/ncnn/int8"))
+    if reason is not None:
+        pytest.skip(reason)
+    with pytest.raises(UserError, match="cpu/ncnn/fp32, and afterwards export --to ncnn --precision int8"):
+        parse_request("folder:x", "cpu/ncnn/int8", "20ms")

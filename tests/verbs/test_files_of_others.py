@@ -228,7 +228,8 @@ def test_zips_for_boards_spare_files_of_others(tmp_path: Path, capsys: pytest.Ca
 def test_a_file_about_us_is_not_ours(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "file"
     file.write_bytes(content)
-    known: list[Any] = [is_page, is_drawing, is_frames, *EXPORTED_FILES.values(), *INT8_FILES.values()]
+    checks = [ours for files in INT8_FILES.values() for ours in files.values()]
+    known: list[Any] = [is_page, is_drawing, is_frames, *EXPORTED_FILES.values(), *checks]
     assert not any(ours(file) for ours in known)
     assert not recognised_by("anything")(file)
     assert not is_picture(tmp_path / "nothing")

@@ -12,6 +12,7 @@ from segtailor.core.errors import UserError
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 Includes: TypeAlias = Literal["network", "network+argmax", "network+resize+argmax", "end-to-end"]
 IMAGE_TO_LABELS: Includes = "network+resize+argmax"  # what a budget is for: labels at the size of the image
+CONVERTED_RUNTIMES = ("ncnn", "litert", "executorch")  # that run files of their own, and no ONNX files
 NETWORK_ONLY_RUNTIMES = ("ncnn",)  # that have no arg max: a budget is for the logits
 
 

@@ -231,9 +231,12 @@ _is_xml = contains_mark(f"<{KEY} ".encode(), begins=b"<?xml")
 
 def _is_int8_onnx(path: Path) -> bool:
     """Recognise by metadata, or by the decision that names the file: quantising a bare file adds no metadata."""
-    return is_onnx(path) or (
-        path.is_file() and _read_object(path.with_name(DECISION_FILE)).get("file") == path.name
-    )
+    return is_onnx(path) or _is_named_by(DECISION_FILE)(path)
+
+
+def _is_named_by(decision: str) -> IsOurs:
+    """Return a check that a decision beside a file names it."""
+    return lambda path: path.is_file() and _read_object(path.with_name(decision)).get("file") == path.name
 
 
 def _is_named_by_figures(path: Path) -> bool:
@@ -256,10 +259,23 @@ EXPORTED_FILES: Mapping[str, IsOurs] = {
     "model.mlpackage.zip": _is_named_by_figures,
     VERIFY_FILE: is_figures,
 }
-INT8_FILES: Mapping[str, IsOurs] = {
-    "model.int8.onnx": _is_int8_onnx,
-    DECISION_FILE: is_decision,
+INT8_FILES: Mapping[str, Mapping[str, IsOurs]] = {  # by the format that they are made from
+    "onnx": {"model.int8.onnx": _is_int8_onnx, DECISION_FILE: is_decision},
+    "ncnn": {
+        "model.int8.ncnn.param": _is_named_by("int8.ncnn.json"),
+        "model.int8.ncnn.bin": has_marked_neighbour("model.int8.ncnn.param", _is_named_by("int8.ncnn.json")),
+        "int8.ncnn.json": is_decision,
+    },
+    "litert": {
+        "model.int8.tflite": _is_named_by("int8.litert.json"),
+        "int8.litert.json": is_decision,
+    },
 }
+
+
+def decision_file(to: str) -> str:
+    """Return the name of the file that tells the decision on int8 for a format: the last one of its files."""
+    return list(INT8_FILES[to])[-1]
 
 
 def recognised_by(name: str) -> IsOurs:

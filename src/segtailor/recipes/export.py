@@ -147,9 +147,11 @@ class ExportPlan:
             sync_tree(folder)
             for file in self.files:
                 (folder / file.name).replace(file)
-            for name, ours in INT8_FILES.items() if self.to == "onnx" else ():
-                if ours(self.out / name):  # made from the file that was here before
-                    (self.out / name).unlink(missing_ok=True)
+            stale = [
+                self.out / name for name, ours in INT8_FILES.get(self.to, {}).items() if ours(self.out / name)
+            ]
+            for path in stale:  # made from the file that was here before
+                path.unlink()
             sync_folder(self.out)
         write_json(self.out / VERIFY_FILE, self._with_others(figures), what="figures of the export")
         if self.example:

@@ -5,12 +5,12 @@ Where rounding a trained network loses too much, it is fine-tuned with the round
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,15 +22,12 @@ from segtailor.core.job import Step
 from segtailor.core.ownership import refuse_overwrite
 from segtailor.core.target import Target, parse_target
 from segtailor.core.task import needs_classes
-from segtailor.core.text import command, path_argument
 from segtailor.data.cache import open_pixels
 from segtailor.data.dataset import Dataset, scaled_as
 from segtailor.data.locate import locate
-from segtailor.deploy.export import IMAGE
-from segtailor.deploy.formats import DECISION_FILE, INT8_FILES
+from segtailor.deploy.formats import INT8_FILES, decision_file
 from segtailor.deploy.quantise import (
     MIOU_LIMIT,
-    Feeds,
     GraphForm,
     Int8Decision,
     Int8Tuning,
@@ -38,23 +35,21 @@ from segtailor.deploy.quantise import (
     Reading,
     SampledImages,
     check_limit,
-    check_method,
     decide_int8,
-    quantise_onnx,
     sample_images,
 )
-from segtailor.deploy.stages import staged
 from segtailor.nets.bundle import Model, load_bundle
-from segtailor.nets.network import Network
-from segtailor.nets.onnx.graph import onnx_bytes
-from segtailor.nets.onnx.int8 import read_fp32, with_metadata_of
+from segtailor.nets.mobile.converter import Int8Converter
+from segtailor.recipes.int8_files import FP32_FILE as FP32_FILE
+from segtailor.recipes.int8_files import INT8_FILE as INT8_FILE
+from segtailor.recipes.int8_files import ConvertedFiles, Int8Files, OnnxFiles
 from segtailor.recipes.quantise_aware import TuningSettings, tune
-from segtailor.targets.benchmark import OnnxSubject, compile_entry, read_onnx
+from segtailor.targets.benchmark import FilesSubject, OnnxSubject, compile_entry
+from segtailor.targets.mobile import MobileRuntime
 from segtailor.targets.runtime import Compiled, runtime_for
 from segtailor.targets.timing import Measurement, TimingSettings, measure_all
 from segtailor.tasks.segmentation.metrics import Confusion
 
-FP32_FILE, INT8_FILE = "model.onnx", "model.int8.onnx"
 INT8_TARGET = "cpu/openvino/int8"
 
 Progress = Callable[[Step], None]
@@ -96,47 +91,65 @@ def quantise(
     progress: Progress | None = None,
     force: bool = False,
 ) -> Int8Decision:
-    """Quantise the exported `model.onnx` of a bundle with pictures of a dataset, and keep the result if it pays.
+    """Quantise an exported file of a bundle with pictures of a dataset, and keep the result if it pays.
 
-    Latency, mIoU and label agreement are those of both files on one runtime, timed in turns. `int8.json` tells the
-    decision; `model.int8.onnx` is there only if int8 is kept. `image` (height, width) must be the exported size.
-    Files under these names that are not ours are replaced only by `force`.
+    The target says which file: `model.onnx`, or ncnn's or LiteRT's own ones. Latency, mIoU and label agreement are
+    those of both precisions on one runtime, timed in turns. `int8.json` (`int8.ncnn.json`, `int8.litert.json`) tells
+    the decision; `model.int8.onnx` (`model.int8.ncnn.param` and `.bin`, `model.int8.tflite`) is there only if int8 is
+    kept. `image` (height, width) must be the exported size. Files under these names that are not ours are replaced
+    only by `force`.
     """
     chosen, folder = settings or Int8Settings(), Path(bundle)
     place = _int8_target(target)
-    check_method(chosen.method)
-    refuse_overwrite([(folder / name, ours) for name, ours in INT8_FILES.items()], force=force)
-    model, fp32 = load_bundle(folder), _exported(folder, image)
-    dataset = _dataset(data, model)
+    with TemporaryDirectory(prefix="segtailor-int8-") as scratch:
+        files = _files(folder, place, image=image, method=chosen.method, scratch=Path(scratch))
+        names = INT8_FILES[files.to]
+        refuse_overwrite([(folder / name, ours) for name, ours in names.items()], force=force)
+        model = load_bundle(folder)
+        found, contents = _decided(files, model, place, data=data, settings=chosen, progress=progress)
+        decision = replace(found, file=next(iter(contents)) if found.kept else None)
+        store(folder, decision, contents, to=files.to)
+    return decision
+
+
+def _decided(
+    files: Int8Files[Any],
+    model: Model,
+    place: Target,
+    *,
+    data: str,
+    settings: Int8Settings,
+    progress: Progress | None,
+) -> tuple[Int8Decision, Mapping[str, bytes]]:
+    """Round, measure, tune where that may help; return the decision and the int8 files as they are kept."""
+    dataset, fp32 = _dataset(data, model), files.fp32
     form = GraphForm(
         image=(fp32.inputs[0].height, fp32.inputs[0].width),
-        pixels=fp32.includes == "end-to-end",
+        pixels=files.pixels,
         align_corners=model.network.plan.align_corners,
         preprocessing=model.preprocessing,
     )
-    samples = sample_images(dataset, chosen.train_split, count=chosen.samples, seed=chosen.seed)
-    scored = sample_images(dataset, chosen.val_split, count=chosen.images, seed=chosen.seed)
+    samples = sample_images(dataset, settings.train_split, count=settings.samples, seed=settings.seed)
+    scored = sample_images(dataset, settings.val_split, count=settings.images, seed=settings.seed)
 
-    def rounded(source: OnnxSubject) -> RoundedFile:
-        feeds = Feeds(samples, form, name=IMAGE, seen=_counter("calibrate", len(samples), progress))
-        what = f"ONNX file {folder / FP32_FILE}"
-        data = quantise_onnx(source.data, feeds, method=chosen.method, what=what)
-        int8 = replace(fp32, name=INT8_FILE, data=data)
+    def rounded(source: OnnxSubject | FilesSubject) -> RoundedFile:
+        int8 = files.rounded(source, samples, form, _counter("calibrate", len(samples), progress))
         seen = _counter("score", len(scored), progress)
         return RoundedFile(
-            int8, _measure((fp32, int8), place, form=form, scored=scored, settings=chosen, seen=seen)
+            int8, _measure((fp32, int8), place, form=form, scored=scored, settings=settings, seen=seen)
         )
 
-    best, tuning = rounded(fp32), None
-    if chosen.tuning is not None and (chosen.tuning.always or worth_tuning(best.rivals, chosen.limit)):
+    best, tuning, settled = rounded(fp32), None, settings.tuning
+    if settled is not None and (settled.always or worth_tuning(best.rivals, settings.limit)):
         tuned = tune(
             model,
-            open_pixels(dataset, chosen.train_split, chosen.tuning.context.cache_folder),
-            chosen.tuning,
-            seed=chosen.seed,
+            open_pixels(dataset, settings.train_split, settled.context.cache_folder),
+            settled,
+            rounding=files.rounding,
+            seed=settings.seed,
             progress=progress,
         )
-        other = rounded(replace(fp32, data=_with_network(model, tuned.network, fp32)))
+        other = rounded(files.with_network(model, tuned.network))
         better = other.rivals.after.miou > best.rivals.after.miou
         tuning = Int8Tuning(
             steps=tuned.steps,
@@ -146,16 +159,14 @@ def quantise(
             used=better,
         )
         best = other if better else best
-    decision = _decision(best.rivals, settings=chosen, samples=len(samples), data=data, fp32=fp32)
-    decision = replace(decision, tuning=tuning)
-    store(folder, decision, best.int8.data)
-    return decision
+    decision = _decision(best.rivals, settings=settings, samples=len(samples), data=data, files=files)
+    return replace(decision, tuning=tuning), files.contents(best.int8)
 
 
 class RoundedFile(NamedTuple):
     """An int8 file, and what was measured on it beside fp32."""
 
-    int8: OnnxSubject
+    int8: OnnxSubject | FilesSubject
     rivals: Rivals
 
 
@@ -163,28 +174,6 @@ def worth_tuning(rivals: Rivals, limit: float) -> bool:
     """Tell whether int8 loses too much and is faster: a slower file would not be kept, however good."""
     loses = not rivals.before.miou - rivals.after.miou <= limit
     return loses and rivals.after.median_ms < rivals.before.median_ms
-
-
-def _with_network(model: Model, network: Network, fp32: OnnxSubject) -> bytes:
-    """Return the exported file with another network of the same form inside."""
-    source = read_fp32(fp32.data)
-    confident = len(source.graph.output) > 1
-    module = staged(
-        network,
-        fp32.includes,
-        preprocessing=model.preprocessing,
-        image=(fp32.inputs[0].height, fp32.inputs[0].width),
-        task=model.task,
-        temperature=model.temperature if confident else None,
-    ).requires_grad_(False)
-    names = [output.name for output in source.graph.output]
-    data = onnx_bytes(
-        module,
-        tuple(map(torch.from_numpy, fp32.arrays)),
-        names=(IMAGE,),
-        output=names if confident else names[0],
-    )
-    return with_metadata_of(read_fp32(data), source)
 
 
 class Rivals(NamedTuple):
@@ -204,19 +193,25 @@ def _int8_target(target: str | Target) -> Target:
             f"target {place}: int8 is judged on an int8 target; write {replace(place, precision='int8')}."
         )
     for each in (place, replace(place, precision="fp32")):
-        if not hasattr(runtime_for(each), "compile_onnx"):
-            raise Unsupported(f"target {each}: the runtime cannot run ONNX files; use {INT8_TARGET}.")
+        runtime = runtime_for(each)
+        if not hasattr(runtime, "compile_onnx") and not hasattr(runtime, "compile_files"):
+            raise Unsupported(f"target {each}: the runtime runs no files in int8; use {INT8_TARGET}.")
     return place
 
 
-def _exported(folder: Path, image: tuple[int, int] | None) -> OnnxSubject:
-    file = folder / FP32_FILE
-    if not file.is_file():
-        raise UserError(
-            f"{folder} holds no {FP32_FILE} to quantise; export it first: "
-            + command("segtailor", "export", path_argument(folder), "--to", "onnx")
-        )
-    return read_onnx(file, image=image)
+def _files(
+    folder: Path, place: Target, *, image: tuple[int, int] | None, method: str, scratch: Path
+) -> Int8Files[Any]:
+    """Return the files of a bundle that the target runs."""
+    runtime = runtime_for(place)
+    if not isinstance(runtime, MobileRuntime):
+        return OnnxFiles(folder, image, method)
+    if method != "onnxruntime":
+        raise Unsupported(f"target {place}: {method} quantises ONNX files; leave the method out.")
+    converter = runtime.converter()
+    if not isinstance(converter, Int8Converter):
+        raise Unsupported(f"target {place}: {converter.name} has no int8 here; use {INT8_TARGET}.")
+    return ConvertedFiles(folder, image, converter, scratch)
 
 
 def _dataset(data: str, model: Model) -> Dataset:
@@ -231,7 +226,7 @@ def _dataset(data: str, model: Model) -> Dataset:
 
 
 def _measure(
-    subjects: tuple[OnnxSubject, OnnxSubject],
+    subjects: tuple[OnnxSubject | FilesSubject, OnnxSubject | FilesSubject],
     target: Target,
     *,
     form: GraphForm,
@@ -282,8 +277,9 @@ def _reading(measurement: Measurement, miou: float) -> Reading:
 
 
 def _decision(
-    rivals: Rivals, *, settings: Int8Settings, samples: int, data: str, fp32: OnnxSubject
+    rivals: Rivals, *, settings: Int8Settings, samples: int, data: str, files: Int8Files[Any]
 ) -> Int8Decision:
+    fp32 = files.fp32
     verdict = decide_int8(rivals.before, rivals.after, limit=settings.limit)
     warnings = dict.fromkeys(text for row in rivals.measurements for text in row.warnings)
     return Int8Decision(
@@ -298,23 +294,25 @@ def _decision(
         label_agreement=rivals.label_agreement,
         images=rivals.images,
         samples=samples,
-        method=settings.method,
+        method=files.method,
         data=data,
         image=(fp32.inputs[0].height, fp32.inputs[0].width),
         includes=fp32.includes,
-        source=sha256(fp32.data).hexdigest()[:16],
-        file=INT8_FILE if verdict.kept else None,
+        source=files.fingerprint,
+        file=None,
         warnings=tuple(warnings),
     )
 
 
-def store(folder: Path, decision: Int8Decision, data: bytes) -> None:
-    """Write the file before the decision that names it; where int8 does not pay, an older file goes away after it."""
+def store(folder: Path, decision: Int8Decision, contents: Mapping[str, bytes], *, to: str = "onnx") -> None:
+    """Write the files before the decision that names them; where int8 does not pay, older ones go away after it."""
     if decision.kept:
-        write_bytes(folder / INT8_FILE, data, what="int8 ONNX file")
-    write_json(folder / DECISION_FILE, to_json(decision), what="decision on int8")
+        for name, data in contents.items():
+            write_bytes(folder / name, data, what="int8 file")
+    write_json(folder / decision_file(to), to_json(decision), what="decision on int8")
     if not decision.kept:
-        (folder / INT8_FILE).unlink(missing_ok=True)
+        for name in contents:
+            (folder / name).unlink(missing_ok=True)
 
 
 def _counter(phase: str, total: int, progress: Progress | None) -> Callable[[int], None]:

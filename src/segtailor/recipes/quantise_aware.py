@@ -12,7 +12,7 @@ from segtailor.core.ranges import check_number, check_whole
 from segtailor.data.augment import Augment
 from segtailor.data.batches import batches_of
 from segtailor.data.cache import Pixels
-from segtailor.deploy.fake_quantise import FakeQuantised
+from segtailor.deploy.fake_quantise import BYTES_BETWEEN_LAYERS, FakeQuantised, Rounding
 from segtailor.deploy.fold import inference_form
 from segtailor.nets.bundle import Model
 from segtailor.nets.network import Network
@@ -61,6 +61,7 @@ def tune(
     pixels: Pixels,
     settings: TuningSettings,
     *,
+    rounding: Rounding = BYTES_BETWEEN_LAYERS,
     seed: int = 0,
     progress: Callable[[Step], None] | None = None,
 ) -> Tuned:
@@ -72,7 +73,7 @@ def tune(
     network = inference_form(model.network).float().to(device)
     height, width = largest_crop(pixels)
     crop = min(height, MAX_CROP_SIDE), min(width, MAX_CROP_SIDE)
-    rounded = FakeQuantised(network, batch=settings.batch, crop=crop)
+    rounded = FakeQuantised(network, batch=settings.batch, crop=crop, rounding=rounding)
     fit = Fit(
         network=rounded,
         batches=batches_of(pixels, Augment(crop=crop), model.preprocessing, device=device),

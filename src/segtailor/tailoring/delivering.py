@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from segtailor.core.codec import from_json, to_json
 from segtailor.core.errors import RunProblem, Unsupported
-from segtailor.core.target import parse_target
+from segtailor.core.target import CONVERTED_RUNTIMES, parse_target
 from segtailor.costs.timers import timer_for
 from segtailor.data.cache import open_pixels
 from segtailor.data.dataset import Dataset, Pair
@@ -51,7 +51,6 @@ MAX_TRIVIAL_IMAGES = 200  # on which the prediction of one class everywhere is s
 INT8_IMAGES = 100  # that int8 is scored on
 LAYER_SECONDS, MAX_LAYERS = 0.05, 32  # timing of each layer, and number of layers that are timed
 INT8_RUNTIMES = ("onnxruntime", "openvino")
-CONVERTED_RUNTIMES = ("ncnn", "litert", "executorch")  # whose own file is written beside the ONNX file
 FILE_RUNTIMES = (*INT8_RUNTIMES, "tensorrt")  # that run the exported file itself
 
 
@@ -172,7 +171,9 @@ def export(stage: StageContext, best: Recommendation) -> ExportOutcome:
     """Stage `export`: write the recommended network for its runtime, from normalised image to labels, and verify it."""
     recipe = stage.recipe
     runtime, model = parse_target(recipe.request.target).runtime, stage.inside(best.model)
-    if runtime in CONVERTED_RUNTIMES:  # the ONNX file comes last: `verify.json` names it first
+    if (
+        runtime in CONVERTED_RUNTIMES
+    ):  # whose own file is beside the ONNX file; that comes last: `verify.json` names it first
         output: OutputKind = "logits" if recipe.includes == "network" else "labels"
         export_bundle(model, to=runtime, image=recipe.image, output=output, data=recipe.data)
     exported = export_bundle(model, to="onnx", image=recipe.image, output="labels", data=recipe.data)

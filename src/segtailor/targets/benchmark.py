@@ -15,7 +15,7 @@ from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.target import Includes, Target
 from segtailor.targets.onnx import input_arrays, noise_for, output_shape
-from segtailor.targets.runtime import Compiled, check_sizes, runtime_for
+from segtailor.targets.runtime import Compiled, check_sizes, example_inputs, runtime_for
 from segtailor.targets.timing import BenchEntry, Measurement, TimingSettings, measure_all
 
 if TYPE_CHECKING:
@@ -59,6 +59,29 @@ class OnnxSubject:
         return compiled
 
 
+@dataclass(frozen=True, kw_only=True)
+class FilesSubject:
+    """A folder with the files of a runtime that has its own format, at the size and with the stages inside."""
+
+    name: str
+    folder: Path
+    inputs: tuple[Shape, ...]
+    includes: Includes
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """The inputs of a run."""
+        return example_inputs(self.inputs, pixels=self.includes == "end-to-end")
+
+    def compile(self, target: Target) -> Compiled:
+        """Open for a target of that runtime."""
+        build = getattr(runtime_for(target), "compile_files", None)
+        if build is None:
+            raise Unsupported(f"target {target}: runtime '{target.runtime}' cannot run {self.name}.")
+        compiled: Compiled = build(self.folder, target, self.arrays)
+        return compiled
+
+
 def benchmark(
     subjects: Sequence[Subject | OnnxSubject],
     targets: Sequence[Target],
@@ -76,7 +99,9 @@ def benchmark(
         return measure_all(entries, settings)
 
 
-def compile_entry(subject: Subject | OnnxSubject, target: Target, stack: ExitStack) -> BenchEntry:
+def compile_entry(
+    subject: Subject | OnnxSubject | FilesSubject, target: Target, stack: ExitStack
+) -> BenchEntry:
     """Compile a subject for a target; it is closed with the stack."""
     compiled = subject.compile(target)
     stack.callback(compiled.close)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import psutil
 from numpy.typing import NDArray
 
+from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Shape
 from segtailor.core.target import Target
+from segtailor.targets.onnx import NOISE_NOTE
 from segtailor.targets.runtime import Compiled, example_inputs
 
 if TYPE_CHECKING:
@@ -25,10 +27,13 @@ if TYPE_CHECKING:
 
 
 class MobileCompiled(Compiled):
-    """A session on converted files, which are kept until it is closed."""
+    """A session on converted files. Those in a temporary `place` are removed when it is closed."""
 
     def __init__(
-        self, session: ConverterSession, place: TemporaryDirectory[str], arrays: Sequence[NDArray[Any]]
+        self,
+        session: ConverterSession,
+        arrays: Sequence[NDArray[Any]],
+        place: TemporaryDirectory[str] | None = None,
     ) -> None:
         self._session: ConverterSession | None = session
         self._place, self._resident = place, arrays
@@ -53,7 +58,8 @@ class MobileCompiled(Compiled):
     def close(self) -> None:
         """Free the session and remove the files."""
         self._session = None
-        self._place.cleanup()
+        if self._place is not None:
+            self._place.cleanup()
 
 
 class MobileRuntime:
@@ -77,24 +83,47 @@ class MobileRuntime:
     def compile(
         self, network: nn.Module, target: Target, inputs: Sequence[Shape], *, pixels: bool = False
     ) -> Compiled:
-        """Convert a copy of the network and open it."""
+        """Convert a copy of the network and open it; for int8 it is rounded with ranges from noise."""
         import torch
 
         arrays = example_inputs(inputs, pixels=pixels)
         module = copy.deepcopy(network).eval().requires_grad_(False).cpu().float()
         place = TemporaryDirectory()
         try:
-            converter = self.converter()
-            converter.convert(module, [torch.from_numpy(array) for array in arrays], Path(place.name))
-            threads = target.threads or psutil.cpu_count(logical=False) or 1
-            return MobileCompiled(converter.open(Path(place.name), threads=threads), place, arrays)
+            folder = Path(place.name)
+            self.converter().convert(module, [torch.from_numpy(array) for array in arrays], folder)
+            if target.precision == "int8":
+                folder = self._in_int8(folder, arrays)
+            compiled = MobileCompiled(self._session(folder, target), arrays, place)
+            compiled.notes = (NOISE_NOTE,) if target.precision == "int8" else ()
+            return compiled
         except BaseException:
             place.cleanup()
             raise
 
+    def compile_files(self, folder: Path, target: Target, arrays: Sequence[NDArray[Any]]) -> Compiled:
+        """Open files that were written before, in the precision of the target, with `arrays` as resident inputs."""
+        return MobileCompiled(self._session(folder, target), arrays)
+
+    def _session(self, folder: Path, target: Target) -> ConverterSession:
+        threads = target.threads or psutil.cpu_count(logical=False) or 1
+        return self.converter().open(folder, threads=threads)
+
+    def _in_int8(self, folder: Path, arrays: Sequence[NDArray[Any]]) -> Path:
+        from segtailor.nets.mobile.converter import Int8Converter
+
+        converter, out = self.converter(), folder / "int8"
+        if not isinstance(converter, Int8Converter):
+            raise Unsupported(f"{converter.name} has no int8 here; use fp32, or cpu/onnxruntime/int8.")
+        out.mkdir()
+        converter.quantise(folder, out, [arrays])
+        return out
+
 
 class NcnnRuntime(MobileRuntime):
-    """ncnn in single precision. Option: threads."""
+    """ncnn in single precision or int8. Option: threads."""
+
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "int8")
 
     def converter(self) -> Converter:
         """Return pnnx and ncnn."""
@@ -104,7 +133,9 @@ class NcnnRuntime(MobileRuntime):
 
 
 class LiteRtRuntime(MobileRuntime):
-    """LiteRT (TensorFlow Lite) in single precision. Option: threads."""
+    """LiteRT (TensorFlow Lite) in single precision or int8. Option: threads."""
+
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "int8")
 
     def converter(self) -> Converter:
         """Return litert-torch and its interpreter."""

@@ -1,14 +1,15 @@
 """TensorRT, through its Python package or its command `trtexec` (which only times), and its engines as files.
 
-Experimental: written from the documentation of versions 10 and 11, not yet run on a device. The tests of `trtexec` run
-a script that writes files of the same form. Version 11 has no precision flags: networks are strongly typed, so the
-graph's own types say where to compute in half precision, and a graph of another precision than its target is refused.
+Experimental: written from the documentation of versions 10 and 11, not yet run on a device. The tests of `trtexec` use
+recorded texts of both versions. Version 11 has no precision flags: networks are strongly typed, so the graph's own
+types say where to compute in half precision. A graph of another precision than its target is refused, as is an engine.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
 from collections import deque
@@ -68,10 +69,10 @@ class TensorRt:
         """Build an engine from a serialised model, with `arrays` as its resident inputs."""
         check_graph_precision(data, target)
         if find_spec("tensorrt") is None:
-            return TrtexecCompiled(data)
+            return TrtexecCompiled(data, target)
         import torch
 
-        engine = read_engine(engine_bytes(data))
+        engine = checked_engine(engine_bytes(data), target.precision)
         device = torch.device(*split_device(target.device))
         half = target.precision == "fp16"
         tensors = [torch.from_numpy(array).to(device) for array in arrays]
@@ -126,17 +127,27 @@ class TrtCompiled(TorchCompiled):
 class TrtexecCompiled(Compiled):
     """An engine file for the command trtexec, and the times that the command measured for it."""
 
-    def __init__(self, model: bytes) -> None:
+    def __init__(self, model: bytes, target: Target) -> None:
         self._folder = TemporaryDirectory(prefix="segtailor-trtexec-")
         self._times: deque[float] = deque()
         source = self._file("model.onnx")
         source.write_bytes(model)
-        self._call(
-            f"--onnx={source}",
-            f"--saveEngine={self._file('engine')}",
-            "--stronglyTyped",  # needed by version 10, always on in version 11
-            seconds=BUILD_TIMEOUT_SECONDS,
-        )
+        try:
+            told = self._call(
+                f"--onnx={source}",
+                f"--saveEngine={self._file('engine')}",
+                "--stronglyTyped",  # needed by version 10, always on in version 11
+                "--skipInference",
+                "--profilingVerbosity=detailed",
+                f"--exportLayerInfo={self._file('layers.json')}",
+                seconds=BUILD_TIMEOUT_SECONDS,
+            )
+            check_engine_precision(self._read("layers.json", "layers"), target.precision)
+        except BaseException:
+            self.close()
+            raise
+        version = version_of(told)
+        self.notes = (f"timed by trtexec of TensorRT {version}",) if version else ()
 
     def run(self) -> None:
         """Drop the time of the next measured run."""
@@ -163,11 +174,12 @@ class TrtexecCompiled(Compiled):
         report = self._file("times.json")
         self._call(
             f"--loadEngine={self._file('engine')}", f"--iterations={RUNS_PER_CALL}", "--warmUp=200", "--duration=0",
+            "--useCudaGraph", "--useSpinWait", "--noDataTransfers",  # what version 11 does in any case
             f"--exportTimes={report}", seconds=TIMING_TIMEOUT_SECONDS,
         )  # fmt: skip
         try:
-            times = [float(row["computeMs"]) / 1000 for row in json.loads(report.read_text())]
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+            times = [float(row["computeMs"]) / 1000 for row in self._read(report.name, "times")]
+        except (ValueError, KeyError, TypeError) as problem:
             raise Unsupported(
                 f"trtexec wrote no times that can be read ({problem}); check its version."
             ) from None
@@ -175,7 +187,15 @@ class TrtexecCompiled(Compiled):
             raise Unsupported("trtexec measured no run; check its version.")
         return times
 
-    def _call(self, *words: str, seconds: float) -> None:
+    def _read(self, name: str, what: str) -> Any:
+        try:
+            return json.loads(self._file(name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as problem:
+            raise Unsupported(
+                f"trtexec wrote no {what} that can be read ({problem}); check its version."
+            ) from None
+
+    def _call(self, *words: str, seconds: float) -> str:
         command = [trtexec_path() or "trtexec", *words]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
@@ -184,6 +204,7 @@ class TrtexecCompiled(Compiled):
         if done.returncode != 0:
             tail = " ".join((done.stderr or done.stdout).split())[-300:]
             raise Unsupported(f"trtexec failed with code {done.returncode}: {tail}. Use cuda/graph/fp16.")
+        return done.stdout
 
     def _file(self, name: str) -> Path:
         return Path(self._folder.name) / name
@@ -211,7 +232,9 @@ class EngineFile:
 
     def write(self, graph: bytes, file: Path) -> None:
         """Build an engine from a serialised ONNX model."""
-        file.write_bytes(engine_bytes(graph))
+        data = engine_bytes(graph)
+        checked_engine(data, self.precision)
+        file.write_bytes(data)
 
     def open(self, file: Path) -> Callable[[NDArray[Any]], Sequence[NDArray[Any]]]:
         """Load an engine; return a function from an input array to the output arrays."""
@@ -242,6 +265,47 @@ def check_graph_precision(data: bytes, target: Target) -> None:
         )
 
 
+def version_of(told: str) -> str | None:
+    """Return the version of TensorRT that a log of trtexec names."""
+    found = re.search(r"\[I\] TensorRT version: ([\d.]+)", told)
+    return found[1] if found else None
+
+
+def check_engine_precision(information: Any, wanted: str) -> None:
+    """Refuse an engine that computes in another precision than its target, by what its inspector tells of its layers.
+
+    Version 10 names types under `Format/Datatype`, version 11 under `Datatype`.
+    """
+    layers = information.get("Layers", ()) if isinstance(information, dict) else ()
+    tensors = [
+        tensor
+        for layer in layers
+        if isinstance(layer, dict)  # only a name where the engine keeps no details
+        for side in ("Inputs", "Outputs")
+        for tensor in layer.get(side, ())
+    ]
+    kinds = [str(tensor.get("Datatype", tensor.get("Format/Datatype", ""))) for tensor in tensors]
+    half = any(kind.startswith("Half") or "FP16" in kind for kind in kinds)
+    if not half and not any(kind.startswith("Float") or "FP32" in kind for kind in kinds):
+        raise Unsupported("TensorRT does not tell in which types its engine computes; check its version.")
+    found = "fp16" if half else "fp32"
+    if found != wanted:
+        raise Unsupported(
+            f"TensorRT built an engine that computes in {found}, not in {wanted}: its time would bear a wrong name. "
+            f"Export the graph with --precision {wanted}, or use cuda/graph/{wanted}."
+        )
+
+
+def checked_engine(data: bytes, precision: str) -> Any:
+    """Load a serialised engine, and check in which precision it computes."""
+    import tensorrt
+
+    engine = read_engine(data)
+    text = engine.create_engine_inspector().get_engine_information(tensorrt.LayerInformationFormat.JSON)
+    check_engine_precision(json.loads(text), precision)
+    return engine
+
+
 def engine_bytes(data: bytes) -> bytes:
     """Build a strongly typed engine: the graph's own types say where to compute in half precision."""
     import tensorrt
@@ -252,7 +316,9 @@ def engine_bytes(data: bytes) -> bytes:
     parser = tensorrt.OnnxParser(graph, logger)
     if not parser.parse(data):
         raise Unsupported(f"TensorRT cannot read the network: {parser.get_error(0)}. Use cuda/graph/fp16.")
-    plan = builder.build_serialized_network(graph, builder.create_builder_config())
+    config = builder.create_builder_config()
+    config.profiling_verbosity = tensorrt.ProfilingVerbosity.DETAILED  # so that the engine tells its types
+    plan = builder.build_serialized_network(graph, config)
     if plan is None:
         raise Unsupported("TensorRT could not build an engine for this network. Use cuda/graph/fp16.")
     return bytes(plan)

@@ -35,8 +35,8 @@ class CurveFlags:
     steps: Count = 120
     """Training steps of each network; the same for every number of images. A step can make use of one image: the
     largest subset has as many, so that each is seen eight times."""
-    network: str = "lr-aspp-mobilenetv3-large"
-    """Network that is trained, by name or file."""
+    network: str | None = None
+    """Network that is trained, by name or file; a part of EfficientNet-Lite0 when left out."""
     seed: Seed = 0
     """Random seed of subsets and trainings."""
 

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from segtailor.recipes.front import KeptFront, KeptNetwork
     from segtailor.recipes.timed import TimedNetwork
 
-INT8_TARGET = "cpu/openvino/int8"
+INT8_TARGETS = {  # where int8 is measured for kinds of files that can have it, if not said otherwise
+    "onnx": "cpu/openvino/int8",
+    "ncnn": "cpu/ncnn/int8",
+    "litert": "cpu/litert/int8",
+}
 TIMING_SECONDS = 1.0  # of a network of a run, at least
 
 
@@ -36,12 +40,13 @@ class ExportFlags:
     dynamic: Annotated[bool, Parameter(negative=())] = False
     """Accept images of other sizes too (onnx, openvino, exported-program)."""
     precision: Literal["fp32", "fp16", "int8"] = "fp32"
-    """Precision inside; inputs and outputs stay single precision. int8 needs --data, and is kept only if it pays."""
+    """Precision inside; inputs and outputs stay single precision. int8 (onnx, ncnn, litert) needs --data, and is kept
+    only if it pays."""
     budget: Words | None = None
     """A limit such as 12ms or 60fps: choose the best network that keeps it among those that a run kept."""
     target: str | None = None
     """Where networks are timed for --budget (that of the run when left out), or where int8 is measured beside fp32
-    (cpu/openvino/int8 when left out)."""
+    (cpu/openvino/int8 for onnx, cpu/ncnn/int8, cpu/litert/int8 when left out)."""
     tune_steps: CountOrZero = 300
     """Steps of fine-tuning with the rounding of int8 inside, on the training images of --data. It is done only if int8
     is faster but loses more than a point of mIoU. 0 for none."""
@@ -122,7 +127,7 @@ def export_(
         else plan.carry_out().document()
     )
     if quantised and not dry_run:
-        document["int8"] = _int8(str(plan.out), flags, with_display(Context(), json=json))
+        document["int8"] = _int8(str(plan.out), to, flags, with_display(Context(), json=json))
     emit(document, lambda printer: _print(printer, document, dry_run=dry_run), json=json)
     return 0
 
@@ -228,14 +233,21 @@ def _print_choice(printer: Printer, document: dict[str, Any], *, dry_run: bool) 
 
 
 def _check_int8(to: str, flags: ExportFlags) -> None:
-    if to != "onnx" or flags.dynamic or flags.out is not None or flags.data is None:
+    from segtailor.core.target import parse_target
+
+    if to not in INT8_TARGETS or flags.dynamic or flags.out is not None or flags.data is None:
         raise UserError(
             "int8: ranges come from pictures and the decision is kept with the bundle, so give --data, and neither "
-            "--dynamic, --out nor another kind of file than onnx."
+            f"--dynamic, --out nor another kind of file than {', '.join(INT8_TARGETS)}."
+        )
+    runtimes = ("onnxruntime", "openvino") if to == "onnx" else (to,)
+    if flags.target is not None and parse_target(flags.target).runtime not in runtimes:
+        raise UserError(
+            f"int8: {flags.target} does not run the file of --to {to}; give a target such as {INT8_TARGETS[to]}."
         )
 
 
-def _int8(bundle: str, flags: ExportFlags, context: Context) -> dict[str, Any]:
+def _int8(bundle: str, to: str, flags: ExportFlags, context: Context) -> dict[str, Any]:
     from segtailor.core.codec import to_json
     from segtailor.recipes.quantise import Int8Settings, quantise
     from segtailor.recipes.quantise_aware import TuningSettings
@@ -248,7 +260,7 @@ def _int8(bundle: str, flags: ExportFlags, context: Context) -> dict[str, Any]:
         decision = quantise(
             bundle,
             data=str(flags.data),
-            target=flags.target or INT8_TARGET,
+            target=flags.target or INT8_TARGETS[to],
             settings=settings,
             progress=None if display is None else display.step,
             force=flags.force,

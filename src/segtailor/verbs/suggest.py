@@ -46,8 +46,8 @@ class Suggestions:
     """Parts of the split; each is judged by a network trained on the others."""
     steps: Count = 150
     """Training steps of each network."""
-    network: str = "lr-aspp-mobilenetv3-large"
-    """Network that is trained, by name or file."""
+    network: str | None = None
+    """Network that is trained, by name or file; a part of EfficientNet-Lite0 when left out."""
     count: Count = 24
     """Number of samples in the contact sheet, and of unlabelled pictures that are chosen."""
     seed: Seed = 0

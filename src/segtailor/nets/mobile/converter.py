@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -49,6 +49,26 @@ class Converter(Protocol):
 
     def open(self, folder: Path, *, threads: int | None = None) -> ConverterSession:
         """Open files that were written here."""
+
+
+class Feeds(Protocol):
+    """Inputs of a network for several runs, all inputs of a run at once; they can be iterated again."""
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+
+    def __iter__(self) -> Iterator[Sequence[NDArray[Any]]]:
+        """Yield the inputs of each."""
+
+
+@runtime_checkable
+class Int8Converter(Converter, Protocol):
+    """A converter that can also write its files in eight bits. `quantiser` names what does it."""
+
+    quantiser: ClassVar[str]
+
+    def quantise(self, folder: Path, out: Path, images: Feeds) -> None:
+        """Write the fp32 files of a folder to another one in eight bits, with ranges measured on inputs."""
 
 
 def missing(converter: Converter) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from segtailor.nets.mobile.converter import ConverterSession, at_one_size, contiguous, converting
+from segtailor.core.errors import Unsupported
+from segtailor.nets.mobile.converter import (
+    ConverterSession,
+    Feeds,
+    at_one_size,
+    contiguous,
+    converting,
+)
 
 
 class LiteRtSession:
@@ -49,6 +57,7 @@ class LiteRt:
     files: ClassVar[tuple[str, ...]] = ("model.tflite",)
     imports: ClassVar[tuple[str, ...]] = ("litert_torch", "ai_edge_litert")
     install: ClassVar[str] = "pip install litert-torch && pip install --upgrade typing-extensions"
+    quantiser: ClassVar[str] = "ai-edge-quantizer"
 
     def convert(
         self, module: nn.Module, examples: Sequence[Tensor], folder: Path, *, half: bool = False
@@ -64,6 +73,45 @@ class LiteRt:
     def open(self, folder: Path, *, threads: int | None = None) -> ConverterSession:
         """Load the file."""
         return LiteRtSession(folder / self.files[0], threads=threads)
+
+    def quantise(self, folder: Path, out: Path, images: Feeds) -> None:
+        """Round kernels and maps to signed bytes; inputs and outputs of the file stay as they are."""
+        if find_spec("ai_edge_quantizer") is None:
+            raise Unsupported(
+                "litert in int8 needs the package ai-edge-quantizer, which comes with litert-torch: "
+                f"`{self.install}`."
+            )
+        from ai_edge_litert.interpreter import Interpreter
+
+        file = folder / self.files[0]
+        ((signature, names),) = Interpreter(model_path=str(file)).get_signature_list().items()
+        with converting(f"{self.name} in int8"):
+            from ai_edge_quantizer import recipe
+            from ai_edge_quantizer.qtyping import TFLOperationName
+            from ai_edge_quantizer.quantizer import Quantizer
+
+            quantizer = Quantizer(str(file))
+            quantizer.load_quantization_recipe(recipe.static_wi8_ai8())
+            for end in (TFLOperationName.INPUT, TFLOperationName.OUTPUT):
+                quantizer.update_quantization_recipe(
+                    regex=".*", operation_name=end, algorithm_key="no_quantize"
+                )
+            ranges = quantizer.calibrate({signature: _NamedFeeds(images, sorted(names["inputs"]))})
+            quantizer.quantize(ranges).export_model(str(out / self.files[0]), overwrite=True)
+
+
+class _NamedFeeds:
+    """Inputs by name, as the quantiser reads them; it goes over them several times."""
+
+    def __init__(self, feeds: Feeds, names: Sequence[str]) -> None:
+        self._feeds, self._names = feeds, names
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
+        for arrays in self._feeds:
+            yield dict(zip(self._names, contiguous(arrays), strict=True))
 
 
 def without_expanding(module: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported
-from segtailor.nets.mobile.converter import ConverterSession, at_one_size, contiguous, converting
+from segtailor.nets.mobile.converter import (
+    ConverterSession,
+    Feeds,
+    at_one_size,
+    contiguous,
+    converting,
+)
 
 CONVERT_TIMEOUT_SECONDS = 600
 HALF_OPTIONS = (
@@ -31,31 +37,17 @@ class NcnnSession:
     """A network with one extractor for each run."""
 
     def __init__(self, param: Path, weights: Path, *, threads: int | None) -> None:
-        import ncnn
-
-        net = ncnn.Net()
-        if threads is not None:
-            net.opt.num_threads = threads
-        self.threads: int | None = net.opt.num_threads
-        net.opt.use_vulkan_compute = False
-        for name in HALF_OPTIONS:
-            setattr(net.opt, name, False)
-        if net.load_param(str(param)) != 0 or net.load_model(str(weights)) != 0:
-            raise Unsupported(f"ncnn cannot load {param.name}; export it again, or use onnx.")
-        self._net, self._output = net, None
+        self._net, self._output = open_net(param, weights, threads=threads), None
+        self.threads: int | None = self._net.opt.num_threads
         self._mats: list[Any] = []
 
     def load(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """Copy the inputs, without their first axis: ncnn runs one image."""
-        import ncnn
-
-        self._mats = [ncnn.Mat(array[0]).clone() for array in contiguous(arrays)]
+        """Copy the inputs."""
+        self._mats = as_mats(arrays)
 
     def run(self) -> None:
         """Run all layers."""
-        extractor = self._net.create_extractor()
-        for index, mat in enumerate(self._mats):
-            extractor.input(f"in{index}", mat)
+        extractor = extractor_with(self._net, self._mats)
         problem, output = extractor.extract("out0")
         if problem != 0:
             raise Unsupported("ncnn could not run the network; the memory may be full.")
@@ -66,6 +58,39 @@ class NcnnSession:
         return [np.array(self._output)[None]]
 
 
+def open_net(param: Path, weights: Path, *, threads: int | None, keep_maps: bool = False) -> Any:
+    """Load a network that computes in single precision (or in int8, as its files say) on the processor.
+
+    With `keep_maps`, maps inside can be extracted one after the other without running the network again.
+    """
+    import ncnn
+
+    net = ncnn.Net()
+    if threads is not None:
+        net.opt.num_threads = threads
+    net.opt.use_vulkan_compute, net.opt.lightmode = False, not keep_maps
+    for name in HALF_OPTIONS:
+        setattr(net.opt, name, False)
+    if net.load_param(str(param)) != 0 or net.load_model(str(weights)) != 0:
+        raise Unsupported(f"ncnn cannot load {param.name}; export it again, or use onnx.")
+    return net
+
+
+def as_mats(arrays: Sequence[NDArray[Any]]) -> list[Any]:
+    """Return copies of inputs without their first axis: ncnn runs one image, and only looks at the memory of arrays."""
+    import ncnn
+
+    return [ncnn.Mat(array[0]).clone() for array in contiguous(arrays)]
+
+
+def extractor_with(net: Any, mats: Sequence[Any]) -> Any:
+    """Return a run of a network on inputs."""
+    extractor = net.create_extractor()
+    for index, mat in enumerate(mats):
+        extractor.input(f"in{index}", mat)
+    return extractor
+
+
 class Ncnn:
     """ncnn on processors."""
 
@@ -73,6 +98,7 @@ class Ncnn:
     files: ClassVar[tuple[str, ...]] = ("model.ncnn.param", "model.ncnn.bin")
     imports: ClassVar[tuple[str, ...]] = ("ncnn", "pnnx")
     install: ClassVar[str] = "pip install ncnn pnnx"
+    quantiser: ClassVar[str] = "segtailor"
 
     def convert(
         self, module: nn.Module, examples: Sequence[Tensor], folder: Path, *, half: bool = False
@@ -93,6 +119,14 @@ class Ncnn:
                 )
             for name in self.files:
                 shutil.copyfile(Path(place) / name, folder / name)
+
+    def quantise(self, folder: Path, out: Path, images: Feeds) -> None:
+        """Round the kernels, and the inputs of their layers."""
+        from segtailor.nets.mobile.ncnn_int8 import quantise_files
+
+        names = self.files
+        source, done = ((place / names[0], place / names[1]) for place in (folder, out))
+        quantise_files(source, done, images)
 
     def _pnnx(self, place: Path, *words: str) -> None:
         import pnnx

@@ -17,7 +17,7 @@ from segtailor.nets.mobile.ncnn import Ncnn
 from segtailor.nets.mobile.ncnn_int8 import (
     DEPTHWISE,
     INT8_TERM,
-    Layer,
+    NcnnLayer,
     int8_layers,
     largest_values,
     measured_maps,
@@ -31,7 +31,7 @@ reason = missing(Ncnn())
 if reason is not None:
     pytest.skip(reason, allow_module_level=True)
 
-INPUT = Layer(kind="Input", name="in0", inputs=(), outputs=("in0",), params={})
+INPUT = NcnnLayer(kind="Input", name="in0", inputs=(), outputs=("in0",), params={})
 SIZE = (18, 22)
 
 
@@ -54,7 +54,7 @@ def convolution(
     relu: bool = False,
     seed: int = 0,
     extreme: bool = False,
-) -> Layer:
+) -> NcnnLayer:
     rng, (inner, outer) = np.random.default_rng(seed), channels
     kernels = rng.standard_normal((outer, inner // groups, side, side)).astype("<f4")
     if extreme:
@@ -63,7 +63,7 @@ def convolution(
     pad = dilation * (side // 2)
     numbers = {0: outer, 1: side, 11: side, 2: dilation, 12: dilation, 3: stride, 13: stride, 4: pad, 14: pad}
     numbers |= {5: 1, 6: kernels.size, **({7: groups} if groups > 1 else {}), **({9: 1} if relu else {})}
-    return Layer(
+    return NcnnLayer(
         kind=DEPTHWISE if groups > 1 else "Convolution",
         name=name,
         inputs=(reads,),
@@ -73,7 +73,7 @@ def convolution(
     )
 
 
-def computed(layer: Layer, maps: torch.Tensor) -> torch.Tensor:
+def computed(layer: NcnnLayer, maps: torch.Tensor) -> torch.Tensor:
     """Compute a layer in eight bits from what is stored of it, in whole numbers."""
     outer, groups, count = layer.number(0), layer.number(7, 1), layer.number(6)
     assert layer.weights[:4] == np.uint32(0x000D4B38).tobytes()
@@ -138,10 +138,10 @@ def test_two_layers_give_the_sums_of_whole_numbers(
 
 def test_a_map_between_two_rounded_layers_stays_in_bytes(tmp_path: Path) -> None:
     first = convolution("a", reads="in0", writes="m", channels=(3, 32), relu=True)
-    copies = Layer(kind="Split", name="s", inputs=("m",), outputs=("m1", "m2"), params={})
+    copies = NcnnLayer(kind="Split", name="s", inputs=("m",), outputs=("m1", "m2"), params={})
     left = convolution("b", reads="m1", writes="l", channels=(32, 16), seed=1)
     right = convolution("c", reads="m2", writes="r", channels=(32, 16), seed=2, stride=1)
-    both = Layer(kind="BinaryOp", name="add", inputs=("l", "r"), outputs=("sum",), params={0: "0"})
+    both = NcnnLayer(kind="BinaryOp", name="add", inputs=("l", "r"), outputs=("sum",), params={0: "0"})
     last = convolution("d", reads="sum", writes="out0", channels=(16, 4), side=1)
     layers, given = [INPUT, first, copies, left, right, both, last], image(3)
     write_layers(layers, *paths(tmp_path / "fp32"))

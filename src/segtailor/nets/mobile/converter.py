@@ -51,7 +51,7 @@ class Converter(Protocol):
         """Open files that were written here."""
 
 
-class Feeds(Protocol):
+class SampleInputs(Protocol):
     """Inputs of a network for several runs, all inputs of a run at once; they can be iterated again."""
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ class Int8Converter(Converter, Protocol):
 
     quantiser: ClassVar[str]
 
-    def quantise(self, folder: Path, out: Path, images: Feeds) -> None:
+    def quantise(self, folder: Path, out: Path, images: SampleInputs) -> None:
         """Write the fp32 files of a folder to another one in eight bits, with ranges measured on inputs."""
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from segtailor.core.errors import Unsupported
 from segtailor.nets.mobile.converter import (
     ConverterSession,
-    Feeds,
+    SampleInputs,
     at_one_size,
     contiguous,
     converting,
@@ -74,7 +74,7 @@ class LiteRt:
         """Load the file."""
         return LiteRtSession(folder / self.files[0], threads=threads)
 
-    def quantise(self, folder: Path, out: Path, images: Feeds) -> None:
+    def quantise(self, folder: Path, out: Path, images: SampleInputs) -> None:
         """Round kernels and maps to signed bytes; inputs and outputs of the file stay as they are."""
         if find_spec("ai_edge_quantizer") is None:
             raise Unsupported(
@@ -103,7 +103,7 @@ class LiteRt:
 class _NamedFeeds:
     """Inputs by name, as the quantiser reads them; it goes over them several times."""
 
-    def __init__(self, feeds: Feeds, names: Sequence[str]) -> None:
+    def __init__(self, feeds: SampleInputs, names: Sequence[str]) -> None:
         self._feeds, self._names = feeds, names
 
     def __len__(self) -> int:

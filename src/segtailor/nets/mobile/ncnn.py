@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from segtailor.core.errors import Unsupported
 from segtailor.nets.mobile.converter import (
     ConverterSession,
-    Feeds,
+    SampleInputs,
     at_one_size,
     contiguous,
     converting,
@@ -120,7 +120,7 @@ class Ncnn:
             for name in self.files:
                 shutil.copyfile(Path(place) / name, folder / name)
 
-    def quantise(self, folder: Path, out: Path, images: Feeds) -> None:
+    def quantise(self, folder: Path, out: Path, images: SampleInputs) -> None:
         """Round the kernels, and the inputs of their layers."""
         from segtailor.nets.mobile.ncnn_int8 import quantise_files
 

@@ -39,7 +39,7 @@ Inputs = Sequence[NDArray[Any]]  # all inputs of a run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class NcnnLayer:
     """A line of the file of layers, with the texts of its parameters by key, and its weights as stored."""
 
     kind: str
@@ -82,7 +82,7 @@ FORMS: Mapping[str, Form] = {
 
 
 # Values of layers without kernels.
-VALUES: Mapping[str, Callable[[Layer], int]] = {
+VALUES: Mapping[str, Callable[[NcnnLayer], int]] = {
     "BatchNorm": lambda layer: 4 * layer.number(0),  # for each channel: slope, mean, variance, bias
     "PReLU": lambda layer: layer.number(0),
 }
@@ -143,7 +143,7 @@ def largest_values(
     return {name: value / count for name, value in sums.items()}
 
 
-def read_layers(param: Path, weights: Path) -> list[Layer]:
+def read_layers(param: Path, weights: Path) -> list[NcnnLayer]:
     """Return the layers of a network in single precision, with their weights."""
     try:
         first, _, *lines = param.read_text(encoding="utf-8").splitlines()
@@ -167,13 +167,13 @@ def read_layers(param: Path, weights: Path) -> list[Layer]:
     ]
 
 
-def _layer(words: Sequence[str]) -> Layer:
+def _layer(words: Sequence[str]) -> NcnnLayer:
     kind, name, reads, writes, *rest = words
     count, ends = int(reads), int(reads) + int(writes)
     if not 0 <= count <= ends <= len(rest) or (kind == "Split" and not count):
         raise ValueError(f"layer {name} has other maps than it says")
     params = dict(text.split("=", 1) for text in rest[ends:])
-    return Layer(
+    return NcnnLayer(
         kind=kind,
         name=name,
         inputs=tuple(rest[:count]),
@@ -182,7 +182,7 @@ def _layer(words: Sequence[str]) -> Layer:
     )
 
 
-def write_layers(layers: Sequence[Layer], param: Path, weights: Path) -> None:
+def write_layers(layers: Sequence[NcnnLayer], param: Path, weights: Path) -> None:
     """Write both files."""
     maps = {name for layer in layers for name in (*layer.inputs, *layer.outputs)}
     lines = [MAGIC, f"{len(layers)} {len(maps)}", *(layer.line for layer in layers)]
@@ -190,7 +190,7 @@ def write_layers(layers: Sequence[Layer], param: Path, weights: Path) -> None:
     weights.write_bytes(b"".join(layer.weights for layer in layers))
 
 
-def rounded_layers(layers: Sequence[Layer]) -> list[Layer]:
+def rounded_layers(layers: Sequence[NcnnLayer]) -> list[NcnnLayer]:
     """Return the layers to write in eight bits: those with kernels, but not the last ones before the outputs."""
     makers = {name: layer for layer in layers for name in layer.outputs}
     read = {name for layer in layers for name in layer.inputs}
@@ -206,15 +206,15 @@ def rounded_layers(layers: Sequence[Layer]) -> list[Layer]:
     return [layer for layer in layers if _can_be_rounded(layer) and layer.name not in last]
 
 
-def measured_maps(layers: Sequence[Layer]) -> list[str]:
+def measured_maps(layers: Sequence[NcnnLayer]) -> list[str]:
     """Return the names of the maps whose ranges are needed: the inputs of the rounded layers, before they are split."""
     sources = _before_splits(layers)
     return list(dict.fromkeys(sources[layer.inputs[0]] for layer in rounded_layers(layers)))
 
 
 def int8_layers(
-    layers: Sequence[Layer], largest: Mapping[str, float], *, exact: frozenset[str] = frozenset()
-) -> list[Layer]:
+    layers: Sequence[NcnnLayer], largest: Mapping[str, float], *, exact: frozenset[str] = frozenset()
+) -> list[NcnnLayer]:
     """Return the network in eight bits, with the `largest` absolute value of each of `measured_maps`.
 
     Kinds of layers that are `exact` stay in fp32.
@@ -235,7 +235,7 @@ def int8_layers(
     return done
 
 
-def _can_be_rounded(layer: Layer) -> bool:
+def _can_be_rounded(layer: NcnnLayer) -> bool:
     form = FORMS.get(layer.kind)
     if form is None or (form.groups is not None and layer.number(form.groups) != layer.number(form.outputs)):
         return False
@@ -244,13 +244,13 @@ def _can_be_rounded(layer: Layer) -> bool:
     )
 
 
-def _is_winograd(layer: Layer) -> bool:
+def _is_winograd(layer: NcnnLayer) -> bool:
     """Tell whether ncnn may compute a layer by Winograd's algorithm."""
     sides, ones = [layer.number(1), layer.number(11)], [layer.number(key, 1) for key in (2, 12, 3, 13)]
     return layer.kind == "Convolution" and sides == [3, 3] and ones == [1, 1, 1, 1]
 
 
-def _in_bytes(layer: Layer, scale: float, out_scale: float | None) -> Layer:
+def _in_bytes(layer: NcnnLayer, scale: float, out_scale: float | None) -> NcnnLayer:
     """Return a layer with its kernels in bytes, and the scales behind them."""
     form = FORMS[layer.kind]
     kernels, bias = _kernels(layer)
@@ -270,7 +270,7 @@ def _in_bytes(layer: Layer, scale: float, out_scale: float | None) -> Layer:
     return replace(layer, params={**layer.params, INT8_TERM: str(term)}, weights=stored)
 
 
-def _kernels(layer: Layer) -> tuple[Floats, Floats]:
+def _kernels(layer: NcnnLayer) -> tuple[Floats, Floats]:
     """Return the kernels of a layer as rows, one for each of its scales, and its bias."""
     form = FORMS[layer.kind]
     count = layer.number(form.values)
@@ -281,7 +281,7 @@ def _kernels(layer: Layer) -> tuple[Floats, Floats]:
     return values[:count].reshape(rows, -1), values[count:]
 
 
-def _stored_bytes(layer: Layer) -> int:
+def _stored_bytes(layer: NcnnLayer) -> int:
     """Return how many bytes a layer in single precision has in the file of weights."""
     form, values = FORMS.get(layer.kind), VALUES.get(layer.kind)
     if form is None:
@@ -289,7 +289,7 @@ def _stored_bytes(layer: Layer) -> int:
     return 4 + 4 * layer.number(form.values) + 4 * layer.number(form.outputs) * layer.number(form.bias)
 
 
-def _before_splits(layers: Sequence[Layer]) -> dict[str, str]:
+def _before_splits(layers: Sequence[NcnnLayer]) -> dict[str, str]:
     """Return for every map the one that it is a copy of, or itself."""
     sources: dict[str, str] = {}
     for layer in layers:
@@ -298,10 +298,10 @@ def _before_splits(layers: Sequence[Layer]) -> dict[str, str]:
     return sources
 
 
-def _readers_behind_splits(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
+def _readers_behind_splits(layers: Sequence[NcnnLayer]) -> dict[str, list[NcnnLayer]]:
     """Return for every map the layers that read it or a copy of it; a map that nothing reads has none."""
     sources = _before_splits(layers)
-    readers: dict[str, list[Layer]] = {name: [] for name in sources.values()}
+    readers: dict[str, list[NcnnLayer]] = {name: [] for name in sources.values()}
     for layer in layers:
         for name in layer.inputs if layer.kind != "Split" else ():
             readers[sources[name]].append(layer)

@@ -61,6 +61,14 @@ class Model:
         """The network's architecture."""
         return self.network.architecture
 
+    @property
+    def trained_size(self) -> tuple[int, int] | None:
+        """The usual height and width of the images it was trained on, if they are known."""
+        match self.provenance.get("image"):
+            case [int(height), int(width)]:
+                return height, width
+        return None
+
     def predict(self, image: Image.Image | NDArray[np.uint8]) -> NDArray[Any]:
         """Predict a PIL image or a (height, width, 3) uint8 array at the image's own size.
 

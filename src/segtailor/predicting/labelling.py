@@ -26,6 +26,8 @@ from segtailor.tasks.bands import resized_picture, shown_picture
 STRIDE = (
     32  # pixels of a side per position in the deepest layers of most networks: shorter sides cost the same
 )
+MUCH_LARGER = 2.0  # times the height and width of the images of the training
+SIZE_MULTIPLE = 8  # pixels; of sizes that are proposed
 NETWORK_PIXELS = 2**24  # 4096x4096: beyond this the logits of 19 classes alone take more than 1.2 GB
 PNG_COMPRESSION = 3  # level of zlib: files are a few percent larger, and written several times faster
 
@@ -182,6 +184,22 @@ def network_size(
         scale = max_pixels / STRIDE / longer
     # A very short side keeps at least one pixel.
     return max(1, math.floor(height * scale)), max(1, math.floor(width * scale))
+
+
+def scale_advice(trained: tuple[int, int], image: tuple[int, int], seen: tuple[int, int]) -> str | None:
+    """Say that an image is much larger than those of the training, where the network `seen` it so, and what to do."""
+    times = math.sqrt(seen[0] * seen[1] / (trained[0] * trained[1]))
+    if times < MUCH_LARGER:
+        return None
+    scale = math.sqrt(trained[0] * trained[1] / (image[0] * image[1]))
+    height, width = (
+        max(SIZE_MULTIPLE, round(side * scale / SIZE_MULTIPLE) * SIZE_MULTIPLE) for side in image
+    )
+    return (
+        f"it has {times:.1f} times the height and width of the images that the network was trained on "
+        f"({trained[0]}x{trained[1]}). If it shows larger objects than those, rather than more of them, "
+        f"--size {height}x{width} gives better labels"
+    )
 
 
 def _cost_pixels(height: int, width: int) -> int:

@@ -421,9 +421,8 @@ def _staging(out: Path, name: str) -> Iterator[Path]:
 
 def known_size(model: Model) -> tuple[int, int] | None:
     """Return the image size that a bundle tells, or that of the data it was trained on, if that data is here."""
-    match model.provenance.get("image"):
-        case [int(height), int(width)]:
-            return height, width
+    if model.trained_size is not None:
+        return model.trained_size
     data = model.provenance.get("data")
     if not isinstance(data, str):
         return None

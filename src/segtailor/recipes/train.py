@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -176,6 +177,7 @@ class TrainRecipe:
             recipe=self,
             context=context,
             data=_facts(pixels, validation),
+            image=_usual_size(pixels),
             start=start,
         )
 
@@ -298,6 +300,7 @@ class Training:
     recipe: TrainRecipe
     context: Context
     data: Mapping[str, Json]
+    image: tuple[int, int]
     start: StartRecord = RANDOM
 
     def steps(self) -> Iterator[Step]:
@@ -340,6 +343,7 @@ class Training:
                 "train_split": self.recipe.train_split,
                 "fingerprint": fingerprint_of(self.network.architecture),
                 **self.data,
+                "image": list(self.image),
                 "seed": self.recipe.fit.seed,
                 "start": self.start.document(),
             },
@@ -401,6 +405,12 @@ def _facts(pixels: Pixels | LargePixels, validation: Pixels | LargePixels | None
         "train_pixels": pixels.fingerprint,
         "val_images": len(validation) if validation is not None else 0,
     }
+
+
+def _usual_size(pixels: Pixels | LargePixels) -> tuple[int, int]:
+    """Return the median height and width of the images."""
+    height, width = np.median(pixels.sizes, axis=0)
+    return int(height), int(width)
 
 
 def _shown(facts: Mapping[str, Json]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -161,7 +161,9 @@ def predict(
     predictor = load(model)
     _move_to_device(predictor, device)
     shown.open(f"{len(plan.work)} input(s) to {plan.out}")
-    collector = _Collector(shown, total=len(plan.work))
+    asked = wanted.size is not None or wanted.tile is not None
+    trained = None if asked else getattr(predictor, "trained_size", None)
+    collector = _Collector(shown, total=len(plan.work), trained=trained)
     try:
         if note := getattr(predictor, "note", None):
             shown.message(f"note: {note}.")
@@ -178,8 +180,8 @@ def predict(
 class _Collector:
     """Collects results and failures, and shows progress."""
 
-    def __init__(self, display: Display, total: int) -> None:
-        self._display, self._total = display, total
+    def __init__(self, display: Display, total: int, *, trained: tuple[int, int] | None = None) -> None:
+        self._display, self._total, self._trained = display, total, trained
         self._start = time.perf_counter()
         self._results: list[Result] = []
         self._failures: list[Failure] = []
@@ -195,8 +197,22 @@ class _Collector:
             self._step(event.text, event.done, event.total)
         else:
             self._frames += event.kind == "image"  # frames of videos were counted one by one
-            self._results.append(event)
-            self._step("inputs", len(self._results), self._total, message=event.note)
+            result = self._advised(event)
+            self._results.append(result)
+            self._step("inputs", len(self._results), self._total, message=result.note)
+
+    def _advised(self, result: Result) -> Result:
+        """Add to the first image that is much larger than those of the training what to do about it."""
+        from segtailor.predicting.labelling import scale_advice
+
+        if self._trained is None:
+            return result
+        seen = result.size if result.tiles > 1 else result.network_size
+        advice = scale_advice(self._trained, result.size, seen)
+        if advice is None:
+            return result
+        self._trained = None  # said once
+        return replace(result, note=" ".join(filter(None, [result.note, f"{result.text}: {advice}."])))
 
     def failed(self, failure: Failure) -> None:
         self._failures.append(failure)

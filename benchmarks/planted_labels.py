@@ -62,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", help="CamVid's folder")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--folds", type=int, default=3)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

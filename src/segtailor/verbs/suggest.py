@@ -44,7 +44,7 @@ class Suggestions:
     """Split whose labels are examined."""
     folds: Count = 3
     """Parts of the split; each is judged by a network trained on the others."""
-    steps: Count = 150
+    steps: Count = 250
     """Training steps of each network."""
     network: str | None = None
     """Network that is trained, by name or file; a part of EfficientNet-Lite0 when left out."""

@@ -39,7 +39,6 @@ def test_int8_is_decided_on_one_target_and_told(tmp_path: Path, capsys: pytest.C
     [
         [],
         ["--data", DATA, "--dynamic"],
-        ["--data", DATA, "--out", "x"],
         ["--data", DATA, "--to", "openvino"],
         ["--to", "ncnn"],
     ],
@@ -49,6 +48,33 @@ def test_int8_without_pictures_or_elsewhere_is_refused(
 ) -> None:
     assert run(["export", str(tmp_path), "--precision", "int8", *more]) == 1
     assert "--data" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_int8_elsewhere_brings_its_bundle_along(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = bundle(tmp_path / "model"), tmp_path / "a b" / "out"
+    words = [
+        "export",
+        str(folder),
+        "--precision",
+        "int8",
+        "--data",
+        DATA,
+        "--image",
+        "64x96",
+        "--tune-steps",
+        "0",
+    ]
+    words += ["--target", "cpu/onnxruntime/int8", "--out", str(out), "--json"]
+    assert run(words) == 0
+    told = json.loads(capsys.readouterr().out)["int8"]
+    assert sorted(path.name for path in folder.iterdir()) == ["model.json", "model.safetensors"]
+    assert (out / "model.int8.onnx").exists() == told["kept"]
+    assert (out / "model.json").read_bytes() == (folder / "model.json").read_bytes()
+    assert run(words) == 0  # again: the same bundle is there
+    (out / "model.json").write_text((out / "model.json").read_text() + " ")
+    assert run(words) == 1
+    assert "another bundle" in capsys.readouterr().err
 
 
 def test_int8_is_measured_where_its_file_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

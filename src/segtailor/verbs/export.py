@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from segtailor.core.errors import UserError
+from segtailor.core.shipped import DESCRIPTION, bundle_folder, is_shipped
 from segtailor.core.target import parse_budget_ms, timed_stages
 from segtailor.core.task import KIND_FACTS, Figure
 from segtailor.core.text import command, path_argument
@@ -116,6 +117,8 @@ def export_(
         model,
         **_options(to, flags),
     )
+    if quantised and flags.out is not None and not dry_run:
+        _copy_bundle(model, plan.out)
     height, width = plan.graph.image
     if plan.assumed:
         note(
@@ -235,16 +238,36 @@ def _print_choice(printer: Printer, document: dict[str, Any], *, dry_run: bool) 
 def _check_int8(to: str, flags: ExportFlags) -> None:
     from segtailor.core.target import parse_target
 
-    if to not in INT8_TARGETS or flags.dynamic or flags.out is not None or flags.data is None:
+    if to not in INT8_TARGETS or flags.dynamic or flags.data is None:
         raise UserError(
-            "int8: ranges come from pictures and the decision is kept with the bundle, so give --data, and neither "
-            f"--dynamic, --out nor another kind of file than {', '.join(INT8_TARGETS)}."
+            "int8: ranges come from pictures, so give --data, and neither --dynamic nor another kind of file than "
+            f"{', '.join(INT8_TARGETS)}."
         )
     runtimes = ("onnxruntime", "openvino") if to == "onnx" else (to,)
     if flags.target is not None and parse_target(flags.target).runtime not in runtimes:
         raise UserError(
             f"int8: {flags.target} does not run the file of --to {to}; give a target such as {INT8_TARGETS[to]}."
         )
+
+
+def _copy_bundle(model: str, out: Path) -> None:
+    """Copy a bundle to where its int8 file will be: the decision is kept with the network that it is about."""
+    from segtailor.core.atomic import write_bytes, writing
+    from segtailor.nets.bundle import WEIGHTS
+
+    source = bundle_folder(model) if is_shipped(model) else Path(model)
+    if out.resolve() == source.resolve():
+        return
+    contents = {name: (source / name).read_bytes() for name in (DESCRIPTION, WEIGHTS)}
+    for name, content in contents.items():
+        if (out / name).exists() and (out / name).read_bytes() != content:
+            raise UserError(
+                f"int8: {out} holds another bundle than {model}. Give that folder as the model, or another --out."
+            )
+    with writing(out, what="bundle"):
+        out.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        write_bytes(out / name, content, what="bundle")
 
 
 def _int8(bundle: str, to: str, flags: ExportFlags, context: Context) -> dict[str, Any]:

@@ -34,8 +34,7 @@ from segtailor.recipes.train import StagedTrainRecipe
 from segtailor.runs import Context
 from segtailor.runs.layout import read_result
 from segtailor.spaces.decoder_cell.architecture import AUXILIARIES, DecoderCellArchitecture
-from segtailor.systems.system import Scale
-from segtailor.systems.system import layout_of
+from segtailor.systems.system import Scale, layout_of
 from segtailor.verbs.train import published_training, train
 
 BEST = 10  # networks of Figure 4

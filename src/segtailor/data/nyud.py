@@ -4,9 +4,9 @@ In a folder, `NAME_rgb.jpg` belongs to `NAME_depth_mm.png` (other endings below)
 `val` and `test`. The `.mat` file is HDF5 (version 7.3) and is read with h5py, one picture at a time: `images` (n, 3,
 width, height) and `depths` (n, width, height) in metres.
 
-The official division (795 pictures train, 654 are scored) is the list `splits.mat` of the toolbox, beside the `.mat`
-file. Without it, and where a share `val` is asked for, pictures are divided scene by scene: neighbouring frames of one
-scene are nearly the same picture.
+The official division (795 pictures train, 654 are scored) is the list `splits.mat` of the toolbox (version 5 or 7.3),
+beside the `.mat` file. Without it, and where a share `val` is asked for, pictures are divided scene by scene:
+neighbouring frames of one scene are nearly the same picture.
 """
 
 from __future__ import annotations

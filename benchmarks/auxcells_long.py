@@ -93,7 +93,7 @@ def long_training(
     arch: DecoderCellArchitecture, data: str, *, scale: Scale, start: str, context: Context
 ) -> StagedTrainRecipe:
     """Return the training of one network: the first two stages of the final training, with epochs of their own."""
-    final = published_training("auxcells", arch, data, scale=scale, start=start, context=context)
+    final = published_training("auxcells", arch, [data] * 3, scale=scale, start=start, context=context)
     both = (data, with_option(data, "list", "train") if layout_of(data) == "voc" else data)
     epochs = LONG_EPOCHS if scale == "paper" else SMALL_EPOCHS
     return StagedTrainRecipe(

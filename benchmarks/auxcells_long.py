@@ -34,8 +34,7 @@ from segtailor.recipes.train import StagedTrainRecipe
 from segtailor.runs import Context
 from segtailor.runs.layout import read_result
 from segtailor.spaces.decoder_cell.architecture import AUXILIARIES, DecoderCellArchitecture
-from segtailor.systems.system import Scale
-from segtailor.systems.training import layout_of
+from segtailor.systems.system import Scale, layout_of
 from segtailor.verbs.train import published_training, train
 
 BEST = 10  # networks of Figure 4
@@ -94,7 +93,7 @@ def long_training(
     arch: DecoderCellArchitecture, data: str, *, scale: Scale, start: str, context: Context
 ) -> StagedTrainRecipe:
     """Return the training of one network: the first two stages of the final training, with epochs of their own."""
-    final = published_training("auxcells", arch, data, scale=scale, start=start, context=context)
+    final = published_training("auxcells", arch, [data] * 3, scale=scale, start=start, context=context)
     both = (data, with_option(data, "list", "train") if layout_of(data) == "voc" else data)
     epochs = LONG_EPOCHS if scale == "paper" else SMALL_EPOCHS
     return StagedTrainRecipe(

@@ -25,6 +25,7 @@ from torch import nn
 
 from segtailor.core.cost import Within
 from segtailor.core.plan import Shape
+from segtailor.core.ranges import parse_size
 from segtailor.core.space import Architecture, architecture_document, fingerprint_of, parse_architecture
 from segtailor.core.strategy import Problem
 from segtailor.core.task import Preprocessing
@@ -41,7 +42,6 @@ from segtailor.training.distill import DistillSettings
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings, Schedule
 
-IMAGE = (64, 128)
 BUDGET_SHARE = 0.5  # of the mean cost of random networks
 COST_TOLERANCE = 0.1  # how much cheaper a random network may be than the network it is compared with
 MAX_WALKS, MAX_STEPS = 40, 400  # random walks towards a cost, and steps of each
@@ -50,7 +50,11 @@ FINISHED_KEY = "torch"  # the last key that is recorded
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """All settings that change a result."""
+    """All settings that change a result.
+
+    `step_worth` is how many steps of a single network a step of the supernet is worth, for equal compute; with 1 steps
+    are counted. `image` is the size HEIGHTxWIDTH of crops, and that networks are priced at.
+    """
 
     data: str
     device: str
@@ -60,11 +64,16 @@ class Setting:
     finalists: int
     trial: int
     ahead: int = 0
+    step_worth: float = 1.0
+    image: str = "64x128"
 
     @property
     def search_steps(self) -> int:
-        """All steps of a search, with pretraining and trials of finalists; random search gets the same number."""
-        return self.ahead + self.steps + self.finalists * self.trial
+        """All steps of a search, with pretraining and trials of finalists; random search gets the same number.
+
+        They are steps of a single network: those of the supernet count as many times as they are worth.
+        """
+        return round((self.ahead + self.steps) * self.step_worth) + self.finalists * self.trial
 
     @property
     def draws(self) -> int:
@@ -106,6 +115,7 @@ class Bench:
     def __init__(self, setting: Setting, cache: Path) -> None:
         self.setting, self.cache = setting, cache
         self.device = torch.device(setting.device)
+        self.image = parse_size(setting.image)
         dataset = locate(setting.data)
         halved = HalvedTrain(dataset=dataset)
         self.task, self.halves = dataset.task, halved.halves()
@@ -120,7 +130,7 @@ class Bench:
         cost: Any,
         *,
         seed: int,
-        image: tuple[int, int] = IMAGE,
+        image: tuple[int, int] | None = None,
         budget: float = BUDGET_SHARE,
     ) -> Problem:
         """Return the problem; its budget is a share of the mean cost of random networks, 0 for no budget."""
@@ -129,7 +139,7 @@ class Bench:
             cost=cost,
             objective=Within(limit=float("inf")),
             task=self.task,
-            image=Shape(3, *image),
+            image=Shape(3, *(image or self.image)),
             data=self.halves,
             device=self.setting.device,
             seed=seed,
@@ -207,7 +217,7 @@ class Bench:
             "images": images,
             "labels": labels,
             "sizes": pixels.sizes,
-            "augment": Augment(crop=IMAGE, scale=(0.75, 1.5)),
+            "augment": Augment(crop=self.image, scale=(0.75, 1.5)),
             "preprocessing": Preprocessing(),
             "device": self.device,
         }
@@ -293,6 +303,13 @@ def add_common_flags(parser: argparse.ArgumentParser, parts: Iterable[str] = ())
         "--finalists", type=int, default=4, help="networks tried by a short training before one is chosen"
     )
     parser.add_argument("--trial", type=int, default=30, help="steps of a short training")
+    parser.add_argument(
+        "--step-worth",
+        type=float,
+        default=1.0,
+        help="steps of a network that one of the supernet is worth, for random search of equal compute",
+    )
+    parser.add_argument("--image", default="64x128", help="HEIGHTxWIDTH of crops and of pricing")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
@@ -325,7 +342,7 @@ def records_of(module: str, pieces: list[str], *, options: argparse.Namespace) -
 
 def setting_of(options: argparse.Namespace) -> Setting:
     """Return the settings that change results."""
-    names = ("data", "device", "steps", "batch", "training", "finalists", "trial")
+    names = ("data", "device", "steps", "batch", "training", "finalists", "trial", "step_worth", "image")
     return Setting(**{name: getattr(options, name) for name in names}, ahead=getattr(options, "ahead", 0))
 
 

@@ -90,7 +90,12 @@ def strategy_of(recipe: SearchRecipe, bench: Bench, options: argparse.Namespace)
     strategy: Gradient = replace(
         own,
         fit=replace(own.fit, steps=setting.steps, batch=setting.batch),
-        pretraining=replace(first, fit=replace(first.fit, steps=setting.ahead, batch=setting.batch)),
+        augment=replace(own.augment, crop=bench.image),
+        pretraining=replace(
+            first,
+            fit=replace(first.fit, steps=setting.ahead, batch=setting.batch),
+            augment=replace(own.augment, crop=bench.image),
+        ),
         supernet=MultiResolutionSettings(
             fused=fast, masked=True, matrices=fast, width_gradient=options.width_gradient
         ),

@@ -263,6 +263,24 @@ def test_the_official_split_is_the_list_of_the_toolbox(tmp_path: Path, packed: b
         locate(f"nyudv2:{tmp_path / 'nyu.mat'}")
 
 
+def test_a_list_that_was_saved_again_in_version_7_3_is_read_too(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed: the .mat file of NYU cannot be read")
+    nyu_mat(tmp_path / "nyu.mat")
+    for trained, refused in ((3.0, None), (2.5, "no list of whole numbers")):
+        with h5py.File(tmp_path / "splits.mat", "w", userblock_size=512) as content:
+            content["trainNdxs"] = np.array([[trained, 5, 12]])
+            content["testNdxs"] = np.array([[1, 2, 4]], np.uint16)
+        with (tmp_path / "splits.mat").open("r+b") as file:
+            file.write(b"MATLAB 7.3 MAT-file".ljust(124) + struct.pack("<H", 0x0200) + b"IM")
+        if refused:
+            with pytest.raises(DataProblem, match=refused):
+                locate(f"nyudv2:{tmp_path / 'nyu.mat'}")
+        else:
+            found = locate(f"nyudv2:{tmp_path / 'nyu.mat'}")
+            assert [sample.name for sample in found.samples("train")] == ["0002", "0004", "0011"]
+            assert [sample.name for sample in found.samples("val")] == ["0000", "0001", "0003"]
+
+
 def test_without_the_list_no_scene_is_on_both_sides(tmp_path: Path) -> None:
     pytest.importorskip("h5py", reason="h5py is not installed: the .mat file of NYU cannot be read")
     scenes = [f"office_{number // 3:04d}" for number in range(12)]

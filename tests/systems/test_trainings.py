@@ -178,6 +178,69 @@ def test_squeezenas_trains_as_specified(tmp_path: Path, capsys: pytest.CaptureFi
     assert_values(fine, {**shared, **drops})
 
 
+def test_auxcells_trains_on_cityscapes_as_specified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = cityscapes(tmp_path)
+    (stage,) = dry_run(capsys, "auxcells-arch0", "auxcells", data, "--start", "none")
+    assert_values(
+        stage,
+        {  # auxiliary-cells.md 11, "CityScapes, ResNet-50"
+            **SGD,
+            **POLY,
+            "augment.crop": [800, 800],
+            "augment.scale": [0.5, 2.0],
+            "augment.flip": 0.5,
+            "fit.epochs": 500,
+            "fit.steps": None,
+            "fit.batch": 20,
+            "fit.lr": 0.05,
+            "fit.encoder.lr": 0.01,
+            "fit.encoder.optimiser": "sgd",
+            "fit.encoder.momentum": 0.9,
+            "fit.loss.ohem": None,
+            "fit.loss.resize": "logits",
+            "fit.distill": None,
+            "fit.ema": None,
+            "auxiliary": True,
+            "architecture.architecture.channels": 64,
+            "architecture.architecture.repeats": 2,
+        },
+    )
+
+
+def test_auxcells_trains_for_voc_as_specified(capsys: pytest.CaptureFixture[str]) -> None:
+    stages = dry_run(capsys, "auxcells-arch1", "auxcells", DATA, "--start", "none")
+    for number, (epochs, auxiliary) in enumerate(((30, 0.3), (50, 0.25), (50, 0.2), (50, 0.15))):
+        assert_values(
+            stages[number],
+            {  # auxiliary-cells.md 11, "VOC"; the last 100 epochs are two halves
+                "augment.crop": [450, 450],
+                "augment.scale": [0.5, 2.0],
+                "augment.flip": 0.5,
+                "fit.epochs": epochs,
+                "fit.batch": 64,
+                "fit.optimiser": "adam",
+                "fit.betas": [0.9, 0.99],
+                "fit.eps": 1e-3,
+                "fit.lr": 3e-3 / 2**number,
+                "fit.encoder.lr": 1e-3 / 2**number,
+                "fit.encoder.optimiser": "sgd",
+                "fit.encoder.momentum": 0.9,
+                "fit.schedule.kind": "constant",
+                "fit.loss.auxiliary_default": auxiliary,
+                "fit.loss.ohem": None,
+                "fit.loss.resize": "logits",
+                "fit.freeze_norms": number == 3,
+                "fit.distill": None,
+                "fit.ema": None,
+                "architecture.architecture.channels": 64,
+                "architecture.architecture.repeats": 2,
+            },
+        )
+    assert len(stages) == 4
+
+
 def test_squeezenas_without_coarse_masks_has_the_fine_stage_alone(tmp_path: Path) -> None:
     found = published_training(
         "squeezenas",
@@ -228,10 +291,11 @@ def test_a_published_training_runs_to_a_bundle(tmp_path: Path) -> None:
 
 
 def camvid(root: Path) -> str:
-    """A CamVid folder of three frames."""
-    for split in ("train", "val", "test"):
-        write_image(root / "images" / split / f"0001TP_00{len(split)}.png")
-        write_mask(root / "masks" / split / f"0001TP_00{len(split)}.png", (0, 1))
+    """A CamVid folder of a few frames."""
+    for split in ("train", "train", "val", "test"):
+        name = f"0001TP_00{len(list(root.rglob('*.png')))}.png"
+        write_image(root / "images" / split / name)
+        write_mask(root / "masks" / split / name, (0, 1))
     return f"camvid:{root}"
 
 

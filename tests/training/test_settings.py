@@ -41,6 +41,12 @@ def test_progress_is_counted_after_the_warm_up() -> None:
     )
 
 
+def test_an_exponential_rate_falls_after_each_epoch_and_not_within() -> None:
+    schedule = Schedule(kind="exponential", gamma=0.5, epoch_steps=3)
+    factors = [schedule.factor(done, total=9, steps_per_epoch=1) for done in range(9)]
+    assert factors == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
+
+
 def test_a_warm_up_longer_than_the_run_does_not_divide_by_zero() -> None:
     assert Schedule(warmup=10).factor(5, total=6, steps_per_epoch=1) == 0.5
 

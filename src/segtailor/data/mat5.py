@@ -29,7 +29,7 @@ def read_whole_numbers(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[
     """Return the named matrices as flat arrays of whole numbers; names that the file lacks are left out."""
     content = read_bytes(path, most=MAX_FILE_BYTES, what="MATLAB file")
     if len(content) < HEADER_BYTES or content[126:128] not in (b"IM", b"MI"):
-        raise DataProblem(f"{path} is no MATLAB file of version 5; save it with `save -v6`, or leave it out.")
+        raise DataProblem(f"{path} is no MATLAB file of version 5 or 7.3; fetch it again, or leave it out.")
     order = "<" if content[126:128] == b"IM" else ">"
     found: dict[str, NDArray[np.int64]] = {}
     try:

@@ -4,9 +4,9 @@ In a folder, `NAME_rgb.jpg` belongs to `NAME_depth_mm.png` (other endings below)
 `val` and `test`. The `.mat` file is HDF5 (version 7.3) and is read with h5py, one picture at a time: `images` (n, 3,
 width, height) and `depths` (n, width, height) in metres.
 
-The official division (795 pictures train, 654 are scored) is the list `splits.mat` of the toolbox, beside the `.mat`
-file. Without it, and where a share `val` is asked for, pictures are divided scene by scene: neighbouring frames of one
-scene are nearly the same picture.
+The official division (795 pictures train, 654 are scored) is the list `splits.mat` of the toolbox (version 5 or 7.3),
+beside the `.mat` file. Without it, and where a share `val` is asked for, pictures are divided scene by scene:
+neighbouring frames of one scene are nearly the same picture.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segtailor.core.errors import DataProblem, Unsupported, unknown
 from segtailor.core.task import Task
@@ -36,6 +37,7 @@ IMAGE_ENDINGS = ("_rgb", "_colors", "_color", "_colour", "_image")
 DEPTH_ENDINGS = ("_depth_mm", "_depth", "_depths")
 MAX_FRAMES = 1_000_000  # pictures in one file; the published one has 1449
 MAX_CHUNK_BYTES = 2**30  # bytes that HDF5 unpacks at a time
+HDF5_START, HDF5_MARK = 512, b"\x89HDF\r\n\x1a\n"  # behind the header that MATLAB writes
 SPLITS_FILE, TRAIN_LIST, TEST_LIST = "splits.mat", "trainNdxs", "testNdxs"  # of the toolbox; numbers from 1
 MAX_SCENE_CHARACTERS = 200
 SPAN_METRES = (0.1, 10.0)  # metres that the sensor measures
@@ -181,7 +183,8 @@ def official_split(file: Path, count: int) -> dict[str, list[int]] | None:
     """Return the numbers, from 0, of the pictures that train and that are scored; None where the list is not there."""
     if not file.is_file():
         return None
-    lists = read_whole_numbers(file, (TRAIN_LIST, TEST_LIST))
+    names = (TRAIN_LIST, TEST_LIST)
+    lists = _hdf5_lists(file, names) if _is_hdf5(file) else read_whole_numbers(file, names)
     numbers = {split: lists.get(name) for split, name in (("train", TRAIN_LIST), ("val", TEST_LIST))}
     table = {
         split: [int(number) - 1 for number in held] for split, held in numbers.items() if held is not None
@@ -196,6 +199,27 @@ def official_split(file: Path, count: int) -> dict[str, list[int]] | None:
             f"{file} names picture {max(every) + 1}, and there are {count}; fetch both files again."
         )
     return table
+
+
+def _is_hdf5(file: Path) -> bool:
+    """Tell whether a file of MATLAB is of version 7.3: its HDF5 part then follows the header."""
+    with file.open("rb") as content:
+        return content.read(HDF5_START + len(HDF5_MARK)).endswith(HDF5_MARK)
+
+
+def _hdf5_lists(file: Path, names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+    """Return the named lists of whole numbers; names that the file lacks are left out."""
+    found: dict[str, NDArray[np.int64]] = {}
+    with _opened(file) as content:
+        for name in names:
+            array = _dataset(content, name, file)
+            if array is None:
+                continue
+            values = array[()].reshape(-1) if array.dtype.kind in "uif" and array.size <= MAX_FRAMES else None
+            if values is None or not np.isfinite(values).all() or (values != np.round(values)).any():
+                raise DataProblem(f"{file}: its {name} is no list of whole numbers; fetch the file again.")
+            found[name] = values.astype(np.int64)
+    return found
 
 
 def _scenes_in(file: Path, count: int) -> list[str]:

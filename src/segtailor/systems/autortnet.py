@@ -35,13 +35,21 @@ from segtailor.strategies.gradient_settings import (
     LogitOptimiser,
     Temperature,
 )
-from segtailor.systems.system import JUDGING, PAPER_DATA, SMALL_DATA, SMALL_IMAGE, SMALL_JUDGING, System
+from segtailor.systems.system import (
+    JUDGING,
+    PAPER_DATA,
+    SMALL_DATA,
+    SMALL_IMAGE,
+    SMALL_JUDGING,
+    System,
+    layout_of,
+    with_crops,
+)
 from segtailor.systems.training import (
     Asked,
     PublishedTraining,
     TrainingSetting,
     check_family,
-    layout_of,
     one_stage,
 )
 from segtailor.tasks.loss_settings import LossSettings
@@ -124,10 +132,22 @@ SMALL = replace(
     judging=SMALL_JUDGING,
 )
 
+CAMVID = replace(  # network C; the crop is our choice
+    with_crops(PAPER, lambda _: (360, 480)),
+    image=(720, 960),
+    strategy=replace(
+        PAPER_STRATEGY,
+        augment=Augment(crop=(360, 480)),
+        cost=replace(PAPER_STRATEGY.cost, weight=GAMMAS["c"]),
+    ),
+)
+
 SYSTEM = System(
     summary="Choose operators, depths and aggregation of three hyper-cells by gradients (AutoRTNet).",
     paper=PAPER,
     small=SMALL,
+    paper_on={"camvid": CAMVID},
+    from_scratch=True,
 )
 
 # Section 4.2 of the paper; crop and the settings of bootstrapping are our choice, as the paper does not state them.

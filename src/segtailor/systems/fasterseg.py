@@ -188,6 +188,7 @@ SYSTEM = System(
     paper=PAPER,
     small=SMALL,
     crop_multiple=32,  # the supernet's deepest stride
+    from_scratch=True,
 )
 
 TRAINING_EPOCHS, EPOCH_STEPS, TRAINING_DECAY = 600, 1000, 0.992

@@ -16,13 +16,12 @@ from segtailor.recipes.train import COLOUR_JITTER, StagedTrainRecipe
 from segtailor.spaces.scalable_path import ScalablePath
 from segtailor.strategies import Expansion
 from segtailor.strategies.evaluators.train import TrainEvaluator
-from segtailor.systems.system import PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System
+from segtailor.systems.system import JUDGING, PAPER_DATA, SMALL_DATA, SMALL_IMAGE, System, layout_of
 from segtailor.systems.training import (
     Asked,
     PublishedTraining,
     TrainingSetting,
     check_family,
-    layout_of,
     one_stage,
 )
 from segtailor.tasks.loss_settings import LossSettings
@@ -47,6 +46,7 @@ PAPER = SearchRecipe(
         ),
         reparameterise=True,
     ),
+    judging=JUDGING,
 )
 SMALL = replace(
     PAPER,
@@ -58,12 +58,14 @@ SMALL = replace(
         fit=FitSettings(steps=40, batch=8, optimiser="adamw", lr=0.01, weight_decay=0.01, validate_batch=32),
         reparameterise=True,
     ),
+    judging=0.5,
 )
 
 SYSTEM = System(
     summary="Grow a family of networks step by step, by the best gain per cost (LPS-Net, Algorithm 1).",
     paper=PAPER,
     small=SMALL,
+    from_scratch=True,
 )
 
 # The full recipe of section 4.2. The paper does not give the settings of hard mining: 0.7 and 1/16 are our choice.

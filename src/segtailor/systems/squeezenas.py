@@ -108,6 +108,7 @@ SYSTEM = System(
     summary="Choose one of 13 inverted residuals per block by gradients, weights and choice together (SqueezeNAS).",
     paper=PAPER,
     small=SMALL,
+    from_scratch=True,
 )
 
 # Section 5.3.2. Batch, momentum and augmentation are our choice, and so is the constant rate of the stages before the

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from segtailor.data.augment import Augment
@@ -29,6 +29,8 @@ class System:
 
     `crop_multiple` is what sides of crops must be a multiple of. `adapt` is called last with the fitted recipe of
     the small scale. `fit_paper` is for systems that nobody has published: their large scale follows the data, too.
+    `paper_on` holds the paper's search on other datasets, by the name of their layout; `from_scratch` says that the
+    paper's search begins from random weights.
     """
 
     summary: str
@@ -37,11 +39,13 @@ class System:
     crop_multiple: int = 1
     adapt: Callable[[SearchRecipe], SearchRecipe] | None = None
     fit_paper: bool = False
+    paper_on: Mapping[str, SearchRecipe] = field(default_factory=dict)
+    from_scratch: bool = False
 
     def on(self, data: str, *, scale: Scale, size: Size, crop: Size) -> SearchRecipe:
         """Return the recipe for a dataset: `size` is that of its images, `crop` the largest that fits all of them."""
         if scale == "paper" and not self.fit_paper:
-            return replace(self.paper, data=data)
+            return replace(self.paper_on.get(layout_of(data), self.paper), data=data)
         base = self.paper if scale == "paper" else self.small
         fitted = with_crops(replace(base, data=data, image=size), lambda largest: self._fitted(largest, crop))
         return fitted if self.adapt is None or scale == "paper" else self.adapt(fitted)
@@ -52,6 +56,11 @@ class System:
         if multiple == 1:
             return height, width
         return max(multiple, height // multiple * multiple), max(multiple, width // multiple * multiple)
+
+
+def layout_of(data: str) -> str:
+    """Return the name of a dataset as typed, e.g. `camvid` of `camvid:PATH`."""
+    return data.partition(":")[0].partition("?")[0]
 
 
 def with_crops(recipe: SearchRecipe, change: Callable[[Size], Size]) -> SearchRecipe:

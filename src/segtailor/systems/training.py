@@ -70,11 +70,6 @@ class TrainingSetting:
     val: str | None = None
 
 
-def layout_of(data: str) -> str:
-    """Return the name of a dataset as typed, e.g. `camvid` of `camvid:PATH`."""
-    return data.partition(":")[0].partition("?")[0]
-
-
 def check_family(arch: Architecture, name: str, family: str) -> None:
     """Refuse a network of another family."""
     if family_of(arch) != family:

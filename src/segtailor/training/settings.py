@@ -61,7 +61,7 @@ class Schedule:
         factors = {
             "poly": lambda: poly(self.reach * progress, power=self.power),
             "exponential": lambda: exponential(
-                after / (self.epoch_steps or steps_per_epoch), gamma=self.gamma
+                after // (self.epoch_steps or steps_per_epoch), gamma=self.gamma
             ),
             "cosine": lambda: cosine(progress, final=self.final),
             "step": lambda: step(progress, milestones=self.milestones, gamma=self.gamma),
@@ -185,8 +185,8 @@ def poly(progress: float, *, power: float = 0.9) -> float:
     return math.pow(1 - progress, power)
 
 
-def exponential(epochs: float, *, gamma: float) -> float:
-    """Return `gamma ** epochs`, smoothly also within an epoch."""
+def exponential(epochs: int, *, gamma: float) -> float:
+    """Return `gamma ** epochs`, of the epochs that are over: the rate falls after each."""
     return math.pow(gamma, epochs)
 
 

@@ -182,7 +182,10 @@ def search_recipe(
         seed=base.seed if chosen.seed is None else chosen.seed,
     )
     recipe = fitted_to_bands(recipe, locate(data))
-    recipe = with_chosen_start(recipe, chosen.start, scale=chosen.scale)
+    if chosen.scale == "paper" and chosen.start == "auto" and SYSTEMS.get(name).from_scratch:
+        note("start: none; the published search begins from random weights. --start gives it others.")
+    else:
+        recipe = with_chosen_start(recipe, chosen.start, scale=chosen.scale)
     _tell_pacing(recipe)
     return with_settings(for_workers(recipe, chosen.workers or 1), map(_with_new_name, changes))
 

@@ -305,7 +305,7 @@ def starts() -> list[StartFacts]:
                 usable=True,
             )
         )
-    timm_here = find_spec("timm") is not None
+    missing = _missing_timm()
     for model in TIMM_ENCODERS:
         residual = model.startswith("resnet")
         rows.append(
@@ -314,11 +314,24 @@ def starts() -> list[StartFacts]:
                 families=("dilated_residual", "handmade", "decoder_cell") if residual else inverted,
                 licence="that of timm's weights, told when they are loaded",
                 learnt_from="ImageNet-1k; downloaded by timm",
-                usable=timm_here,
-                remark="" if timm_here else "pip install timm, beside a torchvision that matches torch",
+                usable=not missing,
+                remark=missing,
             )
         )
     return rows
+
+
+def _missing_timm() -> str:
+    """Return what is missing for the models of timm: nothing, timm, or a torchvision that it can be imported with."""
+    if find_spec("timm") is None:
+        return "pip install timm, beside a torchvision that matches torch"
+    from segtailor.ops.modules.timm_encoder import import_timm
+
+    try:
+        import_timm()
+    except Unsupported:
+        return "install a torchvision that was built for the installed torch"
+    return ""
 
 
 @lru_cache(maxsize=1)

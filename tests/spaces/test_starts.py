@@ -287,6 +287,21 @@ def test_an_installed_timm_starts_with_equal_maps(
     torch.testing.assert_close(maps[0], wanted, rtol=1e-4, atol=1e-4 * wanted.abs().max().item())
 
 
+def test_a_timm_beside_a_torchvision_for_another_torch_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "timm").mkdir()
+    problem = "operator torchvision::nms does not exist"
+    (tmp_path / "timm" / "__init__.py").write_text(f"raise RuntimeError('{problem}')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(UserError, match=problem):
+        open_source("timm:resnet18")
+    (row,) = (row for row in starts() if row.name == "timm:resnet18")
+    assert not row.usable
+    assert "torchvision" in row.remark
+
+
 def test_weights_are_fetched_only_for_a_trusted_recipe() -> None:
     with pytest.raises(UserError, match="trust"):
         open_source("timm:resnet18", trusted=False)

@@ -151,7 +151,7 @@ def _started_timm_encoder(network: Network, start: str, *, trusted: bool) -> tup
     record = StartRecord(
         name=start, licence=UNKNOWN_LICENCE, learnt_from=f"what timm states of {start}", carried=share
     )
-    return record, Carried(share=share, parameters=carried, lines=lines)
+    return record, Carried(share=share, uncut=share, parameters=carried, lines=lines)
 
 
 def start_supernet(
@@ -242,12 +242,17 @@ def licence_warning(facts: Mapping[str, Json]) -> str | None:
     return None
 
 
-@lru_cache(maxsize=64)
 def start_share(start: str, arch: Architecture, task: Task) -> float:
     """Return the share of a network's parameters that a start gives it."""
+    return carried_by(start, arch, task).share
+
+
+@lru_cache(maxsize=64)
+def carried_by(start: str, arch: Architecture, task: Task) -> Carried:
+    """Return what a network takes over from a start."""
     network = build(arch, task.outputs, outputs=(MAIN,))
     source = open_source(start, family_of(arch))
-    return carry_weights(source.donor, network, preprocessing=Preprocessing(), classes=task.classes).share
+    return carry_weights(source.donor, network, preprocessing=Preprocessing(), classes=task.classes)
 
 
 def _auto_share(arch: Architecture, task: Task) -> float | None:

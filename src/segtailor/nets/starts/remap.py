@@ -35,10 +35,11 @@ class Carried:
     """What a network took over: the share of its parameters, and one line per node in words.
 
     `parameters` are those that are mostly the donor's, and for which little of the donor was cut away: they still do
-    what they learnt, while others have to learn anew.
+    what they learnt, while others have to learn anew. `uncut` is their share.
     """
 
     share: float
+    uncut: float
     parameters: frozenset[str]
     lines: tuple[str, ...]
 
@@ -150,7 +151,8 @@ class _Transfer:
             if count + self._zeros.get(name, 0) > MOSTLY * sizes[name]
             and count >= LITTLE_CUT * self._given_sizes.get(name, 0)
         )
-        return Carried(share=share, parameters=mostly, lines=tuple(self._lines(sizes, taken)))
+        uncut = sum(sizes[name] for name in mostly) / max(1, sum(sizes.values()))
+        return Carried(share=share, uncut=uncut, parameters=mostly, lines=tuple(self._lines(sizes, taken)))
 
     def _lines(self, sizes: Mapping[str, int], taken: Mapping[str, int]) -> Iterable[str]:
         for node in self._target.plan.nodes:

@@ -99,7 +99,7 @@ def test_none_leaves_random_weights_alone() -> None:
 
 def test_a_bundle_and_a_run_directory_give_all_their_weights(tmp_path: Path) -> None:
     folder = bundle(tmp_path / "run" / "weights", "lpsnet-step0")
-    for place in (folder, folder.parent):
+    for place in (folder, folder.parent, folder / "model.safetensors"):
         network = fresh("lpsnet-step0")
         record, _ = start_network(network, str(place), TASK, preprocessing=PLAIN)
         assert record.carried == 1

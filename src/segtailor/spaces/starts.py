@@ -20,7 +20,7 @@ from segtailor.core.shipped import DESCRIPTION, bundle_folder, is_shipped, shipp
 from segtailor.core.space import Architecture, SearchSpace, family, family_of
 from segtailor.core.task import Preprocessing, Task
 from segtailor.core.trust import refuse_reach
-from segtailor.nets.bundle import load_bundle
+from segtailor.nets.bundle import WEIGHTS, load_bundle
 from segtailor.nets.checkpoint_file import read_state
 from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.starts.remap import Carried, Donor, carry_weights
@@ -271,6 +271,8 @@ def open_source(start: str, family_name: str = "", *, trusted: bool = True) -> S
     if is_shipped(start):
         return _bundle(bundle_folder(start), start, licence=SHIPPED_LICENCE)
     path = Path(start)
+    if path.name == WEIGHTS and (path.parent / DESCRIPTION).is_file():
+        path = path.parent  # the weights of a bundle, which says what they are
     if path.is_dir():
         return _folder(path, start)
     if path.is_file():

@@ -99,7 +99,7 @@ def test_none_leaves_random_weights_alone() -> None:
 
 def test_a_bundle_and_a_run_directory_give_all_their_weights(tmp_path: Path) -> None:
     folder = bundle(tmp_path / "run" / "weights", "lpsnet-step0")
-    for place in (folder, folder.parent):
+    for place in (folder, folder.parent, folder / "model.safetensors"):
         network = fresh("lpsnet-step0")
         record, _ = start_network(network, str(place), TASK, preprocessing=PLAIN)
         assert record.carried == 1
@@ -285,6 +285,21 @@ def test_an_installed_timm_starts_with_equal_maps(
         else:
             wanted = donor.forward_features(image)
     torch.testing.assert_close(maps[0], wanted, rtol=1e-4, atol=1e-4 * wanted.abs().max().item())
+
+
+def test_a_timm_beside_a_torchvision_for_another_torch_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "timm").mkdir()
+    problem = "operator torchvision::nms does not exist"
+    (tmp_path / "timm" / "__init__.py").write_text(f"raise RuntimeError('{problem}')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(UserError, match=problem):
+        open_source("timm:resnet18")
+    (row,) = (row for row in starts() if row.name == "timm:resnet18")
+    assert not row.usable
+    assert "torchvision" in row.remark
 
 
 def test_weights_are_fetched_only_for_a_trusted_recipe() -> None:

@@ -12,7 +12,7 @@ from segtailor.core.errors import MissingCost, UnknownName, UserError
 from segtailor.core.plan import Plan, Shape
 from segtailor.core.space import fingerprint_of, plan_of
 from segtailor.costs.analytic import Macs
-from segtailor.spaces import published
+from segtailor.spaces import on_lite0, published
 from segtailor.tailoring.selecting import expected_qualities, ready_networks
 
 SIZE = (256, 512)
@@ -41,7 +41,7 @@ def test_a_network_that_is_too_expensive_says_so() -> None:
 
 def test_every_network_is_there_once() -> None:
     rows = ready_networks(Macs(), LIMIT, image=SIZE, classes=19)
-    every = {*segtailor.architectures(), *segtailor.baselines()}
+    every = {*segtailor.architectures(), *segtailor.baselines(), *on_lite0()}
     marks = [fingerprint_of(published(row.name)) for row in rows]
     assert len(set(marks)) == len(marks)
     assert set(marks) == {fingerprint_of(published(name)) for name in every}

@@ -92,6 +92,33 @@ def test_none_is_taken_where_none_keeps_the_budget_or_none_is_wanted(tmp_path: P
     assert find_ready(stage(tmp_path, budget_ms=1.0, wanted=0), known, winner(tmp_path)).networks == ()
 
 
+def test_networks_that_start_whole_come_before_those_that_start_from_nothing(tmp_path: Path) -> None:
+    def order(start: str) -> list[str]:
+        begun = stage(tmp_path, budget_ms=200.0)
+        request = replace(begun.recipe.request, start=start)
+        begun = replace(begun, recipe=replace(begun.recipe, request=request))
+        return worth_timing(begun, winner(tmp_path))
+
+    started, random = order("auto"), order("none")
+    assert sorted(started) == sorted(random)
+    assert started[0] == "auxcells-arch0-lite0"  # its whole encoder knows ImageNet
+    assert random.index("pidnet-s") < random.index("auxcells-arch0-lite0")
+    assert started.index("lr-aspp-mobilenetv3-large") < random.index("lr-aspp-mobilenetv3-large")
+    assert [name for name in started if "lpsnet" in name] == [name for name in random if "lpsnet" in name]
+
+
+def test_the_best_expected_network_comes_first_whoever_made_it(tmp_path: Path) -> None:
+    rows = fastest(auxcells_arch0_lite0=0.5, pidnet_s=0.5, ddrnet_23_slim=0.5)
+    begun = stage(tmp_path, budget_ms=200.0)
+    begun = replace(begun, recipe=replace(begun.recipe, request=replace(begun.recipe.request, start="auto")))
+    for wanted, names in ((1, ["auxcells-arch0-lite0"]), (2, ["auxcells-arch0-lite0", "pidnet-s"])):
+        effort = replace(begun.recipe.effort, baselines=wanted)
+        found = find_ready(
+            replace(begun, recipe=replace(begun.recipe, effort=effort)), rows, winner(tmp_path)
+        )
+        assert [row.network for row in found.networks] == names
+
+
 def ms(name: str) -> float:
     return count(name, image=IMAGE).macs / 1e6
 

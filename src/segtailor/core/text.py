@@ -48,6 +48,12 @@ def word(text: str) -> str:
     return "$'" + "".join(map(_quoted, text)) + "'"
 
 
+def first_line(problem: BaseException) -> str:
+    """Return the first line of an error of another package, cut to 200 characters, or its kind."""
+    lines = str(problem).strip().splitlines()
+    return lines[0][:200] if lines else type(problem).__name__
+
+
 def path_argument(path: object) -> str:
     """Return a path as an argument, also if it starts like a flag or a home folder."""
     text = str(path)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from segtailor.core.memory import bounded_memory
+from segtailor.core.text import first_line
 from segtailor.nets.weights import WeightsProblem
 
 MAX_FILE_BYTES = 4 * 2**30  # the largest published segmentation network has a tenth of it
@@ -237,7 +238,7 @@ def _unprefixed(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _damaged(path: Path, problem: BaseException) -> WeightsProblem:
     return WeightsProblem(
-        f"checkpoint {path} cannot be read ({_first_line(problem)}); it is truncated, damaged or of another kind. "
+        f"checkpoint {path} cannot be read ({first_line(problem)}); it is truncated, damaged or of another kind. "
         "Download or write it again; .pth, .pt and .safetensors are read."
     )
 
@@ -251,8 +252,3 @@ def _named(problem: BaseException) -> str:
 def _describe(content: object) -> str:
     empty = isinstance(content, Mapping) and not content
     return "an empty dictionary" if empty else f"a value of type {type(content).__name__}"
-
-
-def _first_line(problem: BaseException) -> str:
-    lines = str(problem).strip().splitlines()
-    return lines[0][:160] if lines else type(problem).__name__

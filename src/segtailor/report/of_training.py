@@ -22,7 +22,7 @@ from segtailor.report.fields import at, number, size, table, text, whole
 from segtailor.report.folder import RunFolder, commands, conditions, present
 from segtailor.report.numbers import amount, duration
 from segtailor.report.parts import start_fact
-from segtailor.spaces import architectures, baselines, published
+from segtailor.spaces import architectures, baselines, on_lite0, published
 
 NOT_IN_CHART = ("fwiou", "mean_accuracy")  # figures that would crowd it
 DEFAULT_SIZE = (512, 1024)  # height and width of the drawn network where the recipe has no crop
@@ -49,7 +49,7 @@ def training_report(run: RunFolder) -> Report:
 def known_name(arch: Architecture) -> str:
     """Return the published name of an architecture or baseline, or its fingerprint."""
     fingerprint = fingerprint_of(arch)
-    names = (*architectures(), *baselines())
+    names = (*architectures(), *baselines(), *on_lite0())
     return next((name for name in names if fingerprint_of(published(name)) == fingerprint), fingerprint)
 
 

@@ -26,7 +26,14 @@ from segtailor.core.space import (
     plan_of,
     read_architecture,
 )
-from segtailor.spaces.published import architectures, baselines, is_published, published, published_record
+from segtailor.spaces.published import (
+    architectures,
+    baselines,
+    is_published,
+    on_lite0,
+    published,
+    published_record,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +53,7 @@ def resolve(source: str | Path | Architecture) -> Architecture:
     if isinstance(source, str | Path):
         if isinstance(source, Path) or source.endswith(".json") or isfile(source):  # noqa: PTH113 - accepts any text
             return read_architecture(Path(source))
-        known = (*architectures(), *baselines(), *shipped())
+        known = (*architectures(), *baselines(), *on_lite0(), *shipped())
         raise unknown("network", source, known)
     family_of(source)  # raises for anything else
     return source

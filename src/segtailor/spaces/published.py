@@ -11,6 +11,9 @@ from segtailor.core.errors import InvalidArchitecture, unknown
 from segtailor.core.registry import FIXED, SPACES
 from segtailor.core.space import Architecture, families, parse_architecture
 
+ENCODED = "decoder_cell"  # the family whose networks name their encoder
+LITE0, ON_LITE0 = "efficientnet_lite0", "-lite0"
+
 
 def architectures() -> tuple[str, ...]:
     """Return the names of all published architectures of search spaces, family by family."""
@@ -22,9 +25,17 @@ def baselines() -> tuple[str, ...]:
     return tuple(name for family in FIXED.names() for name in _files(family))
 
 
+def on_lite0() -> tuple[str, ...]:
+    """Return the names of the published decoders on EfficientNet-Lite0, whose ImageNet weights are at hand.
+
+    Their authors put them on another encoder.
+    """
+    return tuple(name + ON_LITE0 for name in _files(ENCODED))
+
+
 def is_published(name: object) -> bool:
     """Tell whether something is the name of a published architecture or baseline."""
-    return isinstance(name, str) and name in _index()
+    return isinstance(name, str) and (name in _index() or name in on_lite0())
 
 
 def published(name: str) -> Architecture:
@@ -35,10 +46,14 @@ def published(name: str) -> Architecture:
 @cache
 def published_record(name: str) -> dict[str, Any]:
     """Return the whole record of a published network: the document, and its published results under `origin`."""
+    if name in on_lite0():
+        record = published_record(name.removesuffix(ON_LITE0))
+        changed = {**record["architecture"], "encoder": LITE0}
+        return {**record, "architecture": changed, "origin": {**record["origin"], "results": {}}}
     if name not in _index():
         raise unknown("published architecture or baseline", name, _index())
-    record: dict[str, Any] = read_json(_index()[name], what=f"record of {name}", error=InvalidArchitecture)
-    return record
+    known: dict[str, Any] = read_json(_index()[name], what=f"record of {name}", error=InvalidArchitecture)
+    return known
 
 
 @cache

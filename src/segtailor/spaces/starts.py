@@ -20,7 +20,7 @@ from segtailor.core.shipped import DESCRIPTION, bundle_folder, is_shipped, shipp
 from segtailor.core.space import Architecture, SearchSpace, family, family_of
 from segtailor.core.task import Preprocessing, Task
 from segtailor.core.trust import refuse_reach
-from segtailor.nets.bundle import load_bundle
+from segtailor.nets.bundle import WEIGHTS, load_bundle
 from segtailor.nets.checkpoint_file import read_state
 from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.starts.remap import Carried, Donor, carry_weights
@@ -151,7 +151,7 @@ def _started_timm_encoder(network: Network, start: str, *, trusted: bool) -> tup
     record = StartRecord(
         name=start, licence=UNKNOWN_LICENCE, learnt_from=f"what timm states of {start}", carried=share
     )
-    return record, Carried(share=share, parameters=carried, lines=lines)
+    return record, Carried(share=share, uncut=share, parameters=carried, lines=lines)
 
 
 def start_supernet(
@@ -242,12 +242,17 @@ def licence_warning(facts: Mapping[str, Json]) -> str | None:
     return None
 
 
-@lru_cache(maxsize=64)
 def start_share(start: str, arch: Architecture, task: Task) -> float:
     """Return the share of a network's parameters that a start gives it."""
+    return carried_by(start, arch, task).share
+
+
+@lru_cache(maxsize=64)
+def carried_by(start: str, arch: Architecture, task: Task) -> Carried:
+    """Return what a network takes over from a start."""
     network = build(arch, task.outputs, outputs=(MAIN,))
     source = open_source(start, family_of(arch))
-    return carry_weights(source.donor, network, preprocessing=Preprocessing(), classes=task.classes).share
+    return carry_weights(source.donor, network, preprocessing=Preprocessing(), classes=task.classes)
 
 
 def _auto_share(arch: Architecture, task: Task) -> float | None:
@@ -266,6 +271,8 @@ def open_source(start: str, family_name: str = "", *, trusted: bool = True) -> S
     if is_shipped(start):
         return _bundle(bundle_folder(start), start, licence=SHIPPED_LICENCE)
     path = Path(start)
+    if path.name == WEIGHTS and (path.parent / DESCRIPTION).is_file():
+        path = path.parent  # the weights of a bundle, which says what they are
     if path.is_dir():
         return _folder(path, start)
     if path.is_file():
@@ -305,7 +312,7 @@ def starts() -> list[StartFacts]:
                 usable=True,
             )
         )
-    timm_here = find_spec("timm") is not None
+    missing = _missing_timm()
     for model in TIMM_ENCODERS:
         residual = model.startswith("resnet")
         rows.append(
@@ -314,11 +321,24 @@ def starts() -> list[StartFacts]:
                 families=("dilated_residual", "handmade", "decoder_cell") if residual else inverted,
                 licence="that of timm's weights, told when they are loaded",
                 learnt_from="ImageNet-1k; downloaded by timm",
-                usable=timm_here,
-                remark="" if timm_here else "pip install timm, beside a torchvision that matches torch",
+                usable=not missing,
+                remark=missing,
             )
         )
     return rows
+
+
+def _missing_timm() -> str:
+    """Return what is missing for the models of timm: nothing, timm, or a torchvision that it can be imported with."""
+    if find_spec("timm") is None:
+        return "pip install timm, beside a torchvision that matches torch"
+    from segtailor.ops.modules.timm_encoder import import_timm
+
+    try:
+        import_timm()
+    except Unsupported:
+        return "install a torchvision that was built for the installed torch"
+    return ""
 
 
 @lru_cache(maxsize=1)

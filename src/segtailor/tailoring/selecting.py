@@ -29,8 +29,9 @@ from segtailor.recipes.timed import (
     time_undisturbed,
 )
 from segtailor.runs import Layout
-from segtailor.spaces import architectures, baselines, published, published_record
+from segtailor.spaces import architectures, baselines, on_lite0, published, published_record
 from segtailor.spaces.networks import count, resolve
+from segtailor.spaces.starts import NONE, carried_by
 from segtailor.tailoring.choosing import AIM_SHARE, SEARCH_SHARE_OF_BUDGET
 from segtailor.tailoring.recipe import TailorRecipe
 from segtailor.tailoring.stage import (
@@ -45,6 +46,7 @@ from segtailor.tailoring.stage import (
     TimedCandidate,
 )
 from segtailor.tailoring.time_plan import BUDGET_SHARE, READY_SHARE
+from segtailor.tailoring.training import network_start
 
 FASTEST_NETWORKS = 4  # smallest ready networks that are timed first
 FASTEST_SHARE = 0.05  # of the time asked for, after which one of them within the budget is enough
@@ -59,6 +61,11 @@ MAX_RELATIVE_WORK = 1.3  # multiply-accumulates of ready networks of the winner'
 MAX_OTHER_WORK = 3.0  # of ready networks of other families
 COMPARISON_SHAPE = Shape(3, 1024, 2048)  # of the published qualities
 COMPARISON_CLASSES = 19
+MOSTLY_UNCUT = 0.5  # of a network's parameters, which lost little of their donor
+UNCUT_GAIN, CUT_GAIN = (
+    0.10,
+    0.03,
+)  # mIoU that a network gains by its start where that holds, and where it does not
 QUALITY = "cityscapes_val_miou_percent"  # after the full training of the authors
 
 Evidence: TypeAlias = Literal["published", "inferred"]
@@ -345,34 +352,48 @@ def _most_likely(stage: StageContext, pack: PackOutcome, timed: Sequence[TimedCa
 def find_ready(stage: StageContext, fastest: FastestOutcome, chosen: ChosenNetwork) -> ReadyOutcome:
     """Stage `ready`: find the ready networks within the budget that are worth training, best expected first.
 
-    At least one is hand-made if any of these keeps the budget. Networks of stage `fastest` are not timed again.
+    Of several at least one is hand-made if any of these keeps the budget. Networks of stage `fastest` are not timed
+    again.
     """
     wanted, asked = stage.recipe.effort.baselines, stage.recipe.request.seconds
     if not wanted:
         return ReadyOutcome(networks=())
     until = None if asked is None else time.monotonic() + READY_SHARE * asked
     names = [name for name in worth_timing(stage, chosen) if name != chosen.network]
+    if wanted == 1:
+        return ReadyOutcome(networks=tuple(_within_budget(stage, fastest, names, 1, until=until)))
     handmade = [name for name in names if name in baselines()]
     others = [name for name in names if name not in handmade]
-    ready = _within_budget(stage, fastest, handmade, max(1, wanted // 2), until=until)
+    ready = _within_budget(stage, fastest, handmade, wanted // 2, until=until)
     rest = wanted - len(ready) if ready else max(1, wanted // 2)
     ready += _within_budget(stage, fastest, others, rest, until=until)
-    return ReadyOutcome(networks=tuple(ready))
+    return ReadyOutcome(networks=tuple(sorted(ready, key=lambda row: names.index(row.network))))
 
 
 def worth_timing(stage: StageContext, chosen: ChosenNetwork) -> list[str]:
     """Return the ready networks that do not have far more multiply-accumulates than should fit, best expected first."""
     recipe, winner = stage.recipe, resolve(chosen.architecture)
     likely = count(winner, image=recipe.image).macs * max(1.0, recipe.request.budget_ms / chosen.median_ms)
-    return [
-        row.name
-        for row in ready_networks(Macs(), MAX_OTHER_WORK * likely, image=recipe.image, classes=stage.classes)
+    rows = ready_networks(Macs(), MAX_OTHER_WORK * likely, image=recipe.image, classes=stage.classes)
+    fitting = [
+        row
+        for row in rows
         if row.fits
         and (
             (row.price or 0) <= MAX_RELATIVE_WORK * likely
             or family_of(resolve(row.name)) != family_of(winner)
         )
     ]
+    started = {row.name: row.expected + _start_gain(stage, resolve(row.name)) for row in fitting}
+    return sorted(started, key=lambda name: (-started[name], name))
+
+
+def _start_gain(stage: StageContext, arch: Architecture) -> float:
+    """Return what a network gains by its start, as measured with ImageNet weights (docs/results.md#starts)."""
+    start = network_start(stage, arch)
+    if start == NONE:
+        return 0.0
+    return UNCUT_GAIN if carried_by(start, arch, stage.dataset.task).uncut >= MOSTLY_UNCUT else CUT_GAIN
 
 
 def _within_budget(
@@ -428,10 +449,11 @@ def ready_networks(
     classes: int,
     names: Sequence[str] | None = None,
 ) -> tuple[ReadyNetwork, ...]:
-    """Price ready networks (all published and hand-made ones, each once, or those named) at an image size.
+    """Price ready networks at an image size: those named, or all of them, each once.
 
-    First those within `limit` (in the unit of the cost), best expected quality first; then the others with the
-    reason, cheapest first, those that have no price last.
+    These are published and hand-made ones, and published decoders on EfficientNet-Lite0. First those within `limit` (in
+    the unit of the cost), best expected quality first; then the others with the reason, cheapest first, those that have
+    no price last.
     """
     if not limit > 0 or math.isnan(limit):
         raise UserError(f"limit: {limit} {cost.unit} is no budget; give a number above 0.")
@@ -446,7 +468,7 @@ def ready_networks(
 
 
 def expected_qualities() -> Mapping[str, tuple[float, Evidence]]:
-    """Return the expected quality of every ready network by name, and its evidence.
+    """Return the expected quality of every ready network by name, and its evidence: after a long training of any start.
 
     A network with two names (LPS-Net-S is also step 7 of its search) is listed under the first of them. A quality that
     is not published is taken from the straight line through all others over the logarithm of the multiply-accumulates.
@@ -474,7 +496,7 @@ def expected_qualities() -> Mapping[str, tuple[float, Evidence]]:
 def _by_fingerprint() -> Mapping[str, str]:
     """Return the first name of each ready network by its fingerprint."""
     names: dict[str, str] = {}
-    for name in architectures() + baselines():
+    for name in architectures() + baselines() + on_lite0():
         names.setdefault(fingerprint_of(published(name)), name)
     return names
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from random import Random
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from segtailor.core.plan import IMAGE, MAIN, PlanBuilder, Shape
+from segtailor.core.registry import SPACES
+from segtailor.core.space import SearchSpace
 from segtailor.core.task import Preprocessing
+from segtailor.core.variation import sample
 from segtailor.nets.network import Network, build, initialise
 from segtailor.nets.starts.remap import Donor, carry_weights
 from segtailor.ops import Conv, InvertedBottleneck, Residual
 from segtailor.spaces.elastic import Elastic
+from segtailor.spaces.inverted_residual import InvertedResidual
 from segtailor.spaces.networks import resolve
 from segtailor.spaces.published import architectures, baselines
 from segtailor.spaces.starts import open_source
@@ -24,8 +32,17 @@ FAMILIES = (
     "auxcells-arch0",
     "fasterseg-student",
     "autortnet-a",
+    "camvid-fast",
+    "results/camvid/networks/elastic-lite0.json",
     *baselines(),
 )
+ROOT = Path(__file__).parents[3]
+NAMES = ("road", "sky", "car", "tree", "pole")
+
+
+def built(name: str, classes: int, **options: object) -> Network:
+    """Build a network by its name, or by its file in the repository."""
+    return build(resolve(ROOT / name if name.endswith(".json") else name), classes, **options)  # type: ignore[arg-type]
 
 
 def filled(network: Network, seed: int) -> Network:
@@ -58,7 +75,7 @@ def chain(*, blocks: int, width: int, expansion: int = 2, kernel: int = 3, stem:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_network_carries_itself_bit_by_bit(name: str) -> None:
-    donor, target = (build(resolve(name), 11, outputs="all") for _ in range(2))
+    donor, target = (built(name, 11, outputs="all") for _ in range(2))
     filled(donor, 0)
     initialise(target, 1)
     carried = carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=PLAIN)
@@ -239,7 +256,86 @@ def test_pictures_of_equal_bands_give_the_same_maps_with_other_numbers_of_bands(
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_takes_weights_for_four_bands(name: str) -> None:
-    donor = filled(build(resolve(name), 5, outputs=(MAIN,)), 0)
-    target = build(resolve(name), 5, outputs=(MAIN,), channels=4)
+    donor = filled(built(name, 5, outputs=(MAIN,)), 0)
+    target = built(name, 5, outputs=(MAIN,), channels=4)
     carried = carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=of_bands(4))
     assert carried.share == 1
+
+
+@given(kind=st.sampled_from(SPACES.names()), seed=st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_the_share_is_a_count_of_the_values_that_came_from_the_donor(kind: str, seed: int) -> None:
+    space: SearchSpace = SPACES.get(kind)()
+    rng = Random(seed)
+    donor, target = (build(sample(space, rng), 5, outputs=(MAIN,)) for _ in range(2))
+    with torch.no_grad():
+        for value in donor.parameters():
+            value.uniform_(100, 101)
+        for value in target.parameters():
+            value.uniform_(0.1, 1)
+    given_ = Donor(network=donor, preprocessing=PLAIN, classes=NAMES)
+    carried = carry_weights(given_, target, preprocessing=PLAIN, classes=NAMES)
+    values = sum(value.numel() for value in target.parameters())
+    assert carried.share == sum(int((value > 50).sum()) for value in target.parameters()) / values
+
+
+@pytest.mark.parametrize(("have", "want"), [(3, 5), (5, 3), (3, 7), (7, 3)])
+def test_kernels_are_embedded_in_zeros_or_cropped_to_their_centre(have: int, want: int) -> None:
+    donor, target = filled(chain(blocks=1, width=8, kernel=have), 0), chain(blocks=1, width=8, kernel=want)
+    initialise(target, 1)
+    carried = carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=PLAIN)
+    name = "nodes.block0.body.depth.weight"
+    theirs, ours = donor.state_dict()[name], target.state_dict()[name]
+    edge = abs(have - want) // 2
+    inner = slice(edge, -edge)
+    small, large = (theirs, ours) if have < want else (ours, theirs)
+    assert torch.equal(large[:, :, inner, inner], small)
+    if have < want:
+        assert torch.count_nonzero(ours) == torch.count_nonzero(theirs)
+    assert name in carried.parameters
+
+
+def test_dilation_and_stride_keep_the_kernels() -> None:
+    def network(stride: int, dilation: int) -> Network:
+        build = PlanBuilder(Shape(3, 64, 64))
+        source = build.add("stem", Conv(), IMAGE, channels=8, stride=2)
+        op = InvertedBottleneck(expansion=2, dilation=dilation)
+        source = build.add("down", op, source, channels=16, stride=stride)
+        build.add("head", Conv(kernel=1, norm=False, bias=True, activation="none"), source, channels=2)
+        return Network(build.plan(outputs={MAIN: "head"}, align_corners=False))
+
+    donor, target = filled(network(2, 1), 0), network(1, 2)
+    initialise(target, 1)
+    carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=PLAIN)
+    for part in ("expand", "depth", "project"):
+        name = f"nodes.down.body.{part}.weight"
+        assert torch.equal(target.state_dict()[name], donor.state_dict()[name])
+
+
+def test_norms_that_silence_a_block_learn_like_new_ones() -> None:
+    donor, target = filled(chain(blocks=1, width=16), 0), chain(blocks=2, width=16)
+    initialise(target, 1)
+    carried = carry_weights(Donor(network=donor, preprocessing=PLAIN), target, preprocessing=PLAIN)
+    assert "nodes.block0.body.project_norm.weight" in carried.parameters
+    assert "nodes.block1.body.project_norm.weight" not in carried.parameters
+    assert "nodes.block1.body.project.weight" in carried.parameters
+
+
+@pytest.mark.parametrize("name", [name for name in architectures() if name.startswith("squeezenas")])
+def test_all_squeezenas_networks_take_most_of_an_imagenet_encoder(name: str) -> None:
+    source, network = open_source("imagenet").donor, build(resolve(name), 5, outputs=(MAIN,))
+    assert carry_weights(source, network, preprocessing=PLAIN).share > 0.5
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_skipped_first_block_of_a_stage_does_not_cut_off_what_follows(stage: int) -> None:
+    space, source = InvertedResidual(frame="large"), open_source("imagenet").donor
+    picks = {row.name: len(row.options) - 1 for row in space.decisions}
+    blocks = [row for row in space.decisions if "skip" in row.options]
+    before, shares = dict(picks), []
+    first = {0: 0, 1: 5}[stage]  # in this frame blocks 0 and 5 change the width; 5 halves the map as well
+    picks[blocks[first].name] = blocks[first].options.index("skip")
+    for row in (before, picks):
+        network = build(space.architecture(row), 5, outputs=(MAIN,))
+        shares.append(carry_weights(source, network, preprocessing=PLAIN).share)
+    assert shares[1] > 0.9 * shares[0]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported, UserError
+from segtailor.core.text import first_line
 
 OPSET = 18
 
@@ -97,11 +98,6 @@ def onnx_errors() -> tuple[type[Exception], ...]:
     names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NotImplemented")
     state = _onnxruntime().capi.onnxruntime_pybind11_state
     return tuple(getattr(state, name) for name in (*names, "NoSuchFile", "RuntimeException"))
-
-
-def first_line(problem: Exception) -> str:
-    """Return the first line of an error, cut to 200 characters."""
-    return str(problem).strip().split("\n")[0][:200]
 
 
 def _onnxruntime() -> Any:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.task import IGNORE, KIND_FACTS, Preprocessing, Task, needs_classes
+from segtailor.core.text import first_line
 from segtailor.nets.inference import (
     fit_within,
     letterbox,
@@ -24,7 +25,7 @@ from segtailor.nets.inference import (
     undo_letterbox,
 )
 from segtailor.nets.onnx.confined import foreign_session
-from segtailor.nets.onnx.graph import first_line, onnx_errors
+from segtailor.nets.onnx.graph import onnx_errors
 from segtailor.nets.onnx.metadata import InputKind, OnnxMetadata, OnnxProblem, OutputKind, parse_metadata
 from segtailor.tasks import kind_of
 from segtailor.tasks.segmentation.confidence import labels_and_confidence, probabilities

@@ -8,7 +8,7 @@ in all.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ from segtailor.core.plan import IMAGE, Node
 from segtailor.nets.network import Network
 from segtailor.ops.attention import Likeness, SqueezeExcite
 from segtailor.ops.combining import Concat, Identity, Resize
+from segtailor.ops.convolutions import FactorisedReduction
 from segtailor.ops.modules.attention import ChannelGate
 from segtailor.ops.modules.blocks import InvertedResidualBlock, RepConvBlock, ResidualBlock
 from segtailor.ops.modules.convolutions import Zoomed
@@ -146,7 +147,14 @@ def layer_graph(network: Network, *, only: frozenset[str] | None = None) -> Laye
             if only is None or node in only
         },
         joins={spaces.find(name): tuple(map(spaces.find, inputs)) for name, inputs in joins.items()},
-        branches=_branches(list(_blocks(final, network, image=spaces.find(IMAGE)))),
+        branches=_branches(
+            list(_blocks(final, network, image=spaces.find(IMAGE))),
+            passed={
+                spaces.find(node.name): spaces.find(node.inputs[0])
+                for node in network.plan.nodes
+                if isinstance(node.op, FactorisedReduction)
+            },
+        ),
     )
 
 
@@ -302,6 +310,16 @@ def _match(layers: Sequence[Layer], at: int, *, image: str) -> tuple[BlockKind, 
         return None
     if second is None:
         return ("convolution", {"only": at}) if first.kernel > 1 else None
+    return _match_chain(layers, at, second, third)
+
+
+def _match_chain(
+    layers: Sequence[Layer], at: int, second: int, third: int | None
+) -> tuple[BlockKind, dict[Role, int]] | None:
+    """Return the block that begins with a layer that mixes channels, and others after it."""
+    first = layers[at]
+    if _stands_for_block(layers, at):
+        return "inverted", {"project": at}
     if _widens(first) and layers[second].depthwise and third is not None and _is_point(layers[third]):
         return "inverted", {"expand": at, "depth": second, "project": third}
     if first.kernel > 1 and layers[second].kernel > 1 and not layers[second].depthwise:
@@ -330,6 +348,20 @@ def _widens(layer: Layer) -> bool:
     return _is_point(layer) and layer.conv is not None and layer.conv.out_channels >= layer.conv.in_channels
 
 
+def _stands_for_block(layers: Sequence[Layer], at: int) -> bool:
+    """Tell a 1x1 convolution that a network has instead of an inverted bottleneck, between two blocks."""
+    first, (expand, depth) = layers[at], (_next(layers, at), _next(layers, at + 1))
+    return (
+        _is_point(first)
+        and first.norm is not None
+        and layers[at - 1].writes == first.reads
+        and expand is not None
+        and depth is not None
+        and _widens(layers[expand])
+        and layers[depth].depthwise
+    )
+
+
 def _shortcut(layers: Sequence[Layer], first: int, last: int) -> dict[Role, int] | None:
     """Return the shortcut of a residual block: none, or a 1x1 convolution; None where nothing is added."""
     reads, writes = layers[first].reads, layers[last].writes
@@ -343,11 +375,15 @@ def _shortcut(layers: Sequence[Layer], first: int, last: int) -> dict[Role, int]
     return None
 
 
-def _branches(blocks: Sequence[LayerBlock]) -> tuple[tuple[Stage, ...], ...]:
-    """Order blocks into branches: each goes on from the last block of a branch that wrote what it reads."""
+def _branches(blocks: Sequence[LayerBlock], *, passed: Mapping[str, str]) -> tuple[tuple[Stage, ...], ...]:
+    """Order blocks into branches: each goes on from the last block of a branch that wrote what it reads.
+
+    `passed` are spaces of reductions that a network has instead of a block, and what these read.
+    """
     branches: list[list[LayerBlock]] = []
     for block in blocks:
-        behind = [branch for branch in branches if branch[-1].writes == block.reads]
+        before = {block.reads, passed.get(block.reads, block.reads)}
+        behind = [branch for branch in branches if branch[-1].writes in before]
         if behind and block.kind != "stem":
             behind[0].append(block)
         else:

@@ -35,10 +35,11 @@ class Carried:
     """What a network took over: the share of its parameters, and one line per node in words.
 
     `parameters` are those that are mostly the donor's, and for which little of the donor was cut away: they still do
-    what they learnt, while others have to learn anew.
+    what they learnt, while others have to learn anew. `uncut` is their share.
     """
 
     share: float
+    uncut: float
     parameters: frozenset[str]
     lines: tuple[str, ...]
 
@@ -113,6 +114,7 @@ class _Transfer:
         self._given_sizes: dict[
             str, int
         ] = {}  # name of a parameter -> how many values the donor has in its place
+        self._zeros: dict[str, int] = {}  # name of a kernel -> how many zeros embed the donor's kernels in it
         self._spaces: dict[str, str] = {self._to.image: self._from.image}  # target space -> donor space
         self._maps: dict[str, Tensor] = {}  # target space -> donor channel of each channel, -1 for none
         self._importance = channel_importance(self._from)
@@ -135,7 +137,7 @@ class _Transfer:
         for layer, block in expansions:
             self._identity_expansion(layer, block)
         for block in identities:
-            _silence(block)
+            self._silence(block)
         if self._same_form():
             self._carry_unknown_modules()
 
@@ -146,9 +148,11 @@ class _Transfer:
         mostly = frozenset(
             name
             for name, count in taken.items()
-            if count > MOSTLY * sizes[name] and count >= LITTLE_CUT * self._given_sizes.get(name, 0)
+            if count + self._zeros.get(name, 0) > MOSTLY * sizes[name]
+            and count >= LITTLE_CUT * self._given_sizes.get(name, 0)
         )
-        return Carried(share=share, parameters=mostly, lines=tuple(self._lines(sizes, taken)))
+        uncut = sum(sizes[name] for name in mostly) / max(1, sum(sizes.values()))
+        return Carried(share=share, uncut=uncut, parameters=mostly, lines=tuple(self._lines(sizes, taken)))
 
     def _lines(self, sizes: Mapping[str, int], taken: Mapping[str, int]) -> Iterable[str]:
         for node in self._target.plan.nodes:
@@ -191,7 +195,7 @@ class _Transfer:
                 for role, layer in block.layers.items():
                     if role in model.layers:
                         pairs.append(_Pair(layer, model.layers[role]))
-                    elif role == "expand":
+                    elif role == "expand" and "depth" in model.layers:
                         expansions.append((layer, model))
                 if extra and block.residual:
                     identities.append(block)
@@ -289,10 +293,13 @@ class _Transfer:
             values = dense[outputs.clamp(min=0)[:, None], columns.clamp(min=0)]
             values = torch.where((columns >= 0)[:, :, None, None], values, 0.0)
             conv.weight[carried] = values[carried].to(conv.weight.dtype)
-            counted = (columns >= 0) & carried[:, None]
-        side = math.prod(conv.kernel_size)
+            read = _dense(torch.ones_like(given.weight[:, :, :1, :1]), given.groups)[:, :, 0, 0] > 0
+            counted = read[outputs.clamp(min=0)[:, None], columns.clamp(min=0)]
+            counted &= (columns >= 0) & carried[:, None]
+        side = math.prod(map(min, conv.kernel_size, given.kernel_size))
         self._taken[f"{layer.conv_key}.weight"] = int(counted.sum()) * side
         self._given_sizes[f"{layer.conv_key}.weight"] = given.weight[..., 0, 0].numel() * side
+        self._zeros[f"{layer.conv_key}.weight"] = int(counted.sum()) * (math.prod(conv.kernel_size) - side)
         if conv.bias is not None and given.bias is not None:
             bias = given.bias + shift if shift is not None else given.bias
             conv.bias[carried] = bias[outputs[carried]]
@@ -345,6 +352,14 @@ class _Transfer:
             ("running_var", 1 - norm.eps),
         ):
             getattr(norm, name)[rows] = value
+
+    def _silence(self, block: LayerBlock) -> None:
+        """Let a residual block pass its input on: what it adds is scaled by zero, which training changes."""
+        norm, key = block.last.norm, block.last.norm_key
+        if norm is not None:
+            for name in ("weight", "bias"):
+                getattr(norm, name).zero_()
+                self._taken.pop(f"{key}.{name}", None)
 
     def _carry_unknown_modules(self) -> None:
         """Copy modules whose inside is not known as they are, if all sizes agree and no channels were chosen."""
@@ -452,11 +467,3 @@ def _sized(kernel: Tensor, side: int) -> Tensor:
         return kernel[..., start : start + side, start : start + side]
     pad = (side - have) // 2
     return nn.functional.pad(kernel, (pad, pad, pad, pad)) if pad else kernel
-
-
-def _silence(block: LayerBlock) -> None:
-    """Let a residual block pass its input on: what it adds is scaled by zero, which training changes."""
-    norm = block.last.norm
-    if norm is not None:
-        norm.weight.zero_()
-        norm.bias.zero_()

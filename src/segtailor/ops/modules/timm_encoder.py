@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -11,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Shape
+from segtailor.core.text import first_line
 from segtailor.ops.timm_encoder import TIMM_STRIDES
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # where timm states no others
@@ -50,7 +54,7 @@ class PickLevel(nn.Module):
 
 def features_only(name: str, *, pretrained: bool = False) -> nn.Module:
     """Build the encoder with exactly the maps at strides 4, 8, 16 and 32; random weights unless `pretrained`."""
-    timm = _timm()
+    timm = import_timm()
     if not timm.is_model(name):
         raise Unsupported(
             f"encoder 'timm:{name}': the installed timm has no such model; see timm.list_models()."
@@ -59,7 +63,7 @@ def features_only(name: str, *, pretrained: bool = False) -> nn.Module:
         reductions = timm.create_model(name, features_only=True, pretrained=False).feature_info.reduction()
     except (RuntimeError, AttributeError, TypeError) as problem:
         raise Unsupported(
-            f"encoder 'timm:{name}': timm cannot give its feature maps ({problem}). Choose another model."
+            f"encoder 'timm:{name}': timm cannot give its feature maps ({first_line(problem)}). Choose another model."
         ) from problem
     missing = [stride for stride in TIMM_STRIDES if stride not in reductions]
     if missing:
@@ -71,12 +75,14 @@ def features_only(name: str, *, pretrained: bool = False) -> nn.Module:
         max(at for at, value in enumerate(reductions) if value == stride) for stride in TIMM_STRIDES
     )
     try:
-        model: nn.Module = timm.create_model(
-            name, features_only=True, pretrained=pretrained, out_indices=levels
-        )
+        with _quiet_downloads():
+            model: nn.Module = timm.create_model(
+                name, features_only=True, pretrained=pretrained, out_indices=levels
+            )
     except (RuntimeError, OSError) as problem:
         raise Unsupported(
-            f"encoder 'timm:{name}': its pre-trained weights cannot be loaded ({problem}); give a state dictionary."
+            f"encoder 'timm:{name}': its pre-trained weights cannot be loaded ({first_line(problem)}); give a state "
+            "dictionary."
         ) from problem
     return model
 
@@ -92,12 +98,13 @@ class TimmClassifier(NamedTuple):
 
 def pretrained_classifier(name: str) -> TimmClassifier:
     """Build a classifier of timm with its pre-trained weights, which timm fetches."""
-    timm = _timm()
+    timm = import_timm()
     try:
-        model: nn.Module = timm.create_model(name, pretrained=True)
+        with _quiet_downloads():
+            model: nn.Module = timm.create_model(name, pretrained=True)
     except (RuntimeError, OSError) as problem:
         raise Unsupported(
-            f"the pre-trained weights of timm's '{name}' cannot be loaded ({_first_line(problem)}): check the network "
+            f"the pre-trained weights of timm's '{name}' cannot be loaded ({first_line(problem)}): check the network "
             "connection, or give a file."
         ) from problem
     config = getattr(model, "pretrained_cfg", None) or {}
@@ -109,9 +116,16 @@ def pretrained_classifier(name: str) -> TimmClassifier:
     )
 
 
-def _first_line(problem: BaseException) -> str:
-    lines = str(problem).strip().splitlines()
-    return lines[0][:160] if lines else type(problem).__name__
+@contextmanager
+def _quiet_downloads() -> Iterator[None]:
+    """Keep the retries of a download without a connection, a dozen lines, from standard error."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @cache
@@ -126,12 +140,22 @@ def count_timm(name: str, image: Shape) -> TimmCounts:
     return TimmCounts(taps, counter.get_total_flops() // 2, params)
 
 
-def _timm() -> Any:
+def import_timm() -> Any:
+    """Import timm; where it is missing, or its torchvision does not match torch, say so in one line."""
     try:
         import timm
     except ImportError:
         raise Unsupported(
             "encoders named 'timm:...' need the package timm, which is not installed: `pip install timm` "
             "beside a torchvision that matches torch, or choose a built-in encoder."
+        ) from None
+    except (
+        RuntimeError,
+        OSError,
+        AttributeError,
+    ) as problem:  # of a torchvision that was built for another torch
+        raise Unsupported(
+            f"timm is installed but cannot be imported ({first_line(problem)}): install a torchvision that was built "
+            "for this torch, or choose a built-in encoder."
         ) from None
     return timm

@@ -129,6 +129,7 @@ def test_senseless_settings_are_refused(changes: dict[str, Any], message: str) -
     [
         {"target": parse_target("cuda/graph/int8")},
         {"target": parse_target("cpu/graph/fp16")},
+        {"target": parse_target("cpu/onnxruntime/int8")},  # before, times in fp32 were told as int8
         {"image": (2**15, 2**15)},
     ],
 )

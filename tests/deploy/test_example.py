@@ -24,6 +24,7 @@ FORMS = {
     "logits": [],
     "labels": ["--output", "labels"],
     "pixels": ["--output", "labels", "--preprocess"],
+    "confidence": ["--output", "labels", "--confidence", "--unsure", "0.6"],
 }
 
 

@@ -177,6 +177,12 @@ def test_a_tailoring_offers_what_it_trained_before_what_its_search_judged(tmp_pa
     assert [row.network for row in picked.timed][:2] == ["searched", "stdc1-seg"]  # ready ones have no price
 
 
+def test_networks_of_a_run_for_int8_are_timed_as_they_are_exported(tmp_path: Path) -> None:
+    folder = search_run(tmp_path / "run", THREE, target="cpu/onnxruntime/int8?threads=1")
+    plan = plan_front_export(folder, 8.0)
+    assert plan.front.target == "cpu/onnxruntime/fp32?threads=1"
+
+
 def test_a_tailoring_without_a_front_offers_what_it_trained(tmp_path: Path) -> None:
     folder = tailor_run(tmp_path / "run")
     shutil.rmtree(folder / "stages" / "search")
@@ -434,6 +440,10 @@ def test_bundles_runs_and_flags_that_do_not_fit_are_refused(
         ((searched, "--budget", "8ms", "--precision", "int8"), "is for a bundle"),
         ((searched, "--budget", "fast"), "no time or rate|not a time"),
         ((searched, "--budget", "8ms", "--target", "cpu"), "not device/runtime/precision"),
+        (
+            (searched, "--budget", "8ms", "--target", "cpu/onnxruntime/int8"),
+            "Use --target cpu/onnxruntime/fp32",
+        ),
     ):
         code, _, told = call(capsys, *words)
         assert code == 1

@@ -194,9 +194,10 @@ def test_a_runtime_that_is_not_here_is_refused_before_any_work() -> None:
         parse_request("folder:x", "cpu/nosuch/fp32", "20ms")
 
 
-def test_a_budget_in_eight_bits_of_ncnn_is_refused() -> None:
-    reason = RUNTIMES.get("ncnn")().available(parse_target("cpu/ncnn/int8"))
-    if reason is not None:
-        pytest.skip(reason)
-    with pytest.raises(UserError, match="cpu/ncnn/fp32, and afterwards export --to ncnn --precision int8"):
-        parse_request("folder:x", "cpu/ncnn/int8", "20ms")
+def test_a_budget_in_eight_bits_is_taken_where_files_can_have_them() -> None:
+    for runtime in ("onnxruntime", "ncnn"):
+        target = parse_target(f"cpu/{runtime}/int8")
+        reason = RUNTIMES.get(runtime)().available(target)
+        if reason is not None:
+            pytest.skip(reason)
+        assert parse_request("folder:x", str(target), "20ms").target == str(target)

@@ -10,13 +10,23 @@ import numpy as np
 import pytest
 
 import segtailor
+from segtailor.core.registry import RUNTIMES
+from segtailor.core.target import parse_target, timed_stages
 from segtailor.core.task import Task
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
-from segtailor.deploy.quantise import Int8Decision
+from segtailor.deploy.quantise import Int8Decision, Int8Verdict
 from segtailor.nets.bundle import Model, save_bundle
+from segtailor.recipes import quantise as quantise_module
 from segtailor.tailoring import delivering
-from segtailor.tailoring.delivering import measure_contract, recommend, trivial_miou, within_budget
+from segtailor.tailoring.delivering import (
+    decide_int8,
+    export,
+    measure_contract,
+    recommend,
+    trivial_miou,
+    within_budget,
+)
 from segtailor.tailoring.stage import (
     BaselinesOutcome,
     ChosenNetwork,
@@ -39,9 +49,9 @@ CHOSEN = ChosenNetwork(  # so slow that its timing before the training never cou
 )  # fmt: skip
 
 
-def stage(folder: Path, budget_ms: float) -> StageContext:
-    network = segtailor.create("lpsnet-step0", classes=CLASSES)
-    task = Task(classes=tuple(f"class {number}" for number in range(CLASSES)))
+def stage(folder: Path, budget_ms: float, *, classes: int = CLASSES) -> StageContext:
+    network = segtailor.create("lpsnet-step0", classes=classes)
+    task = Task(classes=tuple(f"class {number}" for number in range(classes)))
     save_bundle(folder / "weights", Model(network=network, task=task))
     plan = recipe()
     request = replace(plan.request, target="cpu/eager/fp32?threads=1", budget_ms=budget_ms)
@@ -55,15 +65,7 @@ def trained(folder: Path, network: str, miou: float) -> TrainedNetwork:
 
 
 def contract(place: StageContext) -> ContractOutcome:
-    best = Recommendation(
-        networks=(),
-        network="searched",
-        model=str(place.folder / "weights"),
-        miou=0.5,
-        worth=True,
-        best_ready=None,
-    )
-    return measure_contract(place, best, FP32)
+    return measure_contract(place, recommended(place), FP32)
 
 
 def compared(place: StageContext, winner: float, *ready: float) -> Recommendation:
@@ -76,6 +78,58 @@ def compared(place: StageContext, winner: float, *ready: float) -> Recommendatio
         trained(place.folder, "searched", winner),
         BaselinesOutcome(networks=rows, left_out=()),
         RepeatsOutcome(),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["onnxruntime", "ncnn"])
+def test_where_int8_does_not_pay_the_budget_of_an_int8_target_is_for_the_file_in_fp32(
+    tmp_path: Path, runtime: str
+) -> None:
+    """Before, the fp32 file was rounded by noise and timed, and that time was told as that of the file."""
+    place = delivered_on(tmp_path, f"cpu/{runtime}/int8?threads=1")
+    found = contract(place)
+    assert (found.target, found.met) == (f"cpu/{runtime}/fp32?threads=1", True)
+    assert Path(found.file).name == ("model.onnx" if runtime == "onnxruntime" else "model.ncnn.param")
+    assert not any("noise" in text for text in found.warnings)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_eight_bits_are_decided_on_files_of_ncnn_and_what_is_kept_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = delivered_on(tmp_path, "cpu/ncnn/int8?threads=1")
+    best = recommended(place)
+    found = decide_int8(place, best)
+    assert (found.decided, found.target) == (True, "cpu/ncnn/int8?threads=1")
+    assert (place.folder / "weights" / "int8.ncnn.json").is_file()
+    monkeypatch.setattr(
+        quantise_module, "decide_int8", lambda *_, **__: Int8Verdict(kept=True, reason="the test says so")
+    )
+    kept = decide_int8(place, best)
+    measured = measure_contract(place, best, kept)
+    assert measured.target == "cpu/ncnn/int8?threads=1"
+    assert measured.file == str(place.folder / "weights" / "model.int8.ncnn.param")
+    assert measured.includes == "network"
+
+
+def delivered_on(folder: Path, target: str) -> StageContext:
+    """Return the stages of a tailoring for a target that has exported its network."""
+    reason = RUNTIMES.get(parse_target(target).runtime)().available(parse_target(target))
+    if reason is not None:
+        pytest.skip(reason)
+    place = stage(folder, 10_000.0, classes=locate(SCENES).task.outputs)
+    request = replace(place.recipe.request, target=target)
+    place = replace(place, recipe=replace(place.recipe, request=request, includes=timed_stages(target)))
+    export(place, recommended(place))
+    return place
+
+
+def recommended(place: StageContext) -> Recommendation:
+    weights = str(place.folder / "weights")
+    return Recommendation(
+        networks=(), network="searched", model=weights, miou=0.5, worth=True, best_ready=None
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from segtailor.core.errors import UserError
@@ -32,6 +32,11 @@ class Target:
             )
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UserError(f"threads={self.threads} is out of range; choose 1 to 1024.")
+
+    @property
+    def unrounded(self) -> Target:
+        """The target in fp32 if this one is in int8: that of a file before it is rounded."""
+        return replace(self, precision="fp32") if self.precision == "int8" else self
 
     @property
     def threads(self) -> int | None:

@@ -17,7 +17,7 @@ from torch import nn
 
 from segtailor.core.atomic import write_json
 from segtailor.core.codec import Json, from_json, read_json, to_json
-from segtailor.core.errors import RunProblem, UserError
+from segtailor.core.errors import RunProblem, Unsupported, UserError
 from segtailor.core.job import Step
 from segtailor.core.plan import OpCall, Shape
 from segtailor.core.space import Architecture, SearchSpace
@@ -108,6 +108,12 @@ class Calibration:
         )
         check_sizes([self.subject.shape])
         runtime_for(settings.target)  # raises if the target cannot be used here
+        if settings.target.precision == "int8":
+            raise Unsupported(
+                f"calibrate: {settings.target}: the time of an operator in int8 depends on what its neighbours are "
+                f"rounded to, so a table of single operators says little. Calibrate {settings.target.unrounded}, or "
+                "price whole networks in int8 with the cost `fitted`."
+            )
         self._timer = timer_for(settings.target)
         self._examples = tuple(examples)
         self._measured: dict[OpCall, Entry] = {}

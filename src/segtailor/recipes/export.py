@@ -274,7 +274,11 @@ class ExportPlan:
     def _advice(self) -> str:
         if self.graph.dynamic:  # layers may depend on the size in a way that a graph of open size cannot hold
             return "Leave out --dynamic and give --image HxW, or try another format"
-        return "Try --precision fp32, or another format"
+        return (
+            "Try another format"
+            if self.graph.precision == "fp32"
+            else "Try --precision fp32, or another format"
+        )
 
     def _drift(self, answers: VerifiedOutputs, samples: Sequence[Pair]) -> float:
         """Return the change of the headline figure from the network to the file, on the samples."""

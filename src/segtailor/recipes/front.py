@@ -384,9 +384,15 @@ def plan_front_export(
     `out` is a new folder, by default one beside the run that is named after the budget.
     """
     front = kept_front(Path(run))
+    place = parse_target(target or front.target)
+    if target is not None and place != place.unrounded:
+        raise Unsupported(
+            f"export --budget writes a file in fp32, so networks cannot be timed on {place}. Use --target "
+            f"{place.unrounded}, and afterwards export --precision int8 for the bundle that it writes."
+        )
     front = replace(
         front,
-        target=str(parse_target(target or front.target)),
+        target=str(place.unrounded),
         image=options.get("image") or front.image,
     )
     options["image"] = front.image

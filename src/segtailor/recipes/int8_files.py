@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from segtailor.core.codec import read_json
 from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.plan import Shape
-from segtailor.core.target import Includes
+from segtailor.core.target import Includes, Target
 from segtailor.core.text import command, path_argument
 from segtailor.deploy.export import IMAGE
 from segtailor.deploy.fake_quantise import BYTES_BETWEEN_LAYERS, INPUTS_OF_KERNELS, Rounding
@@ -22,11 +24,13 @@ from segtailor.deploy.formats import INT8_FILES, VERIFY_FILE
 from segtailor.deploy.quantise import Feeds, GraphForm, SampledImages, check_method, quantise_onnx
 from segtailor.deploy.stages import Stages, staged
 from segtailor.nets.bundle import Model
-from segtailor.nets.mobile.converter import Int8Converter
+from segtailor.nets.mobile.converter import Converter, Int8Converter
 from segtailor.nets.network import Network
 from segtailor.nets.onnx.graph import onnx_bytes
 from segtailor.nets.onnx.int8 import read_fp32, with_metadata_of
 from segtailor.targets.benchmark import FilesSubject, OnnxSubject, read_onnx
+from segtailor.targets.mobile import MobileRuntime
+from segtailor.targets.runtime import runtime_for
 
 FP32_FILE, INT8_FILE = "model.onnx", "model.int8.onnx"
 
@@ -133,7 +137,7 @@ class ConvertedFiles:
         self.rounding = self.ROUNDINGS[converter.name]
         self._converter, self._scratch, self._folder = converter, scratch, folder
         _need_file(folder / converter.files[0], folder, self.to)
-        facts = self._facts()
+        facts = _facts(folder, converter)
         height, width = facts["image"]
         if image not in (None, (height, width)):
             raise Unsupported(
@@ -181,33 +185,61 @@ class ConvertedFiles:
             for name, each in zip(INT8_FILES[self.to], own, strict=False)
         }
 
-    def _facts(self) -> dict[str, Any]:
-        """Return what `verify.json` says of the fp32 file: the file itself does not tell its size."""
-        document = read_json(self._folder / VERIFY_FILE, what="figures of the export")
-        name = self._converter.files[0]
-        found = document if isinstance(document, dict) else {}
-        found = found if found.get("file") == name else found.get("others", {}).get(name, {})
-        facts: dict[str, Any] = found.get("conditions", {})
-        if facts.get("precision") != "fp32":
-            raise UserError(
-                f"int8: {self._folder / VERIFY_FILE} does not say that {name} was exported in fp32; export it again: "
-                + command("segtailor", "export", path_argument(self._folder), "--to", self.to)
-            )
-        return facts
-
     def _subject(self, name: str, folder: Path) -> FilesSubject:
-        facts = self._facts_inside
-        height, width = facts["image"]
-        labels: Includes = "network" if facts["output"] == "logits" else "network+resize+argmax"
-        return FilesSubject(
-            name=name,
-            folder=folder,
-            inputs=(Shape(facts["channels"], height, width),),
-            includes="end-to-end" if self.pixels else labels,
-        )
+        return _files_subject(name, folder, self._facts_inside)
 
     def _new_folder(self) -> Path:
         return Path(mkdtemp(dir=self._scratch))
+
+
+def file_names(target: Target) -> tuple[str, ...]:
+    """Return the names that the files of a runtime with its own format have in a bundle; the first one is opened."""
+    converter = _converter(target)
+    int8 = INT8_FILES.get(converter.name, {}) if target.precision == "int8" else {}
+    return tuple(int8)[: len(converter.files)] or converter.files
+
+
+@contextmanager
+def exported_files(folder: Path, target: Target) -> Iterator[FilesSubject]:
+    """Yield the files that a bundle holds for a target whose runtime has its own format, as it opens them."""
+    converter, names = _converter(target), file_names(target)
+    with TemporaryDirectory() as place:
+        for name, usual in zip(names, converter.files, strict=True):
+            shutil.copyfile(folder / name, Path(place) / usual)
+        yield _files_subject(names[0], Path(place), _facts(folder, converter))
+
+
+def _converter(target: Target) -> Converter:
+    runtime = runtime_for(target)
+    if not isinstance(runtime, MobileRuntime):
+        raise Unsupported(f"target {target}: {target.runtime} has no files of its own; it runs ONNX files.")
+    return runtime.converter()
+
+
+def _facts(folder: Path, converter: Converter) -> dict[str, Any]:
+    """Return what `verify.json` says of the fp32 file: the file itself does not tell its size."""
+    document, name = read_json(folder / VERIFY_FILE, what="figures of the export"), converter.files[0]
+    found = document if isinstance(document, dict) else {}
+    found = found if found.get("file") == name else found.get("others", {}).get(name, {})
+    facts: dict[str, Any] = found.get("conditions", {})
+    if facts.get("precision") != "fp32":
+        raise UserError(
+            f"int8: {folder / VERIFY_FILE} does not say that {name} was exported in fp32; export it again: "
+            + command("segtailor", "export", path_argument(folder), "--to", converter.name)
+        )
+    return facts
+
+
+def _files_subject(name: str, folder: Path, facts: Mapping[str, Any]) -> FilesSubject:
+    height, width = facts["image"]
+    pixels = facts["input"] == "pixels"
+    labels: Includes = "network" if facts["output"] == "logits" else "network+resize+argmax"
+    return FilesSubject(
+        name=name,
+        folder=folder,
+        inputs=(Shape(facts["channels"], height, width),),
+        includes="end-to-end" if pixels else labels,
+    )
 
 
 class _Inputs:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from segtailor.core.codec import from_json, to_json
 from segtailor.core.errors import RunProblem, Unsupported
-from segtailor.core.target import CONVERTED_RUNTIMES, parse_target
+from segtailor.core.target import CONVERTED_RUNTIMES, Target, parse_target
 from segtailor.costs.timers import timer_for
 from segtailor.data.cache import open_pixels
 from segtailor.data.dataset import Dataset, Pair
 from segtailor.nets.bundle import load_bundle
 from segtailor.nets.onnx.metadata import OutputKind
 from segtailor.recipes.export import export as export_bundle
+from segtailor.recipes.int8_files import exported_files, file_names
 from segtailor.recipes.quantise import FP32_FILE, INT8_FILE, Int8Settings, quantise
 from segtailor.recipes.timed import crowded
 from segtailor.spaces.networks import expand
@@ -39,6 +40,7 @@ from segtailor.tailoring.stage import (
     TimedNetwork,
     TrainedNetwork,
 )
+from segtailor.targets.benchmark import benchmark
 from segtailor.targets.timing import Measurement, check_contract
 from segtailor.training.evaluate import LabelledImages, score_predictions
 from segtailor.verbs.bench import bench
@@ -50,8 +52,8 @@ HOPELESS_RATIO = 3.0  # median latency over budget that cannot be explained by a
 MAX_TRIVIAL_IMAGES = 200  # on which the prediction of one class everywhere is scored
 INT8_IMAGES = 100  # that int8 is scored on
 LAYER_SECONDS, MAX_LAYERS = 0.05, 32  # timing of each layer, and number of layers that are timed
-INT8_RUNTIMES = ("onnxruntime", "openvino")
-FILE_RUNTIMES = (*INT8_RUNTIMES, "tensorrt")  # that run the exported file itself
+ONNX_RUNTIMES = ("onnxruntime", "openvino", "tensorrt")  # that run the exported ONNX file itself
+INT8_RUNTIMES = ("onnxruntime", "openvino", "ncnn", "litert")
 
 
 def recommend(
@@ -185,7 +187,8 @@ def decide_int8(stage: StageContext, best: Recommendation) -> Int8Outcome:
     recipe = stage.recipe
     target = parse_target(recipe.request.target)
     if not recipe.quantise or target.device != "cpu" or target.runtime not in INT8_RUNTIMES:
-        return Int8Outcome(decided=False, kept=False, reason=f"int8 is tried on processors, not on {target}.")
+        where = f"cpu with {', '.join(INT8_RUNTIMES)}"
+        return Int8Outcome(decided=False, kept=False, reason=f"int8 is tried on {where}, not on {target}.")
     try:
         decision = quantise(
             stage.inside(best.model),
@@ -200,20 +203,17 @@ def decide_int8(stage: StageContext, best: Recommendation) -> Int8Outcome:
 
 
 def measure_contract(stage: StageContext, best: Recommendation, int8: Int8Outcome) -> ContractOutcome:
-    """Stage `contract`: measure the exported file itself and compare it with the budget."""
+    """Stage `contract`: measure the file that is delivered and compare it with the budget.
+
+    Where int8 does not pay, that is the one in fp32, also for a target in int8.
+    """
     request, model = stage.recipe.request, Path(best.model)
-    file = model / (INT8_FILE if int8.kept else FP32_FILE)
-    target = parse_target(request.target)
-    runs_files = target.runtime in FILE_RUNTIMES
-    if int8.kept:
-        target = replace(target, precision="int8")
+    asked = parse_target(request.target)
+    target = replace(asked, precision="int8") if int8.kept else asked.unrounded
     tries: list[Measurement] = []
     while len(tries) < MAX_CONTRACT_TRIES:
         time.sleep(PAUSE_SECONDS * len(tries))
-        if runs_files:  # the file has its own size and outputs
-            tries += bench([file], [target], settings=stage.timing(final=True))
-        else:
-            tries += stage.time([model], final=True)
+        tries += _delivered(stage, model, target)
         hopeless = min(row.median_ms for row in tries) > HOPELESS_RATIO * request.budget_ms
         if check_contract(tries[-1], request.budget_ms).met or stage.overdue() or hopeless:
             break
@@ -223,11 +223,29 @@ def measure_contract(stage: StageContext, best: Recommendation, int8: Int8Outcom
     return ContractOutcome(
         **measured,
         tries_p95_ms=tuple(row.p95_ms for row in tries),
-        file=str(file),
+        file=str(model / _file_for(target)),
         met=verdict.met,
         sentence=f"{verdict}{_other_tries(tries)}",
         budget_ms=request.budget_ms,
     )
+
+
+def _file_for(target: Target) -> str:
+    """Return the name of the file of a bundle that a target opens."""
+    if target.runtime not in CONVERTED_RUNTIMES:
+        return INT8_FILE if target.precision == "int8" else FP32_FILE
+    return file_names(target)[0]
+
+
+def _delivered(stage: StageContext, model: Path, target: Target) -> list[Measurement]:
+    """Time the file of a bundle, which has its own size and outputs; eager torch runs the bundle itself."""
+    settings = stage.timing(final=True)
+    if target.runtime in ONNX_RUNTIMES:
+        return bench([model / _file_for(target)], [target], settings=settings)
+    if target.runtime in CONVERTED_RUNTIMES:
+        with exported_files(model, target) as files:
+            return benchmark([files], [target], settings)
+    return stage.time([model], final=True)
 
 
 def _other_tries(tries: Sequence[Measurement]) -> str:
@@ -239,15 +257,19 @@ def _other_tries(tries: Sequence[Measurement]) -> str:
 
 
 def time_layers(stage: StageContext, best: Recommendation) -> LayersOutcome:
-    """Stage `layers`: time the layers of the recommended network (the largest, if there are many) and the network."""
+    """Stage `layers`: time the layers of the recommended network (the largest, if there are many) and the network.
+
+    Both before rounding: in int8 the time of a layer depends on what its neighbours are rounded to.
+    """
+    target = parse_target(stage.recipe.request.target).unrounded
     model = load_bundle(Path(best.model))
     plan = expand(model.architecture, image=stage.recipe.image, classes=model.task.outputs).deployed()
     by_node = {node.name: plan.call(node.name) for node in plan.nodes}
     calls = sorted(dict.fromkeys(by_node.values()), key=lambda call: -call.macs())[:MAX_LAYERS]
-    timer, entries = timer_for(parse_target(stage.recipe.request.target)), []
+    timer, entries = timer_for(target), []
     for first in range(0, len(calls), timer.chunk):
         entries += timer.time(calls[first : first + timer.chunk], seconds=LAYER_SECONDS)
     times = dict(zip(calls, (entry.us / 1000 for entry in entries), strict=True))
-    (whole,) = stage.time([best.model], includes="network")
+    (whole,) = stage.time([best.model], includes="network", target=target)
     layers = {name: times[call] for name, call in by_node.items() if call in times}
     return LayersOutcome(layers=layers, whole_ms=whole.median_ms)

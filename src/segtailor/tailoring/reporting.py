@@ -9,6 +9,7 @@ from pathlib import Path
 
 from segtailor.core.codec import Json
 from segtailor.core.errors import UserError
+from segtailor.core.target import parse_target
 from segtailor.core.text import command, path_argument
 from segtailor.data.cache import open_pixels
 from segtailor.nets.bundle import load_bundle
@@ -371,12 +372,12 @@ def _budgets(stage: StageContext, delivery: Delivery) -> page.Budgets | None:
                 note="latency is expected from others" if timed is None else "",
             )
         )
-    out = f"{stage.folder.name}-exported"
+    out, target = f"{stage.folder.name}-exported", parse_target(stage.recipe.request.target)
     return page.Budgets(
         offers=tuple(offers),
         budget=stage.recipe.request.budget_ms,
         before=command("segtailor", "export", path_argument(stage.folder), "--budget"),
-        after=command("--target", stage.recipe.request.target, "--out", out),
+        after=command("--target", str(target.unrounded), "--out", out),
         note="Trained: mIoU on the validation split after training. Judged: mIoU of the weights that networks share in "
         "the search, on held-out training pictures; a short training adds to it. The command times the networks again.",
     )

@@ -18,7 +18,7 @@ from segtailor.core.codec import Json, from_json, read_json, to_json
 from segtailor.core.errors import RunProblem
 from segtailor.core.plan import Shape
 from segtailor.core.space import Architecture, SearchSpace
-from segtailor.core.target import Includes, parse_target
+from segtailor.core.target import Includes, Target, parse_target
 from segtailor.core.task import Preprocessing
 from segtailor.costs import Macs
 from segtailor.costs.fitted import FittedLatency
@@ -431,12 +431,13 @@ class StageContext:
         models: Sequence[str | Path | Architecture],
         *,
         includes: Includes | None = None,
+        target: Target | None = None,
         final: bool = False,
     ) -> list[Measurement]:
-        """Time networks on the target at the exported size, in turns; `final` ones for longer."""
+        """Time networks on the target (or another one) at the exported size, in turns; `final` ones for longer."""
         return bench(
             models,
-            [self.recipe.request.target],
+            [target or self.recipe.request.target],
             image=self.recipe.image,
             includes=includes or self.recipe.includes,
             classes=self.classes,

@@ -13,8 +13,8 @@ from cyclopts import Parameter
 
 from segtailor.core.codec import Json as JsonValue
 from segtailor.core.codec import to_json
-from segtailor.core.errors import RunProblem, Unsupported, UserError
-from segtailor.core.target import CONVERTED_RUNTIMES, parse_budget_ms, parse_target
+from segtailor.core.errors import RunProblem, UserError
+from segtailor.core.target import parse_budget_ms, parse_target
 from segtailor.runs import Context, Layout, check_place, read_recipe
 from segtailor.tailoring.recipe import TailorRecipe, TailorRequest
 from segtailor.verbs.options import DryRun, Json, Seed, Size, Words
@@ -144,11 +144,6 @@ def parse_request(
     limit = EXAMPLE_BUDGET if budget is None else budget
     parsed = parse_target(target)
     runtime_for(parsed)  # refuses what cannot run here before any work
-    if parsed.precision == "int8" and parsed.runtime in CONVERTED_RUNTIMES:
-        raise Unsupported(
-            f"tailor: the files of {parsed.runtime} are written in fp32, so a budget on {parsed} cannot be kept. Use "
-            f"{replace(parsed, precision='fp32')}, and afterwards export --to {parsed.runtime} --precision int8."
-        )
     return TailorRequest(
         data=data or EXAMPLE_DATA,
         target=str(parsed),

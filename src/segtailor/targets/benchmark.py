@@ -83,7 +83,7 @@ class FilesSubject:
 
 
 def benchmark(
-    subjects: Sequence[Subject | OnnxSubject],
+    subjects: Sequence[Subject | OnnxSubject | FilesSubject],
     targets: Sequence[Target],
     settings: TimingSettings | None = None,
 ) -> list[Measurement]:

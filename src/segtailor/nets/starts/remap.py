@@ -28,6 +28,7 @@ MOSTLY = 0.5  # share of a parameter's values that come from the donor, for it t
 LITTLE_CUT = 0.75  # share of the donor's values in its place that were taken, for it to do what it did there
 NORM_FIELDS = ("weight", "bias", "running_mean", "running_var")
 MIN_VARIANCE = 1e-12
+FRESH_LOGITS = 0.1  # size of the kernels of logits that begin fresh, in that of usual random ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +141,8 @@ class _Transfer:
             self._silence(block)
         if self._same_form():
             self._carry_unknown_modules()
+        if pairs:
+            self._quieten_fresh_logits()
 
     def report(self) -> Carried:
         sizes = {name: value.numel() for name, value in self._target.named_parameters()}
@@ -360,6 +363,20 @@ class _Transfer:
             for name in ("weight", "bias"):
                 getattr(norm, name).zero_()
                 self._taken.pop(f"{key}.{name}", None)
+
+    def _quieten_fresh_logits(self) -> None:
+        """Make the kernels of logits that begin fresh small: their errors would first spoil what was carried."""
+        outputs = set(self._to.outputs.values())
+        for layer in self._to.layers:
+            if layer.conv is None or layer.writes not in outputs:
+                continue
+            kernel = layer.conv.weight
+            taken = f"{layer.conv_key}.weight" in self._taken
+            fresh = self._maps[layer.writes] < 0 if taken else torch.ones(len(kernel), dtype=torch.bool)
+            if fresh.any():
+                most = FRESH_LOGITS * (2 / kernel[0].numel()) ** 0.5
+                size = kernel[fresh].square().mean().sqrt()
+                kernel[fresh] *= min(1.0, most / max(float(size), most))
 
     def _carry_unknown_modules(self) -> None:
         """Copy modules whose inside is not known as they are, if all sizes agree and no channels were chosen."""

@@ -148,7 +148,7 @@ def _without_classes(
     if isinstance(problem, MaskProblem):
         masks = [mask for pairing in pairings.values() for _, mask in pairing.pairs.values()]
         findings += [fault_finding(fault) for fault in explain_masks(masks, problem)]
-    elif str(problem) not in {*(fault.message for fault in faults), *(found.message for found in known)}:
+    elif not any(one.message in str(problem) for one in (*faults, *known)):
         findings.append(_unusable(problem))
     return Diagnosis(
         findings=_placed([*known, *findings], dataset),

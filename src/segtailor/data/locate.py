@@ -104,8 +104,8 @@ def _refuse_unknown_annotations(dataset: Dataset) -> None:
     for file in annotation_files(dataset.path):
         if file.name not in CLASS_LIST_FILES:
             raise DataProblem(
-                f"{dataset.path} holds no masks, and {file} is no annotation file of COCO, CVAT, Labelme or Label Studio: "
-                "it may be damaged. Export it again; its format instead of 'folder', as in coco:PATH, says more."
+                f"{dataset.path} holds no masks, and {file} is no annotation file of COCO, CVAT, Labelme or Label "
+                "Studio: it may be damaged. Export it again; coco:PATH or the like, instead of folder:PATH, says more."
             ) from None
 
 

@@ -118,9 +118,8 @@ def convert_(
     def show(printer: Printer) -> None:
         rows = [[name, len(items), str(out / "masks" / name)] for name, items in plan.items.items()]
         printer.table(None, ["split", ">images", "masks"], rows)
-        printer.say(
-            f"{verb} {facts['images']} images with masks to {out}", f"next: {command('segtailor', 'data', 'check', facts['dataset'])}"
-        )
+        follow = command("segtailor", "data", "check", facts["dataset"])
+        printer.say(f"{verb} {facts['images']} images with masks to {out}", f"next: {follow}")
 
     emit(facts, show, json=json)
 

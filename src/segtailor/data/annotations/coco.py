@@ -144,7 +144,9 @@ class _FileReader:
                 self.file,
                 f"{self.file}: {_who(row, at)} belongs to image {short(owner)}, which is not listed; it is not used",
                 "Add the image to the list, or remove the annotation.",
-                severity="error" if len(strays) == len(rows) else "warning",  # all: ids of another kind, or file
+                severity="error"
+                if len(strays) == len(rows)
+                else "warning",  # all: ids of another kind, or file
             )
         return table
 
@@ -185,7 +187,9 @@ class _FileReader:
         elif rows:
             with self.reading.catching(self.file, _who(rows[0], 0), image):
                 if len(rows) > 1:
-                    raise DataProblem(f"its image has {len(rows)} annotations; panoptic ones are one per image")
+                    raise DataProblem(
+                        f"its image has {len(rows)} annotations; panoptic ones are one per image"
+                    )
                 self.reading.add(picture(segments=self._segments(rows[0], image, names)))
         else:
             self.reading.report(

@@ -166,7 +166,8 @@ class AnnotatedDataset(ABC):
         errors = [problem for problem in problems if problem.severity == "error"]
         if errors:
             more = f" ({len(errors) - 1} more; see 'segtailor data check')" if len(errors) > 1 else ""
-            raise DataProblem(f"{errors[0].message}{more}. {errors[0].fix}")
+            end = "" if errors[0].message.endswith("?") and not more else "."
+            raise DataProblem(f"{errors[0].message}{more}{end} {errors[0].fix}")
 
     @cached_property
     def _problem_names(self) -> set[str]:

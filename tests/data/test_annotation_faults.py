@@ -378,3 +378,43 @@ def test_ten_million_points_of_cvat_take_little_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 8 * file.stat().st_size
+
+
+def address(task: Any) -> None:
+    task["data"]["image"] = "http://[::1/picture.png"
+
+
+def sizes(task: Any) -> None:
+    row = task["annotations"][1]["result"][-1]
+    box = {"x": 1, "y": 1, "width": 5, "height": 5, "rectanglelabels": ["car"]}
+    row.update(type="rectanglelabels", value=box, original_width=2 * row["original_width"])
+
+
+def labels_of_lists(task: Any) -> None:
+    task["annotations"][1]["result"].append({"id": ["x"], "type": "labels", "value": {"labels": [["y"]]}})
+    task["annotations"][1]["result"][0]["value"] = {"points": [[1, 1], [5, 1], [5, 5]]}
+    task["annotations"][1]["result"][0]["id"] = ["x"]
+
+
+@pytest.mark.parametrize("spoil", [address, sizes, labels_of_lists], ids=["address", "sizes", "labels"])
+def test_tasks_of_label_studio_that_make_no_sense_are_told(
+    spoil: Callable[[Any], None], tmp_path: Path
+) -> None:
+    annotated.write_label_studio(tmp_path)
+    file = next(tmp_path.glob("*.json"))
+
+    def spoil_one(tasks: Any) -> None:
+        spoil(max(tasks, key=lambda task: len(task["annotations"][1]["result"])))
+
+    changed(file, spoil_one)
+    found = examine(lambda: locate(f"labelstudio:{tmp_path}"))
+    assert not found.ok
+    assert any(str(file) in one.message for one in found.errors)
+
+
+def test_names_of_yolo_that_are_lists_name_the_file(tmp_path: Path) -> None:
+    annotated.write_yolo(tmp_path)
+    (tmp_path / "data.yaml").write_text("names: [[a], [b]]\ntrain: images/train\n")
+    with pytest.raises(DataProblem, match="names: ") as caught:
+        locate(f"yolo:{tmp_path}").samples("train")
+    assert str(tmp_path) in str(caught.value)

@@ -105,7 +105,7 @@ def _refuse_unknown_annotations(dataset: Dataset) -> None:
         if file.name not in CLASS_LIST_FILES:
             raise DataProblem(
                 f"{dataset.path} holds no masks, and {file} is no annotation file of COCO, CVAT, Labelme or Label "
-                "Studio: it may be damaged. Export it again; coco:PATH or the like, instead of folder:PATH, says more."
+                "Studio: it may be damaged. Export it again, or ask for its format (coco:PATH) to see what is wrong."
             ) from None
 
 

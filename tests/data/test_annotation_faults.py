@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -282,3 +283,138 @@ def test_a_folder_without_the_files_of_a_format_says_what_is_expected(
         assert run(["data", "check", f"{kind}:{tmp_path}", "--json"]) == 1
         (finding,) = json.loads(capsys.readouterr().out)["findings"]
         assert str(tmp_path) in finding["message"]
+
+
+def categories(document: dict[str, Any]) -> None:
+    document["categories"].append({"id": document["categories"][0]["id"], "name": "another"})
+
+
+def images(document: dict[str, Any]) -> None:
+    document["images"][1]["id"] = document["images"][0]["id"]
+
+
+def owners(document: dict[str, Any]) -> None:
+    for row in document["annotations"]:
+        row["image_id"] = f"x{row['image_id']}"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [(categories, "is both"), (images, "that of an earlier image"), (owners, "not listed")],
+    ids=["category", "image", "owner"],
+)
+def test_ids_of_coco_that_do_not_tell_objects_apart_stop_the_training(
+    spoil: Callable[[Any], None], what: str, tmp_path: Path
+) -> None:
+    annotated.write_coco(tmp_path)
+    file = changed(tmp_path / "annotations" / "instances_train2017.json", spoil)
+    with pytest.raises(DataProblem, match=what) as caught:
+        locate(f"coco:{tmp_path}").samples("train")
+    assert str(file) in str(caught.value)
+    assert not examine(lambda: locate(f"coco:{tmp_path}")).ok
+
+
+def test_a_picture_with_two_panoptic_annotations_is_told(tmp_path: Path) -> None:
+    annotated.write_panoptic(tmp_path)
+    file = tmp_path / "annotations" / "panoptic_all.json"
+    changed(file, lambda document: document["annotations"].append(document["annotations"][0]))
+    with pytest.raises(DataProblem, match="has 2 annotations"):
+        locate(f"coco:{tmp_path}").samples("train")
+
+
+def test_numbers_and_marks_that_tools_write_in_another_way_mean_the_same(tmp_path: Path) -> None:
+    for folder in ("plain", "other"):
+        annotated.write_coco(tmp_path / folder)
+
+    def rewrite(document: dict[str, Any]) -> None:
+        for row in document["annotations"]:
+            row["image_id"] = float(row["image_id"])
+            row["category_id"] = float(row["category_id"])
+            row["iscrowd"] = str(row.get("iscrowd", 0))
+
+    file = changed(tmp_path / "other" / "annotations" / "instances_train2017.json", rewrite)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # a byte order mark, as Windows tools write it
+    plain, other = (locate(f"coco:{tmp_path / folder}").samples("train") for folder in ("plain", "other"))
+    for one, same in zip(plain, other, strict=True):
+        np.testing.assert_array_equal(one.read().labels, same.read().labels)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff\xfe{\x00", b"[[[["], ids=["empty", "utf-16", "cut"])
+def test_a_damaged_file_is_named_by_folder_too(damage: bytes, tmp_path: Path) -> None:
+    annotated.write_coco(tmp_path)
+    for file in (tmp_path / "annotations").glob("*.json"):
+        file.write_bytes(damage)
+    with pytest.raises(DataProblem, match=r"instances_train2017\.json is no annotation file"):
+        locate(f"folder:{tmp_path}")
+
+
+def test_points_of_cvat_that_are_no_pairs_are_told(tmp_path: Path) -> None:
+    annotated.write_cvat(tmp_path)
+    file = next(tmp_path.glob("*.xml"))
+    text = file.read_text()
+    assert 'points="' in text
+    file.write_text(text.replace('points="', 'points="1,2,3;4;', 1))
+    with pytest.raises(DataProblem, match="are not pairs of numbers"):
+        locate(f"cvat:{tmp_path}").samples("train")
+
+
+def test_an_empty_mask_names_its_picture_where_one_file_holds_many(tmp_path: Path) -> None:
+    annotated.write_coco(tmp_path)
+    found = examine(lambda: locate(f"coco:{tmp_path}?unlabelled=ignore"))
+    blank = [one for one in found.findings if one.kind == "all-ignored"]
+    assert blank
+    assert all(".png" in one.message or ".jpg" in one.message for one in blank)
+
+
+def test_ten_million_points_of_cvat_take_little_memory(tmp_path: Path) -> None:
+    annotated.write_cvat(tmp_path)
+    file = next(tmp_path.glob("*.xml"))
+    file.write_text(file.read_text().replace('points="', 'points="' + "1,2;" * 10_000_000, 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataProblem, match="over the limit"):
+            locate(f"cvat:{tmp_path}").samples("train")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * file.stat().st_size
+
+
+def address(task: Any) -> None:
+    task["data"]["image"] = "http://[::1/picture.png"
+
+
+def sizes(task: Any) -> None:
+    row = task["annotations"][1]["result"][-1]
+    box = {"x": 1, "y": 1, "width": 5, "height": 5, "rectanglelabels": ["car"]}
+    row.update(type="rectanglelabels", value=box, original_width=2 * row["original_width"])
+
+
+def labels_of_lists(task: Any) -> None:
+    task["annotations"][1]["result"].append({"id": ["x"], "type": "labels", "value": {"labels": [["y"]]}})
+    task["annotations"][1]["result"][0]["value"] = {"points": [[1, 1], [5, 1], [5, 5]]}
+    task["annotations"][1]["result"][0]["id"] = ["x"]
+
+
+@pytest.mark.parametrize("spoil", [address, sizes, labels_of_lists], ids=["address", "sizes", "labels"])
+def test_tasks_of_label_studio_that_make_no_sense_are_told(
+    spoil: Callable[[Any], None], tmp_path: Path
+) -> None:
+    annotated.write_label_studio(tmp_path)
+    file = next(tmp_path.glob("*.json"))
+
+    def spoil_one(tasks: Any) -> None:
+        spoil(max(tasks, key=lambda task: len(task["annotations"][1]["result"])))
+
+    changed(file, spoil_one)
+    found = examine(lambda: locate(f"labelstudio:{tmp_path}"))
+    assert not found.ok
+    assert any(str(file) in one.message for one in found.errors)
+
+
+def test_names_of_yolo_that_are_lists_name_the_file(tmp_path: Path) -> None:
+    annotated.write_yolo(tmp_path)
+    (tmp_path / "data.yaml").write_text("names: [[a], [b]]\ntrain: images/train\n")
+    with pytest.raises(DataProblem, match="names: ") as caught:
+        locate(f"yolo:{tmp_path}").samples("train")
+    assert str(tmp_path) in str(caught.value)

@@ -171,3 +171,33 @@ def test_the_commands_write_lists_sheets_and_curves(
 )
 def test_the_largest_subset_is_what_the_steps_can_make_use_of(images: int, steps: int, wanted: int) -> None:
     assert largest_subset(images, steps=steps, batch=8) == wanted
+
+
+def test_unlabelled_pictures_that_cannot_be_read_are_named_and_tiny_ones_ranked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = tmp_path / "new pictures"
+    pictures.mkdir()
+    (pictures / "broken.png").write_bytes(b"no picture")
+    (pictures / "notes.txt").write_text("no picture either")
+    for name, size in (("one", (1, 1)), ("wide", (300, 3)), ("usual", (64, 32))):
+        Image.new("RGB", size, (90, 80, 70)).save(pictures / f"{name}.png")
+    words = ["data", "suggest", DATA, "--steps", "1", "--folds", "2", "--network", "lpsnet-step0"]
+    words += ["--unlabelled", str(pictures), "--out", str(tmp_path / "out"), "--json"]
+    assert run(words) == 0
+    told = capsys.readouterr()
+    ranked_names = {row["name"] for row in json.loads(told.out)["unlabelled"]}
+    assert ranked_names == {"one.png", "wide.png", "usual.png"}
+    assert "left out" in told.err
+    assert "broken.png" in told.err
+
+
+def test_a_folder_without_pictures_is_refused_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    words = ["data", "suggest", DATA, "--unlabelled", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]
+    assert run(words) == 1
+    told = capsys.readouterr().err
+    assert "holds no pictures" in told
+    assert "training" not in told

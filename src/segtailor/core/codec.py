@@ -141,7 +141,7 @@ def read_json(path: Path, *, what: str, error: type[UserError] = UserError, limi
             raise error(f"{what} {path} is no regular file; check the path.")
         if size > limit:
             raise error(f"{what} {path} is {size} bytes; at most {limit} are read. Is it the right file?")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise error(f"{what} {path} does not exist; check the path.") from None
     except OSError as problem:

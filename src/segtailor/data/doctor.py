@@ -144,11 +144,12 @@ def _without_classes(
         for split, pairing in pairings.items()
     ]
     faults = [fault for split in census for fault in split.faults]
+    messages = [*(fault.message for fault in faults), *(found.message for found in known)]
     findings = [found for rule in CLASSLESS_RULES for found in rule(census, UNKNOWN_TASK)]
     if isinstance(problem, MaskProblem):
         masks = [mask for pairing in pairings.values() for _, mask in pairing.pairs.values()]
         findings += [fault_finding(fault) for fault in explain_masks(masks, problem)]
-    elif str(problem) not in {*(fault.message for fault in faults), *(found.message for found in known)}:
+    elif not any(message in str(problem) for message in messages):
         findings.append(_unusable(problem))
     return Diagnosis(
         findings=_placed([*known, *findings], dataset),

@@ -21,9 +21,11 @@ from urllib.parse import quote, unquote
 from segtailor.core.codec import from_json
 from segtailor.core.errors import DataProblem, UserError, unknown
 from segtailor.core.registry import DATASETS
-from segtailor.data.annotations.recognise import recognise
+from segtailor.data.annotations.recognise import annotation_files, recognise
 from segtailor.data.dataset import Dataset
 from segtailor.data.files import read_yaml
+from segtailor.data.folder import Folder
+from segtailor.data.legend import CLASS_LIST_FILES
 
 __all__ = ["DATASETS", "dataset_from", "locate", "with_option"]
 
@@ -84,8 +86,27 @@ def dataset_from(name: str, options: Mapping[str, Any], *, base: Path | None = N
             place = _place(values[key])
             values[key] = str(place if base is None else base / place)
     dataset: Dataset = from_json(maker, values, what=f"dataset '{name}'", error=DataProblem)
-    dataset.splits  # noqa: B018 - finds the files now, so that a wrong path is reported at once
+    try:
+        dataset.splits  # noqa: B018 - finds the files now, so that a wrong path is reported at once
+    finally:
+        if name == "folder" and not FOLDER_OPTIONS & options.keys():
+            _refuse_unknown_annotations(dataset)
     return dataset
+
+
+def _refuse_unknown_annotations(dataset: Dataset) -> None:
+    """Where no picture of a folder has a mask, name a file that should hold annotations but is of no known format."""
+    if not isinstance(dataset, Folder) or not dataset.path.is_dir():
+        return
+    with contextlib.suppress(DataProblem):
+        if any(pairing.pairs for pairing in dataset.pairings.values()):
+            return
+    for file in annotation_files(dataset.path):
+        if file.name not in CLASS_LIST_FILES:
+            raise DataProblem(
+                f"{dataset.path} holds no masks, and {file} is no annotation file of COCO, CVAT, Labelme or Label "
+                "Studio: it may be damaged. Export it again, or ask for its format (coco:PATH) to see what is wrong."
+            ) from None
 
 
 def _recognised(path: Any, base: Path | None) -> str | None:

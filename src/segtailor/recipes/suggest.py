@@ -195,12 +195,16 @@ def describe_picture(
     small = smaller_image(image, max_pixels)
     found = model.probabilities(small).astype(np.float64)
     entropy = -(found * np.log(np.maximum(found, 1e-9))).sum(0).mean() / math.log(max(len(found), 2))
-    rows, columns = (np.array_split(np.arange(side), 4) for side in found.shape[1:])
-    grid = [found[:, row[0] : row[-1] + 1, column[0] : column[-1] + 1].mean((1, 2))
-            for row in rows if len(row) for column in columns if len(column)]  # fmt: skip
+    rows, columns = (_quarters(side) for side in found.shape[1:])
+    grid = [found[:, row, column].mean((1, 2)) for row in rows for column in columns]
     colours = [small[..., channel].astype(np.float64) / 255 for channel in range(small.shape[2])]
     looks = [value for channel in colours for value in (channel.mean(), channel.std())]
     return float(entropy), np.concatenate([*grid, looks])
+
+
+def _quarters(side: int) -> list[slice]:
+    """Return four equal parts of a side; of one shorter than four pixels, parts that overlap."""
+    return [slice(at * side // 4, max(at * side // 4 + 1, (at + 1) * side // 4)) for at in range(4)]
 
 
 def choose_pictures(

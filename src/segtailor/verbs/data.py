@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from segtailor.core.text import command
 from segtailor.verbs.options import Count, DryRun, Force, Json, Seed
 from segtailor.verbs.output import Printer, emit, note
 
@@ -117,9 +118,8 @@ def convert_(
     def show(printer: Printer) -> None:
         rows = [[name, len(items), str(out / "masks" / name)] for name, items in plan.items.items()]
         printer.table(None, ["split", ">images", "masks"], rows)
-        printer.say(
-            f"{verb} {facts['images']} images with masks to {out}", f"next: segtailor data check folder:{out}"
-        )
+        follow = command("segtailor", "data", "check", facts["dataset"])
+        printer.say(f"{verb} {facts['images']} images with masks to {out}", f"next: {follow}")
 
     emit(facts, show, json=json)
 

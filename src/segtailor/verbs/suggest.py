@@ -107,6 +107,7 @@ def suggest(
     given = None if wanted.model is None else load(wanted.model)
     if given is not None:
         data = scaled_as(data, given.preprocessing)
+    pictures = [] if wanted.unlabelled is None else _pictures(wanted.unlabelled, preprocessing_of(data))
     pixels = open_pixels(data, wanted.split, context.cache_folder)
     note, judge = None, _Judge(wanted, context, preprocessing_of(data))
     if given is not None:
@@ -128,7 +129,7 @@ def suggest(
         "labels": [asdict(one) for one in suspects],
     }
     if wanted.unlabelled is not None:
-        facts["unlabelled"] = _rank_unlabelled(folder, wanted.unlabelled, pixels, judge, wanted.count)
+        facts["unlabelled"] = _rank_unlabelled(folder, wanted.unlabelled, pictures, pixels, judge)
     return facts
 
 
@@ -170,34 +171,51 @@ class _Judge:
         return model
 
 
+def _pictures(folder: Path, preprocessing: Preprocessing) -> list[Path]:
+    """Return the pictures of the folder without labels; one without any raises before networks are trained."""
+    from segtailor.data.files import PICTURE_SUFFIXES, list_pictures
+
+    suffixes = PICTURE_SUFFIXES if preprocessing.ranges is None else PICTURE_SUFFIXES | {".npy"}
+    files = list(list_pictures(folder, suffixes))
+    if not files:
+        raise DataProblem(f"folder {folder} holds no pictures; name another one.")
+    return files
+
+
 def _rank_unlabelled(
-    folder: Path, pictures: Path, pixels: Pixels, judge: _Judge, count: int
+    folder: Path, pictures: Path, files: Sequence[Path], pixels: Pixels, judge: _Judge
 ) -> list[dict[str, Any]]:
+    """Rank the pictures that can be read; the others are named."""
     import numpy as np
 
     from segtailor.data.bands import read_scaled
-    from segtailor.data.files import PICTURE_SUFFIXES, list_pictures
     from segtailor.data.sheet import write_picture
     from segtailor.recipes.suggest import choose_pictures, describe_picture
     from segtailor.recipes.suggest_sheet import picture_sheet
 
     ranges = judge.preprocessing.ranges
-    files = list_pictures(pictures, PICTURE_SUFFIXES if ranges is None else PICTURE_SUFFIXES | {".npy"})
-    if not files:
-        raise DataProblem(f"folder {pictures} holds no pictures; name another one.")
     model = judge.models[-1]
-    described = [describe_picture(read_scaled(file, ranges), model, max_pixels=MAX_PIXELS) for file in files]
+    described, read = [], []
+    for file in files:
+        try:
+            described.append(describe_picture(read_scaled(file, ranges), model, max_pixels=MAX_PIXELS))
+        except DataProblem as problem:
+            judge.context.tell(f"left out: {problem}")
+            continue
+        read.append(file)
+    if not read:
+        raise DataProblem(f"no picture in {pictures} can be read; see the reasons above.")
     labelled = [
         describe_picture(pixels.pair(index).image, model, max_pixels=MAX_PIXELS)[1]
         for index in range(len(pixels))
     ]
-    names = [file.relative_to(pictures).as_posix() for file in files]
+    names = [file.relative_to(pictures).as_posix() for file in read]
     chosen = choose_pictures(
         names,
         [entropy for entropy, _ in described],
         np.stack([features for _, features in described]),
         np.stack(labelled),
-        count=count,
+        count=judge.wanted.count,
     )
     rows = [{"rank": rank, **asdict(one)} for rank, one in enumerate(chosen, start=1)]
     _write_csv(folder / "unlabelled.csv", rows)

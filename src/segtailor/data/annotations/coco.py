@@ -104,8 +104,14 @@ class _FileReader:
         panoptic = any(isinstance(row, dict) and "segments_info" in row for row in rows or ())
         if panoptic:
             self.reading.unlabelled = "ignore"
+        seen: set[Any] = set()
         for at, image in enumerate(images or ()):
             with self.reading.catching(self.file, f"image number {at}"):
+                if not isinstance(image, dict) or not _is_id(image.get("id")):
+                    raise DataProblem(f"{short(image)} has no id")
+                if image["id"] in seen:
+                    raise DataProblem(f"id {image['id']} is that of an earlier image")
+                seen.add(image["id"])
                 self._picture(image, by_image, names, panoptic=panoptic)
 
     def _names(self, categories: Any) -> dict[Any, str]:
@@ -115,7 +121,9 @@ class _FileReader:
             with self.reading.catching(self.file, f"category number {at}"):
                 if not isinstance(row, dict) or not _is_id(row.get("id")):
                     raise DataProblem(f"{short(row)} has no id")
-                names[row["id"]] = class_name(row.get("name"))
+                name = class_name(row.get("name"))
+                if names.setdefault(row["id"], name) != name:
+                    raise DataProblem(f"id {row['id']} is both {names[row['id']]!a} and {name!a}")
         return dict(sorted(names.items(), key=lambda item: (isinstance(item[0], str), item[0])))
 
     def _by_image(self, images: Any, rows: Any) -> dict[Any, list[dict[str, Any]]]:
@@ -123,23 +131,28 @@ class _FileReader:
         table: dict[Any, list[dict[str, Any]]] = {
             one["id"]: [] for one in images if isinstance(one, dict) and _is_id(one.get("id"))
         }
+        strays = []
         for at, row in enumerate(rows):
             owner = row.get("image_id") if isinstance(row, dict) else None
             if isinstance(row, dict) and _is_id(owner) and owner in table:
                 table[owner].append(row)
-                continue
+            else:
+                strays.append((at, row, owner))
+        for at, row, owner in strays:
             self.reading.report(
                 "annotation-without-image",
                 self.file,
                 f"{self.file}: {_who(row, at)} belongs to image {short(owner)}, which is not listed; it is not used",
                 "Add the image to the list, or remove the annotation.",
-                severity="warning",
+                severity="error"
+                if len(strays) == len(rows)
+                else "warning",  # all: ids of another kind, or file
             )
         return table
 
     def _question_crowds(self, rows: list[dict[str, Any]]) -> None:
         """Report marks that can hardly mean crowds: some tools give one to every RLE."""
-        crowds = sum(bool(row.get("iscrowd")) for row in rows)
+        crowds = sum(map(_is_crowd, rows))
         if self.crowd == "object" or not MANY_CROWDS_SHARE * len(rows) < crowds < len(rows):
             return
         self.reading.report(
@@ -153,14 +166,12 @@ class _FileReader:
 
     def _picture(
         self,
-        row: Any,
+        row: dict[str, Any],
         by_image: Mapping[Any, list[dict[str, Any]]],
         names: Mapping[Any, str],
         *,
         panoptic: bool,
     ) -> None:
-        if not isinstance(row, dict) or not _is_id(row.get("id")):
-            raise DataProblem(f"{short(row)} has no id")
         image = self.index.find(row.get("file_name"), self._folders(), anywhere=False)
         picture = partial(
             AnnotatedPicture,
@@ -175,6 +186,10 @@ class _FileReader:
             self.reading.add(picture(shapes=tuple(shape for shape in shapes if shape is not None)))
         elif rows:
             with self.reading.catching(self.file, _who(rows[0], 0), image):
+                if len(rows) > 1:
+                    raise DataProblem(
+                        f"its image has {len(rows)} annotations; panoptic ones are one per image"
+                    )
                 self.reading.add(picture(segments=self._segments(rows[0], image, names)))
         else:
             self.reading.report(
@@ -192,7 +207,7 @@ class _FileReader:
         with self.reading.catching(self.file, who, image):
             name = self._class(row, names)
             geometry = _geometry(row.get("segmentation"))
-            crowd = bool(row.get("iscrowd"))
+            crowd = _is_crowd(row)
             if geometry is None:
                 self.reading.leave_out(self.file, "boxes without a polygon or RLE")
                 return None
@@ -208,10 +223,10 @@ class _FileReader:
             raise DataProblem("it has no list segments_info")
         classes: dict[int, str] = {}
         for one in infos:
-            if not isinstance(one, dict) or not isinstance(one.get("id"), int):
+            if not isinstance(one, dict) or not _is_id(one.get("id")) or isinstance(one["id"], str):
                 raise DataProblem(f"segment {short(one)} has no id")
             name = self._class(one, names)
-            classes[one["id"]] = CROWD_NAME if one.get("iscrowd") and self.crowd == "ignore" else name
+            classes[int(one["id"])] = CROWD_NAME if _is_crowd(one) and self.crowd == "ignore" else name
         folders = [
             self.file.with_suffix(""),
             self.reading.root / self.file.stem,
@@ -270,5 +285,11 @@ def _who(row: Any, at: int) -> str:
     return f"annotation {row['id']}" if known else f"annotation number {at}"
 
 
+def _is_crowd(row: Mapping[str, Any]) -> bool:
+    return str(row.get("iscrowd") or 0).lower() not in ("0", "0.0", "false")  # some tools write text
+
+
 def _is_id(value: Any) -> bool:
-    return isinstance(value, int | str) and not isinstance(value, bool) and len(str(value)) <= 100
+    """Tell whether a value can be an id: text, or a whole number, for which some tools write 3.0; it equals 3."""
+    whole_number = isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
+    return (whole_number or isinstance(value, str)) and len(str(value)) <= 100

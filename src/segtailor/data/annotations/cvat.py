@@ -15,7 +15,7 @@ from segtailor.data.annotations.reading import (
     class_name,
     known_class,
     number,
-    points_of,
+    pairs_of,
     split_of,
     stated_size,
     whole,
@@ -27,6 +27,7 @@ from segtailor.data.annotations.shapes import (
     Runs,
     ShapeFault,
     ShapeGeometry,
+    check_points,
     outlines,
     rectangle,
 )
@@ -139,8 +140,10 @@ def _geometry(kind: str, attributes: Mapping[str, str]) -> ShapeGeometry:
 
     turn = number(attributes.get("rotation", "0"), "its rotation")
     if kind == "polygon":
-        pairs = [pair.split(",") for pair in attributes.get("points", "").split(";") if pair.strip()]
-        return outlines([points_of([cell for pair in pairs for cell in pair])])
+        text = attributes.get("points", "")
+        check_points(text.count(";") + 1)  # before memory is taken for them
+        pairs = [pair.split(",") for pair in text.split(";") if pair.strip()]
+        return outlines([pairs_of(pairs)])
     if kind == "ellipse":
         radii = value("rx"), value("ry")
         if min(radii) <= 0:

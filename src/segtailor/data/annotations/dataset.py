@@ -135,10 +135,7 @@ class AnnotatedDataset(ABC):
 
     def samples(self, split: str) -> tuple[AnnotatedSample, ...]:
         """Return the samples of a split, of several joined by `+`, or of `trainval`; an error of the files raises."""
-        errors = [problem for problem in self._problems if problem.severity == "error"]
-        if errors:
-            more = f" ({len(errors) - 1} more; see 'segtailor data check')" if len(errors) > 1 else ""
-            raise DataProblem(f"{errors[0].message}{more}. {errors[0].fix}")
+        self._refuse_errors(self._problems)
         return self.usable(split)
 
     def usable(self, split: str) -> tuple[AnnotatedSample, ...]:
@@ -163,6 +160,15 @@ class AnnotatedDataset(ABC):
             if problem.image is None or self._name(problem.image) not in self.skip
         ]
 
+    @staticmethod
+    def _refuse_errors(problems: Sequence[AnnotationProblem]) -> None:
+        """Raise the first error, with the number of the others."""
+        errors = [problem for problem in problems if problem.severity == "error"]
+        if errors:
+            more = f" ({len(errors) - 1} more; see 'segtailor data check')" if len(errors) > 1 else ""
+            end = "" if errors[0].message.endswith("?") and not more else "."
+            raise DataProblem(f"{errors[0].message}{more}{end} {errors[0].fix}")
+
     @cached_property
     def _problem_names(self) -> set[str]:
         return {self._name(problem.image) for problem in self.reading.problems if problem.image is not None}
@@ -181,10 +187,8 @@ class AnnotatedDataset(ABC):
             if name not in known and name not in BACKGROUND_NAMES:
                 raise unknown("class", name, known)
         if not known:
-            first = next((p.message for p in self.reading.problems if p.severity == "error"), "")
-            raise DataProblem(
-                first or f"{self.path} declares no classes and holds no shapes; check the format."
-            )
+            self._refuse_errors(self.reading.problems)
+            raise DataProblem(f"{self.path} declares no classes and holds no shapes; check the format.")
         names = [name for name in self.classes or known if not self._is_ignored(name)]
         if self._unlabelled == "ignore":
             return tuple(names)

@@ -87,19 +87,21 @@ def _read_task(
         )
         return
     labels = {
-        row.get("id"): row["value"]["labels"]
+        str(row.get("id")): row["value"]["labels"]
         for row in results
         if row.get("type") == "labels" and isinstance(row.get("value"), dict) and "labels" in row["value"]
     }
     shapes = [_shape(row, at, file, image, labels, reading) for at, row in enumerate(results, start=1)]
-    size = next(
-        (
-            stated_size(row["original_height"], row["original_width"])
-            for row in results
-            if "original_height" in row and "original_width" in row
-        ),
-        None,
-    )
+    sizes = {
+        stated_size(row["original_height"], row["original_width"])
+        for row in results
+        if "original_height" in row and "original_width" in row
+    } - {None}
+    if len(sizes) > 1:
+        raise DataProblem(
+            "its regions state different sizes of the picture (original_height, original_width)"
+        )
+    size = next(iter(sizes), None)
     place = image.relative_to(reading.root) if image.is_relative_to(reading.root) else Path()
     reading.add(
         AnnotatedPicture(
@@ -132,7 +134,10 @@ def _image(task: Mapping[str, Any], index: PictureIndex) -> Path:
         links.append(task["file_upload"])
     wanted: Path | None = None
     for link in links:
-        address = urlsplit(link[:2000])
+        try:
+            address = urlsplit(link[:2000])
+        except ValueError:  # brackets that are no address
+            continue
         local = parse_qs(address.query).get("d", [])
         for path in (*local, unquote(address.path)):
             parts = [part for part in PurePosixPath(path.replace("\\", "/")).parts if part not in ("/", "..")]
@@ -168,7 +173,7 @@ def _shape(
         value = row.get("value")
         if not isinstance(value, dict):
             raise DataProblem(f"its value is {short(value)}")
-        names = value.get(kind) or value.get("labels") or labels.get(row.get("id"))
+        names = value.get(kind) or value.get("labels") or labels.get(str(row.get("id")))
         if not isinstance(names, list) or not names:
             raise ShapeFault("unknown-category", "it has no label")
         if row.get("image_rotation"):

@@ -105,7 +105,7 @@ class AnnotationReading:
 
     def learn(self, names: Iterable[str]) -> None:
         """Add classes that are not known yet."""
-        self.classes.extend(name for name in dict.fromkeys(names) if name not in self.classes)
+        self.classes[:] = dict.fromkeys([*self.classes, *names])
 
     def add(self, picture: AnnotatedPicture) -> None:
         """Add a picture; one without a file is reported instead."""

@@ -36,16 +36,19 @@ def recognise(path: Path) -> str | None:
         return "cityscapes"
     if any(name in folders for name in MASKS) or _has_pictures_alone(folders.get("labels")):
         return None
-    texts = [
-        file for place in (*PLACES, "*/*/*.json") for file in islice(sorted(_files(path, place)), MAX_FILES)
-    ]
-    for file in (*islice(sorted(_files(path, "*.xml")), MAX_FILES), *texts):
+    for file in annotation_files(path):
         found = _of_file(file)
         if found is not None:
             return found
     named = yolo_file(path) is not None or any((path / name).is_file() for name in CLASS_LISTS)
     labelled = any(any(True for _ in _files(path / place, "*.txt")) for place in LABEL_FOLDERS)
     return "yolo" if labelled or (named and yolo_file(path) is not None) else None
+
+
+def annotation_files(path: Path) -> list[Path]:
+    """Return files below a folder that may hold annotations by their suffix and place, the first few of each place."""
+    places = ("*.xml", *PLACES, "*/*/*.json")
+    return [file for place in places for file in islice(sorted(_files(path, place)), MAX_FILES)]
 
 
 def _of_file(path: Path) -> str | None:

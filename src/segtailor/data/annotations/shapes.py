@@ -334,9 +334,14 @@ def outlines(rings: list[Points]) -> Outlines:
     for ring in rings:
         if len(ring) < 3:
             raise ShapeFault("polygon", f"its polygon has {len(ring)} points; at least 3 enclose something")
-        if len(ring) > MAX_POINTS:
-            raise ShapeFault("polygon", f"its polygon has {len(ring)} points, over the limit of {MAX_POINTS}")
+        check_points(len(ring))
     return Outlines(rings=tuple(rings))
+
+
+def check_points(count: int) -> None:
+    """Refuse an outline of too many points."""
+    if count > MAX_POINTS:
+        raise ShapeFault("polygon", f"its polygon has {count} points, over the limit of {MAX_POINTS}")
 
 
 def rectangle(corner: tuple[float, float], wide: float, tall: float, degrees: float = 0.0) -> Outlines:

@@ -65,8 +65,7 @@ def read_xml(path: Path, handler: Handler, *, what: str) -> None:
             raise DataProblem(
                 f"{what} {path} is no regular file, or over {MAX_XML_BYTES} bytes. Is it the right file?"
             )
-        with path.open("rb") as stream:
-            parser.ParseFile(stream)
+        parser.Parse(path.read_bytes(), True)  # in pieces, a long attribute is read again with every piece
     except OSError as problem:
         raise DataProblem(f"{what} {path} cannot be read: {problem.strerror}. Check the path.") from None
     except (expat.ExpatError, ValueError, LookupError) as problem:  # LookupError: an unknown encoding

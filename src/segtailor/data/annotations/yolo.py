@@ -111,7 +111,10 @@ class Yolo(AnnotatedDataset):
                     raise DataProblem(
                         f"{self.path}: names has class number {short(key)}; expected 0, 1, 2, ..."
                     )
-                table[int(key)] = class_name(name)
+                try:
+                    table[int(key)] = class_name(name)
+                except DataProblem as problem:
+                    raise DataProblem(f"{self.path}: names: {problem}; give each class one name.") from None
             return table
         listed = next((self.root / name for name in CLASS_LISTS if (self.root / name).is_file()), None)
         if listed is None:

@@ -188,6 +188,7 @@ def ignored_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
     """Report masks without any labelled pixel, and splits that have only such masks."""
     del task
     for split in census:
+        shared = {record.mask for record in split.records} if _annotated(split) else set()
         if split.all_blank:
             yield Finding(
                 severity="error",
@@ -203,7 +204,9 @@ def ignored_masks(census: Sequence[Census], task: Task) -> Iterator[Finding]:
                 severity="warning",
                 kind="all-ignored",
                 file=record.mask,
-                message="every pixel of this mask is ignored (255)",
+                message="every pixel of this mask is ignored (255)"
+                if record.mask not in shared
+                else f"every pixel of {record.file} is ignored (255): nothing is annotated there that counts",
                 fix="Label the image or remove the pair.",
             )
 

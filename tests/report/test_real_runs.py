@@ -37,6 +37,10 @@ def test_a_real_training_with_pictures(tmp_path: Path, capsys: pytest.CaptureFix
     report = report_of(folder)
     assert report.quality is not None
     assert report.quality.miou == pytest.approx(read_json(folder / "result.json", what="result")["miou"])
+    assert run(["eval", str(folder / "weights"), "--data", DATA, "--calibrate", *common]) == 0
+    told = json.loads(capsys.readouterr().out)["calibration"]
+    (fact,) = (one for one in report_of(folder).verdict.facts if "calibration" in one.name)
+    assert fact.value.startswith(f"{100 * told['ece_after']:.1f} %")
     again = tmp_path / "again"
     again.mkdir()
     shutil.copy(folder / "recipe.json", again)  # the command that the page gives

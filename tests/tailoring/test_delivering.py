@@ -16,10 +16,12 @@ from segtailor.core.task import Task
 from segtailor.data.cache import open_pixels
 from segtailor.data.locate import locate
 from segtailor.deploy.quantise import Int8Decision, Int8Verdict
-from segtailor.nets.bundle import Model, save_bundle
+from segtailor.nets.bundle import Model, load_bundle, save_bundle
 from segtailor.recipes import quantise as quantise_module
+from segtailor.report.parts import calibration_fact
 from segtailor.tailoring import delivering
 from segtailor.tailoring.delivering import (
+    calibrate_confidence,
     decide_int8,
     export,
     measure_contract,
@@ -112,6 +114,25 @@ def test_eight_bits_are_decided_on_files_of_ncnn_and_what_is_kept_is_measured(
     assert measured.target == "cpu/ncnn/int8?threads=1"
     assert measured.file == str(place.folder / "weights" / "model.int8.ncnn.param")
     assert measured.includes == "network"
+
+
+def test_confidence_is_calibrated_and_its_error_told(tmp_path: Path) -> None:
+    place = stage(tmp_path, 10.0, classes=locate(SCENES).task.outputs)
+    calibrate_confidence(place, tmp_path / "weights")
+    model = load_bundle(tmp_path / "weights")
+    figures = model.numbers["calibration"]
+    assert model.temperature == figures["temperature"] != 1.0  # the network was not trained
+    assert figures["images"] == 6
+    (fact,) = calibration_fact(model.numbers)
+    assert f"before calibration {100 * figures['ece_before']:.1f} %" in fact.value
+    assert calibration_fact({}) == calibration_fact({"calibration": {"ece_after": "x"}}) == ()
+
+
+def test_too_few_labels_to_calibrate_confidence_leave_it_as_it_is(tmp_path: Path) -> None:
+    place = stage(tmp_path, 10.0, classes=locate(SCENES).task.outputs)
+    dataset = locate(SCENES.replace("val=6", "val=1"))
+    calibrate_confidence(replace(place, dataset=dataset), tmp_path / "weights")
+    assert load_bundle(tmp_path / "weights").temperature == 1.0
 
 
 def delivered_on(folder: Path, target: str) -> StageContext:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from segtailor.core.codec import read_json
 from segtailor.core.errors import UserError
 from segtailor.core.plan import Plan, Shape, count
+from segtailor.core.shipped import DESCRIPTION
 from segtailor.core.space import Architecture, fingerprint_of, parse_architecture, plan_of
 from segtailor.core.task import KIND_FACTS, Figure
 from segtailor.core.text import command, path_argument
@@ -21,7 +24,7 @@ from segtailor.report.document import (
 from segtailor.report.fields import at, number, size, table, text, whole
 from segtailor.report.folder import RunFolder, commands, conditions, present
 from segtailor.report.numbers import amount, duration
-from segtailor.report.parts import start_fact
+from segtailor.report.parts import calibration_fact, start_fact
 from segtailor.spaces import architectures, baselines, on_lite0, published
 
 NOT_IN_CHART = ("fwiou", "mean_accuracy")  # figures that would crowd it
@@ -86,6 +89,7 @@ def _verdict(run: RunFolder, name: str, data: str, plan: Plan | None) -> Verdict
         facts.append(Fact(name="parameters", value=amount(count(plan).params)))
     if "start" in run.result:
         facts.append(start_fact(run.result["start"]))
+    facts += calibration_fact(table(_bundle(run), "numbers"))
     facts.append(Fact(name="time", value=duration(run.seconds)))
     return Verdict(sentence=sentence, facts=tuple(facts))
 
@@ -129,10 +133,7 @@ def _quality(run: RunFolder) -> Quality | None:
 
 def _palette(run: RunFolder) -> dict[str, tuple[int, int, int]]:
     """Return the colours of the classes from the bundle, where there is one."""
-    try:
-        task = table(read_json(run.layout.weights / "model.json", what="bundle"), "task")
-    except UserError:
-        return {}
+    task = table(_bundle(run), "task")
     names, colours = at(task, "classes"), at(task, "palette")
     if not isinstance(names, list) or not isinstance(colours, list):
         return {}
@@ -141,6 +142,15 @@ def _palette(run: RunFolder) -> dict[str, tuple[int, int, int]]:
         for colour in colours
     )
     return {str(name): tuple(colour) for name, colour in zip(names, colours, strict=False)} if valid else {}
+
+
+def _bundle(run: RunFolder) -> dict[str, Any]:
+    """Return the description of the trained bundle; it is empty where there is none."""
+    try:
+        document = read_json(run.layout.weights / DESCRIPTION, what="bundle")
+    except UserError:
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _next_commands(run: RunFolder, data: str) -> list[Command]:

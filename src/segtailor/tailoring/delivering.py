@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segtailor.core.codec import from_json, to_json
-from segtailor.core.errors import RunProblem, Unsupported
+from segtailor.core.errors import DataProblem, RunProblem, Unsupported
 from segtailor.core.target import CONVERTED_RUNTIMES, Target, parse_target
 from segtailor.costs.timers import timer_for
 from segtailor.data.cache import open_pixels
 from segtailor.data.dataset import Dataset, Pair
-from segtailor.nets.bundle import load_bundle
+from segtailor.nets.bundle import load_bundle, set_temperature
 from segtailor.nets.onnx.metadata import OutputKind
 from segtailor.recipes.export import export as export_bundle
 from segtailor.recipes.int8_files import exported_files, file_names
@@ -42,6 +42,8 @@ from segtailor.tailoring.stage import (
 )
 from segtailor.targets.benchmark import benchmark
 from segtailor.targets.timing import Measurement, check_contract
+from segtailor.training.calibrate import fit_calibration
+from segtailor.training.device import pick_device
 from segtailor.training.evaluate import LabelledImages, score_predictions
 from segtailor.verbs.bench import bench
 
@@ -51,6 +53,7 @@ MAX_TIMINGS = 3  # of a trained network that misses the budget
 HOPELESS_RATIO = 3.0  # median latency over budget that cannot be explained by a busy machine
 MAX_TRIVIAL_IMAGES = 200  # on which the prediction of one class everywhere is scored
 INT8_IMAGES = 100  # that int8 is scored on
+CALIBRATION_IMAGES = 32  # that the temperature of the confidence is fitted to
 LAYER_SECONDS, MAX_LAYERS = 0.05, 32  # timing of each layer, and number of layers that are timed
 ONNX_RUNTIMES = ("onnxruntime", "openvino", "tensorrt")  # that run the exported ONNX file itself
 INT8_RUNTIMES = ("onnxruntime", "openvino", "ncnn", "litert")
@@ -170,9 +173,13 @@ class EveryNth(NamedTuple):
 
 
 def export(stage: StageContext, best: Recommendation) -> ExportOutcome:
-    """Stage `export`: write the recommended network for its runtime, from normalised image to labels, and verify it."""
+    """Stage `export`: write the recommended network for its runtime, from normalised image to labels, and verify it.
+
+    Its confidence is calibrated before, so that probabilities asked for later are honest.
+    """
     recipe = stage.recipe
     runtime, model = parse_target(recipe.request.target).runtime, stage.inside(best.model)
+    calibrate_confidence(stage, model)
     if (
         runtime in CONVERTED_RUNTIMES
     ):  # whose own file is beside the ONNX file; that comes last: `verify.json` names it first
@@ -180,6 +187,29 @@ def export(stage: StageContext, best: Recommendation) -> ExportOutcome:
         export_bundle(model, to=runtime, image=recipe.image, output=output, data=recipe.data)
     exported = export_bundle(model, to="onnx", image=recipe.image, output="labels", data=recipe.data)
     return from_json(ExportOutcome, exported.document(), what="figures of the export", error=RunProblem)
+
+
+def calibrate_confidence(stage: StageContext, folder: Path) -> None:
+    """Fit the temperature of a network's confidence to some validation images; its bundle keeps it, with the errors.
+
+    Tasks without classes have no confidence, and fewer than two labelled images do not calibrate one.
+    """
+    task = stage.dataset.task
+    if task.kind != "segmentation":
+        return
+    model, pixels = load_bundle(folder), open_pixels(stage.dataset, "val", stage.context.cache_folder)
+    device = pick_device(stage.context.device)
+    try:
+        found = fit_calibration(
+            model.network.to(device),
+            EveryNth(pixels, max(1, len(pixels) // CALIBRATION_IMAGES)),
+            classes=task.outputs,
+            preprocessing=model.preprocessing,
+            device=device,
+        )
+    except DataProblem:
+        return
+    set_temperature(folder, found.temperature, {**asdict(found), "split": "val", "data": stage.recipe.data})
 
 
 def decide_int8(stage: StageContext, best: Recommendation) -> Int8Outcome:

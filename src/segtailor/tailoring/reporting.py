@@ -17,7 +17,7 @@ from segtailor.recipes.front import kept_networks
 from segtailor.recipes.timed import crowded
 from segtailor.report import document as page
 from segtailor.report.inspecting import inspect
-from segtailor.report.parts import findings_of, layer_times, save_parts, start_fact
+from segtailor.report.parts import calibration_fact, findings_of, layer_times, save_parts, start_fact
 from segtailor.spaces import baselines
 from segtailor.spaces.networks import count, expand
 from segtailor.tailoring.recipe import TailorRecipe
@@ -244,6 +244,7 @@ def _parts(
         page.Fact(name="95 % within", value=f"{contract.p95_ms:.2f} ms"),
         page.Fact(name="median", value=f"{contract.median_ms:.2f} ms"),
         page.Fact(name="budget", value=f"{contract.budget_ms:.4g} ms"),
+        *calibration_fact(load_bundle(Path(delivery.best.model)).numbers),
         start_fact(_start(delivery.best)),
     )
     return page.Parts(

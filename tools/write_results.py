@@ -12,6 +12,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tools.camvid_results import (
 from segtailor.core import shipped as home
 from segtailor.core.space import parse_architecture
 from segtailor.recipes.recipe import recipe_document, set_fields
-from segtailor.recipes.train import TrainRecipe, usual_augment
+from segtailor.recipes.train import FINE_TUNING, TrainRecipe, usual_augment, usual_loss
 
 PAGE = ROOT / "docs" / "results-camvid.md"
 LARGE_IMAGE = (720, 960)
@@ -68,7 +69,7 @@ trained on `{split}`, so scores on these images mean nothing. mIoU in %, whole i
 
 {scores}
 
-Recipe and network were chosen by the drives that were left out: val shows the same drive as train, so its scores are
+{choice}. Val shows the same drive as train, so its scores are
 too high.
 
 ## Latency
@@ -326,6 +327,7 @@ def card(name: str, record: Mapping[str, Any], results: Results) -> str:
         start=_start(origin),
         test=_test_score(name, results),
         scores="\n\n".join(_scores(row, record, results) for row in _scored_rows(origin)),
+        choice=_choice(origin, results),
         latency=_latency_table(name, origin["row"], results),
         seed=origin["seed"],
         steps=origin["steps"],
@@ -340,6 +342,13 @@ def _start(origin: Mapping[str, Any]) -> str:
     if not start.get("carried"):
         return "random weights"
     return f"weights trained on {start['learnt_from']} under {start['licence']}"
+
+
+def _choice(origin: Mapping[str, Any], results: Results) -> str:
+    """Say what the network and its recipe were chosen by."""
+    if any(results.left_out(row) is not None for row in _scored_rows(origin)):
+        return "Recipe and network were chosen by the drives that were left out"
+    return "The network was designed for its latency, and the recipe is that of every training"
 
 
 def _test_score(name: str, results: Results) -> str:
@@ -383,6 +392,8 @@ def _differences(command: str, record: Mapping[str, Any]) -> list[str]:
         data=record["provenance"]["data"],
         augment=usual_augment("segmentation", IMAGE),
     )
+    if (record["provenance"].get("start") or {}).get("carried"):
+        defaults = replace(defaults, fit=replace(FINE_TUNING, loss=usual_loss("segmentation")))
     scored = _flat(set_fields(recipe_document(defaults), changes))
     shipped = _flat(record["provenance"]["recipe"])
     return [

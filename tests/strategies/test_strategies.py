@@ -250,8 +250,13 @@ def test_evolution_begins_with_known_networks_that_use_most_of_the_budget() -> N
 
 def test_published_and_shipped_networks_of_a_family_are_known_to_its_space() -> None:
     assert published("lpsnet-s") in known_architectures(ScalablePath())
-    known = known_architectures(DilatedResidual())
-    assert all(resolve(name) in known for name in shipped())
+    for space in (DilatedResidual(), Elastic()):
+        known = known_architectures(space)
+        networks = [resolve(name) for name in shipped()]
+        assert [
+            arch for arch in networks if isinstance(arch, space.architecture_type) and arch not in known
+        ] == []
+    assert {"camvid-fast", "camvid-cpu"} <= set(shipped())
     assert all(
         family_of(arch) == "inverted_residual"
         for arch in known_architectures(InvertedResidual(frame="small"))

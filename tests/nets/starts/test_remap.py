@@ -265,7 +265,12 @@ def test_every_family_takes_weights_for_four_bands(name: str) -> None:
     assert carried.share == 1
 
 
-@given(kind=st.sampled_from(SPACES.names()), seed=st.integers(0, 10_000))
+OWN_SPACES = [
+    name for name in SPACES.names() if SPACES.get(name).__module__.startswith("segtailor.")
+]  # no toys of tests
+
+
+@given(kind=st.sampled_from(OWN_SPACES), seed=st.integers(0, 10_000))
 @settings(max_examples=20, deadline=None)
 def test_the_share_is_a_count_of_the_values_that_came_from_the_donor(kind: str, seed: int) -> None:
     space: SearchSpace = SPACES.get(kind)()

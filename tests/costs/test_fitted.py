@@ -43,6 +43,7 @@ def timed(plan: Plan, *, factor: float = 1.0) -> MeasuredNetwork:
     return MeasuredNetwork("", plan, low_ms, low_ms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", ["elastic", "dilated_residual", "inverted_residual"])
 def test_a_known_law_predicts_networks_that_were_not_timed(space: str) -> None:
     cost, trust = fit_latency([timed(plan) for plan in plans(20, space=space)], target=TARGET)
@@ -59,6 +60,7 @@ def test_a_few_disturbed_networks_do_not_change_the_prices_of_others() -> None:
         assert cost.of(plan) == pytest.approx(timed(plan).low_ms, rel=0.15)
 
 
+@pytest.mark.slow
 def test_errors_are_relative_so_that_small_networks_count_as_much_as_large_ones() -> None:
     """All networks at twice the time of the law: prices double, whatever their sizes."""
     small, large = plans(12), plans(12, space="scalable_path")

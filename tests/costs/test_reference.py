@@ -31,6 +31,7 @@ def test_what_is_much_slower_than_the_quickest_is_slow() -> None:
     assert reference.is_slow(1.0) is True  # now that it was seen to be twice as quick
 
 
+@pytest.mark.slow
 def test_waiting_ends_with_the_first_quiet_moment_or_with_the_patience() -> None:
     reference = reference_times(1.0, 3.0, 1.0)
     reference.measure()

@@ -42,6 +42,7 @@ def test_a_space_without_first_guesses_is_covered_as_well() -> None:
     assert len({fingerprint_of(arch) for arch in drawn}) == 12
 
 
+@pytest.mark.slow
 def test_fitting_keeps_its_time_and_says_what_each_measurement_took() -> None:
     subject = CalibrationSubject(space=family("elastic")(), image=(32, 64), classes=4, target=TARGET)
     begin = time.monotonic()

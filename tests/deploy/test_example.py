@@ -189,6 +189,7 @@ def test_a_picture_of_another_size_is_refused_in_one_line(tmp_path: Path) -> Non
     assert not (tmp_path / "a.png").exists()
 
 
+@pytest.mark.slow
 def test_programs_are_told_and_foreign_ones_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

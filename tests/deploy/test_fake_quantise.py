@@ -43,6 +43,7 @@ def test_maps_are_rounded_where_the_int8_file_rounds_them(name: str) -> None:
     assert len(rounded.ranges) == sum(node.op_type == "QuantizeLinear" for node in nodes)
 
 
+@pytest.mark.slow
 def test_a_rounded_network_is_closer_to_the_int8_file_than_the_exact_one() -> None:
     network = deployed("lpsnet-step0")
     data = int8_file(network)

@@ -219,6 +219,7 @@ def test_a_pickle_of_a_million_small_parts_is_refused(tmp_path: Path) -> None:
         read_state(archived(tmp_path, b"\x80\x02](" + b"]" * 1_100_000 + b"e."))
 
 
+@pytest.mark.slow
 def test_a_pickle_that_grows_by_calls_is_stopped(tmp_path: Path) -> None:
     """Encoding bytes as hexadecimal doubles them: forty calls would make a terabyte."""
     calls = b"\x80\x02c_codecs\nencode\nq\x00X\x01\x00\x00\x00xX\x06\x00\x00\x00latin1\x86Rq\x01"

@@ -236,6 +236,7 @@ def test_the_chosen_network_is_copied_and_exported_with_its_figures(
     assert model.predict(np.zeros((*IMAGE, 3), np.uint8)).shape == IMAGE
 
 
+@pytest.mark.slow
 def test_the_next_command_trains_from_the_copied_weights(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], timed: None
 ) -> None:
@@ -283,6 +284,7 @@ def test_dry_run_lists_what_would_be_considered(searched: Path, capsys: pytest.C
     assert "would write" in printed
 
 
+@pytest.mark.slow
 def test_a_network_is_really_timed_from_image_to_labels(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

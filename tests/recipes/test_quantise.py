@@ -252,6 +252,7 @@ def test_files_of_ncnn_that_are_not_ours_are_kept(tmp_path: Path) -> None:
     assert (place / "model.int8.ncnn.bin").read_bytes() == b"of somebody else"
 
 
+@pytest.mark.slow
 def test_tuning_serves_ncnn_too(tmp_path: Path) -> None:
     place = converted("ncnn", tmp_path / "mine")
     context = Context(cache=tmp_path / "cache", device="cpu")

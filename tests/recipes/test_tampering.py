@@ -78,6 +78,7 @@ def test_only_fingerprints_become_names_of_files(tmp_path: Path, name: Any) -> N
     assert Layout(tmp_path).plan("0123456789abcdef").parent == tmp_path / "architectures"
 
 
+@pytest.mark.slow
 def test_what_a_run_directory_tells_does_not_enter_the_cache_that_all_searches_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -252,6 +252,7 @@ def followed(context: Context, tmp_path: Path, name: str) -> torch.nn.Module:
     return made.fit.teacher
 
 
+@pytest.mark.slow
 def test_an_onnx_file_and_a_function_teach(context: Context, tmp_path: Path) -> None:
     classes = locate(DATA).task.outputs
     network = segtailor.create("lpsnet-step0", classes=classes, seed=9)

@@ -77,6 +77,7 @@ def received(connection: socket.socket) -> bytes:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "begin",
     [
@@ -98,6 +99,7 @@ def test_a_connection_that_says_nothing_is_ended(port: int) -> None:
         assert received(connection) == b""
 
 
+@pytest.mark.slow
 def test_a_second_request_on_a_connection_has_to_be_in_time_too(port: int) -> None:
     with send(port, b"GET /model HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\nGET /mo") as connection:
         assert b"HTTP/1.1 200" in received(connection)
@@ -114,6 +116,7 @@ def test_a_request_that_drips_is_ended(port: int, begin: bytes) -> None:
     assert time.monotonic() - start < 6
 
 
+@pytest.mark.slow
 def test_a_visitor_who_does_not_read_its_answers_is_let_go(port: int) -> None:
     requests = 3000 * b"GET /app.js HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
     connection = socket.create_connection(("127.0.0.1", port))
@@ -134,6 +137,7 @@ def test_half_sent_requests_keep_nobody_out(port: int, begin: bytes) -> None:
         assert ask(port, "POST", "/segment", picture())[0] == 200
 
 
+@pytest.mark.slow
 def test_a_slow_picture_does_not_hold_small_ones_or_the_page(port: int) -> None:
     slow: list[int] = []
     large = picture(100, 100, tenths=15)
@@ -148,6 +152,7 @@ def test_a_slow_picture_does_not_hold_small_ones_or_the_page(port: int) -> None:
     assert slow == [200]
 
 
+@pytest.mark.slow
 def test_pictures_of_one_address_do_not_pile_up(port: int) -> None:
     large = picture(100, 100, tenths=3)
     codes: list[int] = []

@@ -44,6 +44,7 @@ def test_the_estimate_adds_up_all_kinds_of_work(monkeypatch: pytest.MonkeyPatch)
     assert estimate(told) == {}  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_search_tells_what_it_plans_and_can_be_tried() -> None:
     search = GradientSearch(settings(steps=3, ahead=2), problem())
     assert search.planned[:2] == (2, 3)

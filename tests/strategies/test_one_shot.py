@@ -61,6 +61,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     return folder, result
 
 
+@pytest.mark.slow
 def test_a_search_repeats_by_seed_and_resumes_after_any_step(tmp_path: Path) -> None:
     asked = recipe(around(tmp_path), trials=3)
     check_strategy(asked.strategy, asked.problem(around(tmp_path)), tmp_path / "stopped")

@@ -27,6 +27,7 @@ def test_it_goes_on_with_fewer_images_and_says_so_once() -> None:
     assert any("goes on with 2" in text for text in warnings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"updates": "alternating"}, {"per_image": True}])
 def test_nothing_of_the_failed_step_is_left(changes: dict[str, Any]) -> None:
     hungry, known = search(most=2, **changes), search(most=BATCH, **changes)

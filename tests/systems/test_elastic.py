@@ -32,6 +32,7 @@ def test_candidates_start_from_imagenet_unless_told_otherwise(tmp_path: Path) ->
         search_recipe("autortnet", DATA, SearchChoices(start="imagenet"), context=context)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "changes"), [(None, CHANGES), ("evolution", TRAINED)])
 def test_a_tiny_search_says_where_its_weights_came_from(
     tmp_path: Path, strategy: str | None, changes: list[str]

@@ -162,6 +162,7 @@ def test_a_run_of_a_stage_goes_on_with_what_it_began_with(tmp_path: Path) -> Non
     assert stage.carry_out(second, "train")["steps"] == 1
 
 
+@pytest.mark.slow
 def test_timing_a_network_does_not_open_the_data_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,7 @@ def test_a_folder_is_made_anew_only_where_all_in_it_is_ours(video: Path) -> None
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.onnx", "verify.json"])
 def test_exports_spare_files_of_others(place: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = "export @/model --image 32x64 --out @/out"

@@ -173,6 +173,7 @@ def test_a_drawing_of_any_name_is_valid_xml(tmp_path: Path, capsys: pytest.Captu
     assert r"[x]\x1b\x01 <b>&" in label
 
 
+@pytest.mark.slow
 def test_a_terminal_without_the_letters_gets_escapes(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run(

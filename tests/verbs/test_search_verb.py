@@ -94,6 +94,7 @@ def test_a_dry_run_shows_the_recipe_and_writes_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "old", "new"),
     [

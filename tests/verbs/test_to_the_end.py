@@ -53,6 +53,7 @@ def test_the_list_of_recipes_is_whole() -> None:
     assert set(SYSTEMS.names()) == set(SMALLEST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_search_ends_with_its_table_on_a_terminal_and_shows_it_again_on_a_pipe(name: str) -> None:
     shown = search(name, "terminal")

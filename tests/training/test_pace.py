@@ -80,7 +80,7 @@ def test_a_training_with_too_little_time_has_fewer_steps_but_the_least_and_ends_
     assert 4 <= job.done < 100_000
     assert records[-1].done == records[-1].total == job.done
     assert job.scores is not None
-    assert any("slower than planned" in (record.message or "") for record in records)
+    assert any("steps fit the time" in (record.message or "") for record in records)
     assert job.rate == pytest.approx(0.0)  # the schedule ended with it
 
 

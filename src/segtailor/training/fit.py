@@ -187,7 +187,7 @@ class Fit:
         if self._shortage_told or self.total > FEWER_STEPS_SHARE * planned:
             return None
         self._shortage_told = True
-        return f"slower than planned: about {self.total} instead of {planned} steps fit the time."
+        return f"about {self.total} of at most {planned} steps fit the time."
 
     @property
     def rate(self) -> float:

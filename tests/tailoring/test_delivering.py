@@ -124,7 +124,7 @@ def test_confidence_is_calibrated_and_its_error_told(tmp_path: Path) -> None:
     assert model.temperature == figures["temperature"] != 1.0  # the network was not trained
     assert figures["images"] == 6
     (fact,) = calibration_fact(model.numbers)
-    assert f"before calibration {100 * figures['ece_before']:.1f} %" in fact.value
+    assert f"was {100 * figures['ece_before']:.1f} %" in fact.value
     assert calibration_fact({}) == calibration_fact({"calibration": {"ece_after": "x"}}) == ()
 
 

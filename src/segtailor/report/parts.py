@@ -142,8 +142,6 @@ def start_fact(start: object) -> Fact:
 def calibration_fact(numbers: object) -> tuple[Fact, ...]:
     """Return how far confidence and accuracy are apart, if a bundle (its `numbers`) was calibrated."""
     before, after = (number(numbers, "calibration", name) for name in ("ece_before", "ece_after"))
-    temperature = number(numbers, "calibration", "temperature")
-    if before is None or after is None or temperature is None:
+    if before is None or after is None:
         return ()
-    value = f"{100 * after:.1f} % (before calibration {100 * before:.1f} %; temperature {temperature:.2f})"
-    return (Fact(name="calibration error of confidence", value=value),)
+    return (Fact(name="calibration error", value=f"{100 * after:.1f} % (was {100 * before:.1f} %)"),)

@@ -13,14 +13,17 @@ from torch.nn import functional
 
 import segtailor
 from segtailor.core.errors import Unsupported
-from segtailor.core.plan import OpCall, Shape
-from segtailor.nets.network import Network
+from segtailor.core.plan import MAIN, OpCall, Shape
+from segtailor.core.task import Preprocessing, Task
+from segtailor.nets.network import Network, build, initialise
+from segtailor.nets.starts.layers import layer_graph
 from segtailor.nets.weights import WeightsProblem
 from segtailor.ops.timm_encoder import TimmFeatures
 from segtailor.spaces import networks
 from segtailor.spaces.decoder_cell import DecoderCell, DecoderCellArchitecture, decode
 from segtailor.spaces.decoder_cell.encoder_weights import load_encoder, packaged_state
 from segtailor.spaces.decoder_cell.encoders import ENCODERS
+from segtailor.spaces.starts import start_network
 from segtailor.testing import check_architecture, check_operator
 from tests.support import deterministic, deterministic_state, fixture
 
@@ -393,6 +396,23 @@ def test_a_timm_encoder_counts_runs_and_loads_as_built() -> None:
     load_encoder(network, filled(reference))
     image = torch.randn(1, 3, *SIZE)
     assert_same(taps(network, image), [level.detach() for level in reference(image)])
+
+
+@pytest.mark.usefixtures("_timm")
+def test_a_network_on_an_encoder_of_timm_begins_with_small_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    timm: Any = sys.modules["timm"]
+    build_only = timm.create_model
+    monkeypatch.setattr(
+        timm, "create_model", lambda *args, **rest: build_only(*args, **{**rest, "pretrained": False})
+    )
+    network = build(on("timm:pyramid"), 2, outputs=(MAIN,))
+    initialise(network, 0)
+    graph = layer_graph(network)
+    (head,) = (layer.conv for layer in graph.layers if layer.conv and layer.writes in graph.outputs.values())
+    before = head.weight.detach().clone()
+    start_network(network, "timm:pyramid", Task(classes=("a", "b")), preprocessing=Preprocessing())
+    assert torch.allclose(head.weight / before, (head.weight / before).mean())
+    assert 0 < float(head.weight.abs().mean()) < 0.3 * float(before.abs().mean())
 
 
 @pytest.mark.usefixtures("_timm")

@@ -21,7 +21,7 @@ from segtailor.recipes import quantise as quantise_module
 from segtailor.report.parts import calibration_fact
 from segtailor.tailoring import delivering
 from segtailor.tailoring.delivering import (
-    calibrate_confidence,
+    calibrate_delivered,
     decide_int8,
     export,
     measure_contract,
@@ -118,7 +118,7 @@ def test_eight_bits_are_decided_on_files_of_ncnn_and_what_is_kept_is_measured(
 
 def test_confidence_is_calibrated_and_its_error_told(tmp_path: Path) -> None:
     place = stage(tmp_path, 10.0, classes=locate(SCENES).task.outputs)
-    calibrate_confidence(place, tmp_path / "weights")
+    calibrate_delivered(place, tmp_path / "weights")
     model = load_bundle(tmp_path / "weights")
     figures = model.numbers["calibration"]
     assert model.temperature == figures["temperature"] != 1.0  # the network was not trained
@@ -131,7 +131,7 @@ def test_confidence_is_calibrated_and_its_error_told(tmp_path: Path) -> None:
 def test_too_few_labels_to_calibrate_confidence_leave_it_as_it_is(tmp_path: Path) -> None:
     place = stage(tmp_path, 10.0, classes=locate(SCENES).task.outputs)
     dataset = locate(SCENES.replace("val=6", "val=1"))
-    calibrate_confidence(replace(place, dataset=dataset), tmp_path / "weights")
+    calibrate_delivered(replace(place, dataset=dataset), tmp_path / "weights")
     assert load_bundle(tmp_path / "weights").temperature == 1.0
 
 

@@ -279,7 +279,7 @@ def _stated_size(path: Path, bands: int | None, version: tuple[int, int]) -> tup
             if found is not None:
                 return found
     except (DataProblem, OSError, ValueError, EOFError):
-        pass
+        pass  # not a file of this kind after all: the picture reader says what it is, or what is wrong
     return picture_size(path)
 
 

@@ -23,7 +23,8 @@ from segtailor.core.trust import refuse_reach
 from segtailor.nets.bundle import WEIGHTS, load_bundle
 from segtailor.nets.checkpoint_file import read_state
 from segtailor.nets.network import Network, build, initialise
-from segtailor.nets.starts.remap import Carried, Donor, carry_weights
+from segtailor.nets.starts.layers import layer_graph
+from segtailor.nets.starts.remap import Carried, Donor, carry_weights, quieten_fresh_logits
 from segtailor.nets.weights import WeightsProblem
 from segtailor.spaces.decoder_cell import DecoderCell
 from segtailor.spaces.decoder_cell.architecture import Branch, Cell, DecoderCellArchitecture
@@ -143,6 +144,7 @@ def _own_timm_encoder(start: str, arch: Architecture) -> bool:
 def _started_timm_encoder(network: Network, start: str, *, trusted: bool) -> tuple[StartRecord, Carried]:
     """Let timm fetch the weights of an encoder that is its own module."""
     fill_encoder(network, "timm", trusted=trusted)
+    quieten_fresh_logits(layer_graph(network), carried={})
     nodes = encoder_nodes(network)
     sizes = {name: value.numel() for name, value in network.named_parameters()}
     carried = frozenset(name for name in sizes if name.split(".")[1] in nodes)

@@ -179,7 +179,7 @@ def export(stage: StageContext, best: Recommendation) -> ExportOutcome:
     """
     recipe = stage.recipe
     runtime, model = parse_target(recipe.request.target).runtime, stage.inside(best.model)
-    calibrate_confidence(stage, model)
+    calibrate_delivered(stage, model)
     if (
         runtime in CONVERTED_RUNTIMES
     ):  # whose own file is beside the ONNX file; that comes last: `verify.json` names it first
@@ -189,7 +189,7 @@ def export(stage: StageContext, best: Recommendation) -> ExportOutcome:
     return from_json(ExportOutcome, exported.document(), what="figures of the export", error=RunProblem)
 
 
-def calibrate_confidence(stage: StageContext, folder: Path) -> None:
+def calibrate_delivered(stage: StageContext, folder: Path) -> None:
     """Fit the temperature of a network's confidence to some validation images; its bundle keeps it, with the errors.
 
     Tasks without classes have no confidence, and fewer than two labelled images do not calibrate one.

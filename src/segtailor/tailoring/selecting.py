@@ -62,10 +62,7 @@ MAX_OTHER_WORK = 3.0  # of ready networks of other families
 COMPARISON_SHAPE = Shape(3, 1024, 2048)  # of the published qualities
 COMPARISON_CLASSES = 19
 MOSTLY_UNCUT = 0.5  # of a network's parameters, which lost little of their donor
-UNCUT_GAIN, CUT_GAIN = (
-    0.10,
-    0.03,
-)  # mIoU that a network gains by its start where that holds, and where it does not
+UNCUT_GAIN, CUT_GAIN = 0.10, 0.03  # of mIoU by a start where that holds, and where it does not
 QUALITY = "cityscapes_val_miou_percent"  # after the full training of the authors
 
 Evidence: TypeAlias = Literal["published", "inferred"]

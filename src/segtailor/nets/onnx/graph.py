@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from segtailor.core.errors import Unsupported, UserError
+from segtailor.core.quiet import only_errors_of
 from segtailor.core.text import first_line
 
 OPSET = 18
@@ -124,13 +124,7 @@ def _need_exporter() -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Hide the exporter's notes on packages that we do not use, and its deprecation warnings about itself."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)
-            yield
-    finally:
-        logger.setLevel(level)
+    with only_errors_of("torch.onnx"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield

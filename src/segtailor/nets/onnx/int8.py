@@ -6,9 +6,7 @@ change labels.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from segtailor.core.errors import Unsupported, UserError
+from segtailor.core.quiet import only_errors_of
 
 Feed = Mapping[str, NDArray[Any]]  # values of all inputs by name, for one run
 
@@ -34,7 +33,10 @@ def int8_onnx(data: bytes, feeds: Iterable[Feed], *, what: str = "the ONNX model
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     source = read_fp32(data, what=what)
-    with TemporaryDirectory(prefix="segtailor-int8-") as folder, _quiet():
+    with (
+        TemporaryDirectory(prefix="segtailor-int8-") as folder,
+        only_errors_of(None),
+    ):  # the quantiser advises there
         given, ready, done = (Path(folder) / name for name in ("fp32.onnx", "ready.onnx", "int8.onnx"))
         given.write_bytes(data)  # the quantiser would change a parsed model: move its weights to another file
         quant_pre_process(given, ready, skip_symbolic_shape=True)
@@ -131,15 +133,3 @@ def _need_quantiser() -> None:
             f"int8 needs the package '{problem.name}', which is not installed: `pip install onnx onnxruntime`."
         ) from None
     del onnx, onnxruntime
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the quantiser's advice, which it writes to the root logger."""
-    logger = logging.getLogger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -75,6 +75,24 @@ def carry_weights(
     return transfer.report()
 
 
+@torch.no_grad()
+def quieten_fresh_logits(graph: LayerGraph, *, carried: Mapping[str | None, Tensor]) -> None:
+    """Make the kernels of logits that begin fresh small: their errors would first spoil what was carried.
+
+    `carried` says which rows of a kernel, by its key, are not fresh.
+    """
+    outputs = set(graph.outputs.values())
+    for layer in graph.layers:
+        if layer.conv is None or layer.writes not in outputs:
+            continue
+        kernel = layer.conv.weight
+        fresh = ~carried.get(layer.conv_key, torch.zeros(len(kernel), dtype=torch.bool))
+        if fresh.any():
+            most = FRESH_LOGITS * (2 / kernel[0].numel()) ** 0.5
+            size = kernel[fresh].square().mean().sqrt()
+            kernel[fresh] *= min(1.0, most / max(float(size), most))
+
+
 def with_bands(donor: Donor, bands: int, *, preprocessing: Preprocessing) -> Donor:
     """Return a donor whose first layers read images of another number of bands, normalised as the target's.
 
@@ -142,7 +160,12 @@ class _Transfer:
         if self._same_form():
             self._carry_unknown_modules()
         if pairs:
-            self._quieten_fresh_logits()
+            carried = {
+                layer.conv_key: self._maps[layer.writes] >= 0
+                for layer in self._to.layers
+                if f"{layer.conv_key}.weight" in self._taken
+            }
+            quieten_fresh_logits(self._to, carried=carried)
 
     def report(self) -> Carried:
         sizes = {name: value.numel() for name, value in self._target.named_parameters()}
@@ -363,20 +386,6 @@ class _Transfer:
             for name in ("weight", "bias"):
                 getattr(norm, name).zero_()
                 self._taken.pop(f"{key}.{name}", None)
-
-    def _quieten_fresh_logits(self) -> None:
-        """Make the kernels of logits that begin fresh small: their errors would first spoil what was carried."""
-        outputs = set(self._to.outputs.values())
-        for layer in self._to.layers:
-            if layer.conv is None or layer.writes not in outputs:
-                continue
-            kernel = layer.conv.weight
-            taken = f"{layer.conv_key}.weight" in self._taken
-            fresh = self._maps[layer.writes] < 0 if taken else torch.ones(len(kernel), dtype=torch.bool)
-            if fresh.any():
-                most = FRESH_LOGITS * (2 / kernel[0].numel()) ** 0.5
-                size = kernel[fresh].square().mean().sqrt()
-                kernel[fresh] *= min(1.0, most / max(float(size), most))
 
     def _carry_unknown_modules(self) -> None:
         """Copy modules whose inside is not known as they are, if all sizes agree and no channels were chosen."""

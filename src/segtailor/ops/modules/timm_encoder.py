@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from segtailor.core.errors import Unsupported
 from segtailor.core.plan import Shape
+from segtailor.core.quiet import only_errors_of
 from segtailor.core.text import first_line
 from segtailor.ops.timm_encoder import TIMM_STRIDES
 
@@ -75,7 +73,7 @@ def features_only(name: str, *, pretrained: bool = False) -> nn.Module:
         max(at for at, value in enumerate(reductions) if value == stride) for stride in TIMM_STRIDES
     )
     try:
-        with _quiet_downloads():
+        with only_errors_of("huggingface_hub"):
             model: nn.Module = timm.create_model(
                 name, features_only=True, pretrained=pretrained, out_indices=levels
             )
@@ -100,7 +98,7 @@ def pretrained_classifier(name: str) -> TimmClassifier:
     """Build a classifier of timm with its pre-trained weights, which timm fetches."""
     timm = import_timm()
     try:
-        with _quiet_downloads():
+        with only_errors_of("huggingface_hub"):
             model: nn.Module = timm.create_model(name, pretrained=True)
     except (RuntimeError, OSError) as problem:
         raise Unsupported(
@@ -114,18 +112,6 @@ def pretrained_classifier(name: str) -> TimmClassifier:
         mean=tuple(config.get("mean", IMAGENET_MEAN)),
         std=tuple(config.get("std", IMAGENET_STD)),
     )
-
-
-@contextmanager
-def _quiet_downloads() -> Iterator[None]:
-    """Keep the retries of a download without a connection, a dozen lines, from standard error."""
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 @cache

@@ -31,6 +31,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from benchmarks.comparing import processor_seconds_of_step
 from segtailor.core.codec import from_json, read_json, to_json
 from segtailor.core.cost import Within
 from segtailor.core.errors import DataProblem
@@ -64,7 +65,6 @@ from segtailor.training.device import Precision, pick_device
 CLASSES = 11
 SEARCHED = "searched"
 USED_SHARE = (0.6, 0.97)  # of a budget: what a found network is to use
-PROBE_STEPS, PROBE_SECONDS = 4, 2.0  # of the probe of a training step, at least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,16 +356,7 @@ def probed(given: argparse.Namespace, recipe: TrainRecipe, network: str, journal
     for row in journal.rows:
         if row.key == wanted.key:
             return float(row.processor_seconds)
-    endless = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=PROBE_STEPS * 1000))
-    first: tuple[int, float] | None = None
-    for step in endless.job(Context()).steps():
-        now = step.done, time.process_time()
-        if first is None and step.done:  # the first steps also allocate memory
-            first = now
-        elif first is not None and now[0] >= first[0] + PROBE_STEPS and now[1] > first[1] + PROBE_SECONDS:
-            break
-    assert first is not None
-    each = (now[1] - first[1]) / (now[0] - first[0])
+    each = processor_seconds_of_step(recipe)
     journal.add(replace(wanted, processor_seconds=round(each, 5)))
     return each
 

@@ -36,6 +36,8 @@ from segtailor.data.cache import Pixels, open_pixels
 from segtailor.data.locate import locate
 from segtailor.nets.network import Network, build, initialise
 from segtailor.recipes.search import SearchRecipe
+from segtailor.recipes.train import TrainRecipe
+from segtailor.runs import Context
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.strategies.halves import FIT, JUDGE, HalvedPixels, HalvedTrain
 from segtailor.training.distill import DistillSettings
@@ -45,6 +47,7 @@ from segtailor.training.settings import FitSettings, Schedule
 BUDGET_SHARE = 0.5  # of the mean cost of random networks
 COST_TOLERANCE = 0.1  # how much cheaper a random network may be than the network it is compared with
 MAX_WALKS, MAX_STEPS = 40, 400  # random walks towards a cost, and steps of each
+PROBE_STEPS, PROBE_SECONDS = 4, 2.0  # of the probe of a training step, at least
 FINISHED_KEY = "torch"  # the last key that is recorded
 
 
@@ -355,3 +358,17 @@ def mean(rows: list[dict[str, Any]], key: str, scale: float) -> str:
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def processor_seconds_of_step(recipe: TrainRecipe) -> float:
+    """Return the processor seconds of a step of a training, by doing some: with one thread others hardly disturb."""
+    endless = replace(recipe, val_split=None, fit=replace(recipe.fit, steps=PROBE_STEPS * 1000, seconds=None))
+    first: tuple[int, float] | None = None
+    for step in endless.job(Context()).steps():
+        now = step.done, time.process_time()
+        if first is None and step.done:  # the first steps also allocate memory
+            first = now
+        elif first is not None and now[0] >= first[0] + PROBE_STEPS and now[1] > first[1] + PROBE_SECONDS:
+            break
+    assert first is not None
+    return (now[1] - first[1]) / (now[0] - first[0])

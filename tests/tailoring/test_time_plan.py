@@ -6,7 +6,7 @@ import pytest
 
 from segtailor.tailoring.time_plan import (
     COMMAND_SECONDS,
-    ENOUGH_STEPS,
+    FURTHER_STEPS,
     FIXED_SECONDS,
     MIN_PACE,
     SEEDED_STEPS,
@@ -71,7 +71,7 @@ def test_there_is_a_ready_network_if_any_and_more_if_all_get_enough_steps() -> N
     assert equal_time(SMALL, [], seconds=100.0).ready == 0
     assert equal_time(SMALL, [HUGE, HUGE], seconds=100.0).ready == 1
     three = (SMALL, LARGE, SMALL)
-    just = 3 * ENOUGH_STEPS * LARGE.step + sum(one.rest for one in three)
+    just = 3 * FURTHER_STEPS * LARGE.step + sum(one.rest for one in three)
     assert equal_time(SMALL, [LARGE, SMALL], seconds=just - 1.0).ready == 1
     assert equal_time(SMALL, [LARGE, SMALL], seconds=just + 1.0).ready == 2
 

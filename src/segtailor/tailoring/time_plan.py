@@ -25,8 +25,9 @@ MAX_FIT_LEFT_SHARE = 0.2  # of the time that is left before training, for the sa
 MIN_STEPS = 2  # of any training
 MIN_TRAIN_STEPS = 200  # of the network that is delivered, even if it then ends late
 MAX_OVERTIME_SHARE = 0.5  # of the time asked for: what would end later is not started
-ENOUGH_STEPS = (
-    400  # larger networks are not searched for, and no further ready network is trained, below this
+ENOUGH_STEPS = 400  # of a training: larger networks are not searched for below this
+FURTHER_STEPS = (
+    2500  # no second ready network is trained unless each training is so long: time is worth more to the user
 )
 SEEDED_STEPS = (
     4000  # the best two networks are trained with two seeds only if each training is at least so long
@@ -134,14 +135,14 @@ class EqualTime(NamedTuple):
 def equal_time(winner: TrainingCost, ready: Sequence[TrainingCost], *, seconds: float) -> EqualTime:
     """Divide seconds so that the winner and the ready networks train for the same time.
 
-    One ready network if there is any; more of them, in the order given, while all get at least ENOUGH_STEPS; a second
+    One ready network if there is any; more of them, in the order given, while all get at least FURTHER_STEPS; a second
     seed if all get at least SEEDED_STEPS even then.
     """
     found = _shared_equally((winner, *ready[:1]), seconds)
     for count in range(2, len(ready) + 1):
         costs = (winner, *ready[:count])
         shorter = _shared_equally(costs, seconds)
-        if shorter.seconds < ENOUGH_STEPS * max(cost.step for cost in costs):
+        if shorter.seconds < FURTHER_STEPS * max(cost.step for cost in costs):
             break
         found = shorter
     again = (winner, *ready[: found.ready], winner, *ready[: min(found.ready, 1)])

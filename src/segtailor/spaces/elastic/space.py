@@ -100,19 +100,26 @@ class Elastic:
         return picks_of(self.decisions, values)
 
     def first_guesses(self) -> Iterator[ElasticArchitecture]:
-        """Yield networks that keep whole blocks of the encoder, so that what it learnt stays: depths at all scales."""
+        """Yield networks that keep whole blocks of the encoder, so that what it learnt stays: depths at all sizes."""
         full = tuple(stage.blocks for stage in STAGES)
         shorter = tuple(max(1, blocks - 1) for blocks in full)
         ends = {(*depths[:-1], last) for depths in (full, shorter) for last in (0, 1, depths[-1])}
         widest = max(self.expansions)
-        for scale, depths in product(self.scales, sorted(ends)):
+        for scale, depths, deepest in product(self.scales, sorted(ends), self.deepest):
             yield ElasticArchitecture(
                 scale=scale,
                 depths=depths,
+                deepest=deepest,
                 expansions=tuple(widest if depth else EXPANSION for depth in depths),
                 decoder=self.decoders[len(self.decoders) // 2],
                 detail=DETAIL_STRIDES[0],
             )
+
+    def expected(self, arch: ElasticArchitecture) -> float:
+        """Return by how much of mIoU a network should learn better than a usual one (`expected.py`)."""
+        from segtailor.spaces.elastic.expected import expected
+
+        return expected(arch)
 
     def supernet(self, image: Shape, classes: int) -> ElasticSupernet:
         """Return shared weights for all networks; they do not depend on the size of images."""

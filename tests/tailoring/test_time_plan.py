@@ -6,8 +6,8 @@ import pytest
 
 from segtailor.tailoring.time_plan import (
     COMMAND_SECONDS,
-    FURTHER_STEPS,
     FIXED_SECONDS,
+    FURTHER_STEPS,
     MIN_PACE,
     SEEDED_STEPS,
     SHARES,

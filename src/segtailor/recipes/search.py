@@ -179,7 +179,7 @@ class SearchRecipe:
         )
 
     def _expected(self) -> Callable[[Architecture], float] | None:
-        """Return what the space expects of networks: that was learnt from trainings which began from ImageNet weights."""
+        """Return what the space expects of networks, as trainings showed that began from ImageNet weights."""
         return getattr(self.space, "expected", None) if self.start == IMAGENET else None
 
     def _space(self) -> SearchSpace:

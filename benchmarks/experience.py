@@ -53,13 +53,11 @@ from segtailor.tailoring.training import EMA, SHORT_EMA, SHORT_STEPS, WEIGHT_DEC
 from segtailor.training.settings import FitSettings
 
 CLASSES = 11  # that networks are counted with
+USUAL_MACS = 5e7  # of a crop: where the logarithm of the size is 0
 DAMPING = 4.0  # of the fit: traits that few lessons tell apart are worth little
 LESSONS = Path("results/lessons.jsonl")
 JUDGED = Path("results/judged.jsonl")
-SIZE = (
-    "size",
-    "size squared",
-)  # how costly a network is: a search knows that itself, so nothing is expected of it
+KNOWN = ("size", "size squared", "steps")  # they explain lessons, but a search knows them itself
 Rows = NDArray[np.float64]
 
 
@@ -216,13 +214,12 @@ def shared(given: argparse.Namespace, steps: int) -> OneShotSearch:
 
 
 def table_of(lessons: Sequence[Lesson]) -> tuple[list[str], Rows]:
-    """Return the names of all traits, and a row of them for each lesson, its size last."""
-    rows = [
-        [*traits(row.network).values(), size, size**2]
-        for row in lessons
-        for size in (math.log2(row.macs / 5e7),)
-    ]
-    return [*traits(lessons[0].network), *SIZE], np.array(rows)
+    """Return the names of all traits, and a row of them for each lesson, size and steps last."""
+    rows = []
+    for row in lessons:
+        size = math.log2(row.macs / USUAL_MACS)
+        rows.append([*traits(row.network).values(), size, size**2, math.log2(row.steps)])
+    return [*traits(lessons[0].network), *KNOWN], np.array(rows)
 
 
 def worths(lessons: Sequence[Lesson]) -> dict[str, float]:
@@ -237,7 +234,7 @@ def worths(lessons: Sequence[Lesson]) -> dict[str, float]:
         quality[mine] -= quality[mine].mean()
     damped = inside.T @ inside + DAMPING * np.eye(len(names))
     found = np.linalg.solve(damped, inside.T @ quality) / spread
-    worth = {name: float(value) for name, value in zip(names, found, strict=True) if name not in SIZE}
+    worth = {name: float(value) for name, value in zip(names, found, strict=True) if name not in KNOWN}
     worth["one"] = -float(
         np.mean([sum(worth[name] * value for name, value in traits(row.network).items()) for row in lessons])
     )

@@ -39,6 +39,7 @@ from segtailor.training.threads import chosen_threads
 FIT_FOLDER, STATE = "shared-weights", "judged.json"  # inside a checkpoint
 TRAINED_NETWORKS = 256  # that the networks of a training pass are drawn from
 CHECKPOINT_SECONDS = 60.0  # between two while networks are judged
+KNOWN_SHARE = 0.75  # of the networks that are judged first: a short search judges no others
 MAX_EXPERIENCE = 2.0  # weight of what is expected of a network, where the weights were hardly trained
 USUAL_FIT = FitSettings(
     steps=600,
@@ -90,7 +91,9 @@ class OneShot:
     @property
     def evolution(self) -> Evolution:
         """How networks are bred once the weights are trained."""
-        return Evolution(trials=self.trials, population=self.population, children=self.children)
+        return Evolution(
+            trials=self.trials, population=self.population, children=self.children, known=KNOWN_SHARE
+        )
 
     @property
     def judging(self) -> Gradient:

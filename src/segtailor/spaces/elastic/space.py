@@ -48,7 +48,7 @@ class Elastic:
 
     scales: tuple[str, ...] = ("3/8", "1/2", "5/8", "3/4", "1")
     expansions: tuple[int, ...] = (2, 3, 4, 6)
-    decoders: tuple[int, ...] = (32, 48, 64, 96, 128)
+    decoders: tuple[int, ...] = (32, 48, 64, 96, 128, 192, 256)
     deepest: tuple[int, ...] = DEEPEST_STRIDES
 
     architecture_type: ClassVar[type] = ElasticArchitecture
@@ -105,13 +105,14 @@ class Elastic:
         shorter = tuple(max(1, blocks - 1) for blocks in full)
         ends = {(*depths[:-1], last) for depths in (full, shorter) for last in (0, 1, depths[-1])}
         widest = max(self.expansions)
-        for scale, depths, deepest in product(self.scales, sorted(ends), self.deepest):
+        decoders = self.decoders[len(self.decoders) // 2 :: 2]
+        for scale, depths, deepest, decoder in product(self.scales, sorted(ends), self.deepest, decoders):
             yield ElasticArchitecture(
                 scale=scale,
                 depths=depths,
                 deepest=deepest,
                 expansions=tuple(widest if depth else EXPANSION for depth in depths),
-                decoder=self.decoders[len(self.decoders) // 2],
+                decoder=decoder,
                 detail=DETAIL_STRIDES[0],
             )
 

@@ -16,6 +16,7 @@ from segtailor.core.space import parse_architecture, read_architecture
 from segtailor.core.strategy import SearchProblem
 from segtailor.nets.bundle import load_bundle
 from segtailor.recipes.search import MAX_FRONT_BUNDLES, SearchRecipe, spread
+from segtailor.recipes.train import train_recipe
 from segtailor.runs import Context, Layout
 from segtailor.runs.run import Policy
 from segtailor.spaces.dilated_residual import DilatedResidual
@@ -93,6 +94,23 @@ def test_a_network_of_the_front_starts_a_training_whole(searched: tuple[Path, di
     assert record.carried == 1.0
     assert carried is not None
     assert all(torch.equal(a, b) for a, b in zip(fresh.parameters(), model.network.parameters(), strict=True))
+
+
+def test_what_came_before_the_search_learns_slower_than_what_it_taught(
+    searched: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, result = searched
+    bundle = Layout(folder / "run").front(result["fingerprint"])
+    arch, context = load_bundle(bundle).architecture, around(folder)
+    usual = train_recipe(arch, DATA, start=str(bundle), crop=(32, 64), context=context)
+    usual = replace(usual, fit=replace(usual.fit, steps=1, batch=2), val_split=None)
+    carried = {
+        settled: {name.split(".")[1] for name in replace(usual, settled=settled).job(context).fit.carried}
+        for settled in (None, "none", "imagenet")
+    }
+    assert carried["none"] == set()
+    assert "head" in carried[None]
+    assert {name.partition("_")[0].rstrip("0123456789") for name in carried["imagenet"]} == {"stem", "stage"}
 
 
 def test_its_shared_weights_judge_other_searches(searched: tuple[Path, dict[str, Any]]) -> None:

@@ -38,6 +38,7 @@ from segtailor.spaces.starts import (
     RANDOM,
     TIMM,
     StartRecord,
+    carried_by,
     choose_start,
     probe_architecture,
     start_network,
@@ -130,7 +131,9 @@ class TrainRecipe:
     `reparameterise` trains blocks that have a branched form in that form and folds them at the end; the bundle is of
     the same kind either way. `teacher` is what to distil from: the folder of a bundle, the name of shipped weights, a
     folder of several bundles, whose mean is used, an ONNX file, or `package.module:function`. `start` is where weights
-    come from before training: `none` (random), `auto`, a name or a path (`spaces.starts`).
+    come from before training: `none` (random), `auto`, a name or a path (`spaces.starts`). What it gives learns slower
+    (`fit.carried_lr`); where it has learnt from these images already, but little, `settled` names the start that it
+    began from, and only what came from there learns slower.
     """
 
     architecture: Annotated[Architecture, AsDocument()]
@@ -143,6 +146,7 @@ class TrainRecipe:
     reparameterise: bool = False
     teacher: str | None = None
     start: str | None = NONE
+    settled: str | None = None
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
 
     def job(self, context: Context, *, weights: Mapping[str, Tensor] | None = None) -> Training:
@@ -202,6 +206,9 @@ class TrainRecipe:
                 network, name, task, preprocessing=self.preprocessing, trusted=trusted
             )
             carried = taken.parameters if taken is not None else carried
+            if self.settled is not None:
+                before = carried_by(self.settled, self.architecture, task) if self.settled != NONE else None
+                carried = before.parameters if before is not None else frozenset()
         branched = with_branches(network, seed=self.fit.seed) if self.reparameterise else network
         return branched, record, carried
 

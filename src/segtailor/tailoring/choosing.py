@@ -29,7 +29,9 @@ LR, LR_BATCH = 0.003, 16  # learning rate of AdamW at this batch; it grows with 
 SEARCH_SHARE_OF_BUDGET = 0.75  # the rest is for resizing labels and for slow runs
 AIM_SHARE = 0.6  # of the limit of the search: cheaper networks are chosen only if no other keeps the budget
 USUAL_SECONDS = 30 * 60.0
-SMALL_SHARE = 0.5  # of the time of a training on a processor: on smaller crops first, docs/results.md#growing-crops
+SMALL_SHARE = (
+    0.5  # of the time of a training on a processor: on smaller crops first, docs/results.md#growing-crops
+)
 TRIAL_SECONDS = 1.5  # per candidate besides its training: start and scoring
 MIN_CANDIDATES = 4
 MIN_CANDIDATE_STEPS, MAX_CANDIDATE_STEPS = 30, 4000
@@ -256,9 +258,7 @@ def _why_crop(recipe: TailorRecipe, machine: MachineFacts) -> str:
     crop, image = recipe.crop, recipe.image
     reason = f"the image in multiples of {CROP_MULTIPLE}"
     if crop[0] * crop[1] < 0.8 * image[0] * image[1]:
-        reason = (
-            f"a part of the image in multiples of {CROP_MULTIPLE}, as large as trains quickly {_where(machine)}"
-        )
+        reason = f"a part of the image in multiples of {CROP_MULTIPLE}, as large as trains quickly {_where(machine)}"
     if recipe.small_share:
         reason += f"; smaller for the first {recipe.small_share:.0%} of the time"
     return reason

@@ -358,6 +358,7 @@ def training_recipe(
         preprocessing=stage.preprocessing,
         teacher=training.teacher,
         start=training.start or network_start(stage, training.model),
+        settled=None if training.start is None else network_start(stage, training.model),
     )
 
 

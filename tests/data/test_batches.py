@@ -89,17 +89,3 @@ def test_a_batch_that_cannot_be_divided_is_refused() -> None:
 def test_an_empty_split_is_refused() -> None:
     with pytest.raises(DataProblem, match="empty"):
         batches(images=IMAGES[:0], labels=LABELS[:0], sizes=SIZES[:0])
-
-
-def test_smaller_batches_show_the_same_images_at_a_smaller_scale() -> None:
-    large = Augment(crop=(128, 192), scale=(0.75, 1.75), shorter=100)
-    usual = batches(augment=large)
-    small = usual.smaller(0.6)
-    assert small.augment.crop == (64, 128)
-    ratio = (64 * 128 / (128 * 192)) ** 0.5
-    assert small.augment.scale == pytest.approx((0.75 * ratio, 1.75 * ratio))
-    assert small.augment.shorter == round(100 * ratio)
-    assert small.at(3).images.shape[-2:] == (64, 128)
-    assert np.array_equal(small.chosen(3), usual.chosen(3))
-    assert usual.at(3).images.shape[-2:] == (128, 192)
-    assert batches(augment=Augment(crop=(16, 20))).smaller(0.5).augment.crop == (16, 20)

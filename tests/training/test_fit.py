@@ -49,7 +49,6 @@ def test_a_toy_network_learns_its_task() -> None:
         {},
         {"optimiser": "adamw", "lr": 0.01, "ema": 0.99, "ema_norms": True, "clip": 0.5, "accumulate": 2},
         {"precision": "bf16", "channels_last": True, "decay_norms": False},
-        {"crop": (64, 64), "small_share": 0.5, "small_size": 0.5},
         {
             "precision": "fp16",
             "momentum": 0.0,
@@ -151,49 +150,6 @@ def test_the_size_that_fits_is_remembered(tmp_path: Path) -> None:
 def test_too_little_memory_for_one_image_is_an_error_with_advice() -> None:
     with pytest.raises(UserError, match="smaller crop"):
         run(fit(Hungry(most=0)))
-
-
-def test_a_training_may_begin_with_smaller_crops(every_step: None) -> None:
-    job = fit(steps=8, crop=(64, 96), small_share=0.5)
-    sizes, step = [], job.engine.step
-
-    def watched(batch: Batch, *, rate: float) -> str | None:
-        sizes.append(tuple(batch.images.shape[-2:]))
-        return step(batch, rate=rate)
-
-    job.engine.step = watched  # type: ignore[method-assign]
-    run(job)
-    assert sizes == [(32, 64)] * 4 + [(64, 96)] * 4
-
-
-def test_smaller_crops_take_their_share_of_the_time(
-    every_step: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = fit(steps=1000, crop=(64, 64), small_share=0.5, small_size=0.5, seconds=30.0)
-    now, sizes = [0.0], []
-
-    def timed(batch: Batch, *, rate: float) -> None:
-        sizes.append(batch.images.shape[-1])
-        now[0] += 1.0 if batch.images.shape[-1] == 64 else 0.25
-
-    job.engine.step = timed  # type: ignore[method-assign, assignment]
-    job.allowance = pace.Allowance(30.0, clock=lambda: now[0])
-    run(job)
-    assert now[0] == pytest.approx(30.0, abs=2.0)
-    assert sizes == sorted(sizes)
-    assert sizes.count(32) * 0.25 == pytest.approx(15.0, abs=2.0)
-
-
-def test_what_was_recorded_is_recorded_anew_for_another_size() -> None:
-    job = fit(steps=4, crop=(64, 64), small_share=0.5, small_size=0.5)
-    units = []
-    for _ in job.steps():
-        pass
-    for batch in (job._smaller.at(0), job._smaller.at(1), job.source.at(2), job.source.at(3)):
-        job.engine.step(batch, rate=0.1)
-        units.append(job.engine._forward_backward)
-    assert units[0] is units[1] is not units[2]
-    assert units[2] is units[3]
 
 
 class Spoilt:

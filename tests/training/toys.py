@@ -95,11 +95,11 @@ def settings(**changes: Any) -> FitSettings:
 
 
 def fit(network: nn.Module | None = None, *, validation: Shots | None = None, **changes: Any) -> Fit:
-    """Build a training job on the toy data; `teacher` and `crop` go to the job, everything else to its settings."""
+    """Build a training job on the toy data; `teacher` goes to the job, everything else to its settings."""
     images, labels, sizes = training_data()
-    teacher, crop = changes.pop("teacher", None), changes.pop("crop", (16, 16))
+    teacher = changes.pop("teacher", None)
     factory = partial(
-        Batches, images=images, labels=labels, sizes=sizes, augment=Augment(crop=crop), device=CPU
+        Batches, images=images, labels=labels, sizes=sizes, augment=Augment(crop=(16, 16)), device=CPU
     )
     return Fit(
         network=network or Toy(), batches=factory, settings=settings(**changes), task=TASK, device=CPU,

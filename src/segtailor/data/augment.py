@@ -33,7 +33,6 @@ YIQ = np.array([LUMA, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])  # hue: 
 MAX_CROP_PIXELS = 2**24  # 4096x4096: larger than any training crop
 DRAWS_PER_IMAGE = 8  # random numbers: scale, flip, two offsets, four colour factors
 LABELS = Labels()  # the default targets
-SIDE_MULTIPLE = 32  # pixels, of smaller crops: the deepest stride of the families
 CHUNK_PIXELS = 400_000  # processed at a time on a CPU: they stay in the cache
 STYLE_STEP_PIXELS = 4  # styles are measured on every fourth row and column
 MIN_SPREAD = 1 / 255  # lower limit of a divisor: an image of one colour has no spread
@@ -94,21 +93,6 @@ class Augment:
             value = getattr(self, name)
             if not 0 <= value <= most:
                 raise UserError(f"augment.{name}: {value} is out of range; give a value from 0 to {most}.")
-
-    def smaller(self, factor: float) -> Augment:
-        """The same looks on smaller crops, in which everything is smaller alike; sides are multiples of 32."""
-        height, width = (
-            max(SIDE_MULTIPLE, round(side * factor / SIDE_MULTIPLE) * SIDE_MULTIPLE) for side in self.crop
-        )
-        height, width = min(height, self.crop[0]), min(width, self.crop[1])
-        real = (height * width / (self.crop[0] * self.crop[1])) ** 0.5
-        return replace(
-            self,
-            crop=(height, width),
-            scale=(real * self.scale[0], real * self.scale[1]),
-            scales=tuple(real * value for value in self.scales),
-            shorter=round(real * self.shorter),
-        )
 
     @property
     def of_colours(self) -> Augment:

@@ -5,7 +5,6 @@ All pixels are kept on the device if they fit; otherwise each batch is gathered 
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -152,17 +151,6 @@ class Batches:
     def resident(self) -> bool:
         """Whether the pixels are kept on the device."""
         return isinstance(self._source, _Resident)
-
-    def smaller(self, factor: float) -> Batches:
-        """Return batches of the same images in the same order as smaller crops (`Augment.smaller`).
-
-        Windows of large pictures and people that are cut out have one size: these batches stay as they are.
-        """
-        if self.large is not None or self.recut:
-            return self
-        other = copy.copy(self)
-        other.augment = self.augment.smaller(factor)
-        return other
 
     def at(self, step: int) -> Batch:
         """Return this process's share of the batch of `step`."""

@@ -29,9 +29,6 @@ LR, LR_BATCH = 0.003, 16  # learning rate of AdamW at this batch; it grows with 
 SEARCH_SHARE_OF_BUDGET = 0.75  # the rest is for resizing labels and for slow runs
 AIM_SHARE = 0.6  # of the limit of the search: cheaper networks are chosen only if no other keeps the budget
 USUAL_SECONDS = 30 * 60.0
-SMALL_SHARE = (
-    0.5  # of the time of a training on a processor: on smaller crops first, docs/results.md#growing-crops
-)
 TRIAL_SECONDS = 1.5  # per candidate besides its training: start and scoring
 MIN_CANDIDATES = 4
 MIN_CANDIDATE_STEPS, MAX_CANDIDATE_STEPS = 30, 4000
@@ -79,7 +76,6 @@ def choose(request: TailorRequest, facts: DataFacts, machine: MachineFacts, *, d
         search_limit_ms=limit,
         search_limit_macs=round(max(limit * rate, MIN_LIMIT_IN_SMALLEST * machine.sizes(image).least)),
         precision=machine.precision,
-        small_share=0.0 if machine.accelerator else SMALL_SHARE,
         includes=timed_stages(request.target),
     )
     return replace(recipe, choices=tuple(_explained(recipe, facts, machine)))
@@ -97,7 +93,7 @@ def _explained(recipe: TailorRecipe, facts: DataFacts, machine: MachineFacts) ->
         ChosenSetting(
             setting="classes", value=str(facts.classes), reason=f"found in {facts.images} training masks"
         ),
-        ChosenSetting(setting="crop", value=_size(crop), reason=_why_crop(recipe, machine)),
+        ChosenSetting(setting="crop", value=_size(crop), reason=_why_crop(crop, image, machine)),
         ChosenSetting(
             setting="batch",
             value=str(batch),
@@ -254,14 +250,10 @@ def _why_image(request: TailorRequest, facts: DataFacts) -> str:
     return f"the most frequent size; images go from {_size(facts.smallest)} to {_size(facts.largest)}"
 
 
-def _why_crop(recipe: TailorRecipe, machine: MachineFacts) -> str:
-    crop, image = recipe.crop, recipe.image
-    reason = f"the image in multiples of {CROP_MULTIPLE}"
+def _why_crop(crop: tuple[int, int], image: tuple[int, int], machine: MachineFacts) -> str:
     if crop[0] * crop[1] < 0.8 * image[0] * image[1]:
-        reason = f"a part of the image in multiples of {CROP_MULTIPLE}, as large as trains quickly {_where(machine)}"
-    if recipe.small_share:
-        reason += f"; smaller for the first {recipe.small_share:.0%} of the time"
-    return reason
+        return f"a part of the image in multiples of {CROP_MULTIPLE}, as large as trains quickly {_where(machine)}"
+    return f"the image in multiples of {CROP_MULTIPLE}"
 
 
 def _why_time(request: TailorRequest) -> str:

@@ -89,8 +89,7 @@ class TailorRecipe:
     exported and timed at. `search_limit_ms` is the latency limit of the search for the network alone, so that the
     network with resize and arg max keeps the budget; `search_limit_macs` is about the same limit in
     multiply-accumulates, for a search without prices. `timing_seconds` is how long a network is timed before
-    training; trained ones are timed twice as long. Trainings that have a time begin with smaller crops, for
-    `small_share` of it (`FitSettings`). `least_gain` is the mIoU that a network needs to be delivered, as a
+    training; trained ones are timed twice as long. `least_gain` is the mIoU that a network needs to be delivered, as a
     share of the way from predicting one class everywhere (0) to perfect labels (1).
     """
 
@@ -106,7 +105,6 @@ class TailorRecipe:
     search_limit_macs: float
     workers: int = 1
     precision: Literal["fp32", "bf16"] = "fp32"
-    small_share: float = 0.0
     planning_seconds: float = 0.0
     quantise: bool = True
     timing_seconds: float = 1.0

@@ -65,7 +65,6 @@ TEACHER_SHARE = TEACHER_WORK / (
     1 + TEACHER_WORK
 )  # of the stage's time; the rest trains the student for as many steps
 SPARE_STEPS = 1.5  # of a training with a time, over those that its probe expects, which was disturbed perhaps
-SMALLER_STEPS = 2.0  # of a training that begins with smaller crops, in steps of usual ones that take as long
 MIN_TRAINING_SECONDS = 1.0  # of a training whose time is over before it begins
 WEIGHT_DECAY = 0.01  # of AdamW
 SHORT_STEPS, SHORT_EMA, EMA = (
@@ -340,14 +339,7 @@ def training_recipe(
         distill=None if training.teacher is None else DistillSettings(kind="kl"),
     )
     if seconds is not None:
-        small = recipe.small_share if stage.dataset.task.kind == "segmentation" else 0.0
-        fit = replace(
-            fit,
-            steps=round(SMALLER_STEPS * steps) if small else steps,
-            seconds=round(max(seconds, MIN_TRAINING_SECONDS), 1),
-            least_steps=least_steps,
-            small_share=small,
-        )
+        fit = replace(fit, seconds=round(max(seconds, MIN_TRAINING_SECONDS), 1), least_steps=least_steps)
     return TrainRecipe(
         architecture=training.model,
         data=recipe.data,

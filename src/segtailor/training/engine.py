@@ -90,7 +90,6 @@ class Engine:
         self._loss, self._good = torch.zeros((), device=device), torch.zeros((), device=device)
         self._step_loss = torch.zeros((), device=device)
         self._forward_backward = self._recordable()
-        self._size: torch.Size | None = None
 
     def step(self, batch: Batch, *, rate: float) -> str | None:
         """Take one step; return a message when the batch had to be divided because memory ran out."""
@@ -98,11 +97,6 @@ class Engine:
             set_rate(optimiser, rate)
         for module in self._frozen:  # in every step: validation switches the network back to training
             module.eval()
-        if self._size != batch.images.shape:
-            if self._size is not None:  # what was recorded has another size
-                self._forward_backward = self._recordable()
-                self._clear_gradients()
-            self._size = batch.images.shape
         images = devices.arrange(batch.images, channels_last=self.settings.channels_last_on(self.device))
         normaliser = sum_over_processes(self.criterion.normaliser(batch.labels))
         self.guard.open()

@@ -55,9 +55,6 @@ class BatchSource(Protocol):
     def at(self, step: int) -> Batch:
         """Return this process's share of the batch of `step`."""
 
-    def smaller(self, factor: float) -> BatchSource:
-        """Return the same batches as smaller crops."""
-
 
 class BatchFactory(Protocol):
     """Makes the batches when the number of processes is known, e.g. `partial(Batches, images=..., ...)`."""
@@ -101,7 +98,6 @@ class Fit:
             ).eval().requires_grad_(False)
         rank, size = world()
         self.source = self.batches(batch=settings.batch, seed=settings.seed, rank=rank, world=size)
-        self._smaller = self.source.smaller(settings.small_size) if settings.small_share else self.source
         self._check_memory()
         criterion = kind_of(self.task).criterion(
             settings.loss,
@@ -159,7 +155,7 @@ class Fit:
         self.allowance.begin()
         messages: list[str] = []
         while self.done < self.total:
-            message = self.engine.step(self._batch(), rate=self.rate)
+            message = self.engine.step(self.source.at(self.done), rate=self.rate)
             messages += [message] if message else []
             self.done += 1
             due = self._validation_due()
@@ -176,11 +172,6 @@ class Fit:
                 yield replace(record, total=self.total, message=message, checkpoint=due or bool(messages))
                 pace.rest(self.done, seconds=seconds)
                 messages = []
-
-    def _batch(self) -> Batch:
-        """Return the batch of this step: of smaller crops at first, where that is wanted."""
-        small = self.done < self.settings.small_share * self.total
-        return (self._smaller if small else self.source).at(self.done)
 
     def _shorten(self) -> str | None:
         """Plan fewer steps if the machine is too slow for all of them; return a message the first time."""

@@ -101,9 +101,7 @@ class FitSettings:
     of images for which the last residual block is left out (earlier blocks linearly less), `dropout` the share of
     channels that residual blocks leave out (`drop_in_training`). `seconds` is how long the steps may take: on a slow
     machine there are fewer of them, but at least `least_steps`. `deterministic` also fixes the number of threads, which
-    otherwise depends on how busy the machine is. For the first `small_share` of the steps (of the time, if it is given)
-    crops have sides of `small_size` times the usual ones, and show the same at a smaller scale: several times as many
-    steps fit into the same time.
+    otherwise depends on how busy the machine is.
     """
 
     epochs: int = 100
@@ -141,8 +139,6 @@ class FitSettings:
     seed: int = 0
     seconds: float | None = None
     least_steps: int = 1
-    small_share: float = 0.0
-    small_size: float = 0.6
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "accumulate", "validate_batch", "patience"):
@@ -166,9 +162,7 @@ class FitSettings:
                 raise UserError(f"{name}: {getattr(self, name)} is no number from 0 on; give 0 or more.")
 
     def _check_shares(self) -> None:
-        if not 0 < self.small_size <= 1:
-            raise UserError(f"small_size: {self.small_size} is no share of a side; give e.g. 0.6.")
-        for name in ("stochastic_depth", "dropout", "small_share"):
+        for name in ("stochastic_depth", "dropout"):
             share = getattr(self, name)
             if not 0 <= share < 1:
                 raise UserError(f"{name}: {share} is no share; give 0 or more, and less than 1.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from random import Random
 
@@ -17,7 +16,6 @@ from segtailor.core.variation import sample
 from segtailor.nets.network import build, initialise
 from segtailor.nets.starts.remap import carry_weights
 from segtailor.spaces.elastic import Elastic, ElasticArchitecture
-from segtailor.spaces.elastic.expected import FILE, traits
 from segtailor.spaces.starts import IMAGENET, open_source
 from segtailor.testing import check_space
 
@@ -101,17 +99,3 @@ def test_documents_from_before_the_deepest_stride_are_read() -> None:
     assert isinstance(document["architecture"], dict)
     del document["architecture"]["deepest"]
     assert parse_architecture(document) == WHOLE
-
-
-def test_more_is_expected_of_whole_blocks_than_of_cut_ones() -> None:
-    cut = replace(WHOLE, expansions=(2,) * 5)
-    assert SPACE.expected(WHOLE) > SPACE.expected(cut) + 0.01
-    assert SPACE.expected(replace(WHOLE, scale="3/4")) > SPACE.expected(replace(WHOLE, scale="3/8")) + 0.01
-
-
-def test_what_is_expected_of_a_network_is_a_few_points_of_quality() -> None:
-    rng = Random(0)
-    values = [SPACE.expected(sample(SPACE, rng)) for _ in range(200)]
-    values += [SPACE.expected(arch) for arch in SPACE.first_guesses()]
-    assert -0.2 < min(values) < 0 < max(values) < 0.2
-    assert set(json.loads(FILE.read_text())) == set(traits(WHOLE))

@@ -24,7 +24,7 @@ from segtailor.spaces.hyper_cell import HyperCell
 from segtailor.spaces.starts import start_network
 from segtailor.strategies import RandomSearch
 from segtailor.strategies.evaluators.shared import SharedEvaluator, evenly_spaced
-from segtailor.strategies.one_shot import MAX_EXPERIENCE, OneShot, OneShotSearch
+from segtailor.strategies.one_shot import OneShot, OneShotSearch
 from segtailor.testing import check_strategy
 from segtailor.verbs.search import SearchChoices, preview, search, search_recipe
 
@@ -140,31 +140,6 @@ def test_a_budget_holds_for_what_is_trained_and_for_what_is_judged(tmp_path: Pat
     assert max(trial["result"]["cost"] for trial in trials) <= limit
 
 
-def test_what_is_expected_counts_less_the_longer_the_weights_were_trained(tmp_path: Path) -> None:
-    asked = recipe(around(tmp_path), trials=3)
-    problem = asked.problem(around(tmp_path))
-    assert problem.expected is None  # from random weights nothing is known
-    strategy = asked.strategy
-    assert isinstance(strategy, OneShot)
-    judged = {}
-    for experience in (0, 1, 100):
-        job = OneShotSearch(
-            replace(strategy, experience=experience), replace(problem, expected=lambda _: 0.5)
-        )
-        for _ in job.training():
-            pass
-        judged[experience] = job.quality(job.preview()[0].architecture)
-    assert judged[1] == pytest.approx(judged[0] + 0.5 / 2)  # after two steps
-    assert judged[100] == pytest.approx(judged[0] + 0.5 * MAX_EXPERIENCE)
-
-
-@pytest.mark.parametrize(("start", "known"), [("imagenet", True), ("none", False)])
-def test_experience_is_of_networks_that_began_from_imagenet(tmp_path: Path, start: str, known: bool) -> None:
-    context = around(tmp_path)
-    problem = search_recipe("elastic", DATA, SearchChoices(start=start), context=context).problem(context)
-    assert (problem.expected is not None) == known
-
-
 def test_a_dry_run_says_how_long_it_takes_and_what_comes_first(tmp_path: Path) -> None:
     facts: Any = preview(recipe(around(tmp_path), trials=4), context=around(tmp_path))
     assert facts["first"] == 3
@@ -191,7 +166,7 @@ def test_other_spaces_are_refused_with_a_remedy(tmp_path: Path, space: Any) -> N
 
 @pytest.mark.parametrize(
     "changes",
-    [{"networks": 0}, {"trials": 0}, {"experience": -1}, {"training_share": 1.0}, {"training_share": 0.0}],
+    [{"networks": 0}, {"trials": 0}, {"training_share": 1.0}, {"training_share": 0.0}],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(SearchProblem):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from dataclasses import replace
 from statistics import mean
 from typing import Any
 
@@ -247,29 +246,6 @@ def test_evolution_begins_with_known_networks_that_use_most_of_the_budget() -> N
     )[:4]
     alone = Evolution(population=8, known=0.0).begin(problem, ArchitecturePrices(problem)).ask()
     assert len([item for item in alone if item.architecture in known]) < 4
-
-
-def test_evolution_begins_with_networks_of_which_most_is_expected() -> None:
-    hopeful = replace(problem(limit=60.0), expected=lambda arch: quality_of(arch.picks))
-    known = [planted.PlantedArchitecture(picks=(1, 0, 0, value, 0, 0)) for value in range(5)]
-    for asked in (hopeful, replace(hopeful, known=known)):
-        first = Evolution(population=8).begin(asked, ArchitecturePrices(asked)).ask()
-        blind = replace(asked, expected=None)
-        usual = Evolution(population=8).begin(blind, ArchitecturePrices(blind)).ask()
-        assert mean_of(first) > mean_of(usual) + 0.02
-        assert len({item.architecture for item in first}) == 8
-        assert max(item.cost for item in first) <= 60
-    assert first[0].architecture == known[-1]
-
-
-def mean_of(candidates: Any) -> float:
-    return sum(quality_of(item.architecture.picks) for item in candidates) / len(candidates)
-
-
-def test_a_wrong_expectation_does_not_keep_evolution_from_the_best() -> None:
-    wrong = replace(problem(limit=30.0), expected=lambda arch: -quality_of(arch.picks))
-    found = outcome(Evolution(trials=150, population=16), wrong)
-    assert true_quality(found) > 0.95 * best_within(30.0, Planted())
 
 
 def test_published_and_shipped_networks_of_a_family_are_known_to_its_space() -> None:

@@ -251,10 +251,9 @@ class Problem:
 
     `retries` is how often a trial that ran out of memory or diverged is repeated, with the same seed. `seconds` is how
     long a search by trials may take: then it ends with what it has. `start` gives a new supernet its first weights;
-    `known` are architectures of the space that are worth beginning with. `expected` tells by how much of quality an
-    architecture should do better than a usual one, before anything is trained, as trainings on other data showed.
-    Settings that were read from a file are not `trusted`: they may neither import code by name nor contact other
-    machines.
+    `known` are architectures of the space that are worth beginning with.
+    Settings that were read from a file are not
+    `trusted`: they may neither import code by name nor contact other machines.
     """
 
     space: SearchSpace
@@ -273,7 +272,6 @@ class Problem:
     seconds: float | None = None
     start: Callable[[Any], object] | None = None
     known: Sequence[Architecture] = ()
-    expected: Callable[[Any], float] | None = None
     trusted: bool = True
 
     def __post_init__(self) -> None:

@@ -38,7 +38,7 @@ from segtailor.recipes.evaluators import evaluation, supernet_facts
 from segtailor.report.charts import Mark, draw_chart, draw_front
 from segtailor.runs import Context, Layout
 from segtailor.spaces.networks import known_architectures
-from segtailor.spaces.starts import IMAGENET, NONE, open_source, start_facts, start_supernet
+from segtailor.spaces.starts import NONE, open_source, start_facts, start_supernet
 from segtailor.strategies import Expansion, Ray, Serial
 from segtailor.strategies.evaluators.shared import SharedEvaluator
 from segtailor.strategies.evaluators.staged import StagedEvaluator
@@ -127,7 +127,6 @@ class SearchRecipe:
             cache=context.cache_folder / "trials",
             seconds=self.seconds,
             known=known_architectures(self.space),
-            expected=self._expected(),
             start=self._supernet_start(dataset.task, trusted=context.trusted),
             trusted=context.trusted,
         )
@@ -177,10 +176,6 @@ class SearchRecipe:
             task=task,
             preprocessing=self.strategy.preprocessing,
         )
-
-    def _expected(self) -> Callable[[Architecture], float] | None:
-        """Return what the space expects of networks, as trainings showed that began from ImageNet weights."""
-        return getattr(self.space, "expected", None) if self.start == IMAGENET else None
 
     def _space(self) -> SearchSpace:
         """Return the space without what a supernet that judges has lost, except for growing, which needs all of it."""

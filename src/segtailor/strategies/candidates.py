@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import partial
 from random import Random
 
 from segtailor.core.errors import InvalidArchitecture, MissingCost
@@ -16,8 +15,6 @@ from segtailor.core.strategy import Candidate, Problem, SearchProblem
 from segtailor.core.variation import mutate, sample_picks
 
 MAX_DRAWS = 256  # per candidate, before the space counts as exhausted
-GUIDED_DRAWS = 8  # within the budget, of which the most promising one is proposed
-GUIDED_TRIES = 32  # to find so many, where few are within the budget
 
 
 class ArchitecturePrices:
@@ -44,38 +41,21 @@ class ArchitecturePrices:
         return self.known[key]
 
 
-def promise(problem: Problem, candidate: Candidate) -> float:
-    """Return the score that a candidate should have as far as the problem knows: that of a usual one is 1."""
-    expected = 0.0 if problem.expected is None else problem.expected(candidate.architecture)
-    return float(problem.objective.score(1 + expected, candidate.cost))
-
-
 class Draws:
-    """Turn picks into candidates that are new and within the budget.
+    """Turn picks into candidates that are new and within the budget."""
 
-    `guided` draws are the most promising of several, where the problem knows what to expect of architectures.
-    """
-
-    def __init__(
-        self, problem: Problem, prices: ArchitecturePrices, rng: Random, *, guided: bool = False
-    ) -> None:
+    def __init__(self, problem: Problem, prices: ArchitecturePrices, rng: Random) -> None:
         self._problem = problem
         self._prices = prices
         self._rng = rng
-        self._several = GUIDED_DRAWS if guided and problem.expected is not None else 1
         self._proposed: set[str] = set()
         self.cheapest: tuple[float, Picks] = (math.inf, {})
 
     def accept(self, picks: Picks) -> Candidate | None:
         """Return a candidate, or none if it was proposed before, costs too much or does not fit the image size."""
-        candidate = self._possible(picks)
-        if candidate is not None:
-            self._proposed.add(fingerprint_of(candidate.architecture))
-        return candidate
-
-    def _possible(self, picks: Picks) -> Candidate | None:
         arch = self._problem.space.architecture(picks)
-        if fingerprint_of(arch) in self._proposed:
+        key = fingerprint_of(arch)
+        if key in self._proposed:
             return None
         try:
             cost = self._prices(arch)
@@ -85,21 +65,16 @@ class Draws:
             self.cheapest = (cost, picks)
         if self._problem.limit is not None and cost > self._problem.limit:
             return None
+        self._proposed.add(key)
         return Candidate(architecture=arch, cost=cost)
 
     def fresh(self) -> Candidate | None:
         """Return a random new candidate, or none if the space seems exhausted."""
-        possible: list[Candidate] = []
-        for tries in range(1, MAX_DRAWS + 1):
-            candidate = self._possible(sample_picks(self._problem.space, self._rng))
-            possible += [] if candidate is None else [candidate]
-            if len(possible) == self._several or (possible and tries >= GUIDED_TRIES):
-                break
-        if not possible:
-            return self._near_cheapest()
-        best = max(possible, key=partial(promise, self._problem)) if self._several > 1 else possible[0]
-        self._proposed.add(fingerprint_of(best.architecture))
-        return best
+        for _ in range(MAX_DRAWS):
+            candidate = self.accept(sample_picks(self._problem.space, self._rng))
+            if candidate is not None:
+                return candidate
+        return self._near_cheapest()
 
     def several(self, count: int) -> list[Candidate]:
         """Return up to `count` new candidates; finding none at all is an error."""

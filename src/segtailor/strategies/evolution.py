@@ -33,8 +33,7 @@ class Evolution:
     A generation has `children`, by default as many as the population; with fewer, results are used sooner, which
     helps if there are few trials. `mutation` is the probability of each pick to change; a share `local` of mutations
     instead moves one to three picks by the smallest step. `crossover` is the probability that a child has two parents.
-    A share `known` of the first population are the known architectures (`Problem.known`) that use most of the budget,
-    or those of which most is expected, where that is known (`Problem.expected`).
+    A share `known` of the first population are the known architectures (`Problem.known`) that use most of the budget.
     A share `focus` of parents is chosen from the best by the objective, the others from the population along the front.
     """
 
@@ -83,7 +82,7 @@ class EvolutionState:
         self._problem = problem
         self._known = problem.known
         self._rng = Random(problem.seed)
-        self._draws = Draws(problem, prices, self._rng, guided=True)
+        self._draws = Draws(problem, prices, self._rng)
         self._population: list[Judged] = []  # along the front, best first
         self._elite: list[Judged] = []  # by the objective, best first
         self._asked = 0
@@ -119,19 +118,14 @@ class EvolutionState:
         """Return known architectures within the budget, the largest first, and random ones."""
         most = round(self._settings.known * count)
         known: list[Candidate] = []
-        for arch in sorted(self._known, key=self._worth, reverse=True):
+        for arch in sorted(self._known, key=self._macs, reverse=True):
             candidate = self._draws.accept(self._space.picks(arch)) if len(known) < most else None
             if candidate is not None:
                 known.append(candidate)
         return known + (self._draws.several(count - len(known)) if len(known) < count else [])
 
-    def _worth(self, arch: Architecture) -> float:
-        """Return how promising an architecture is, without measuring it: what is expected of it, or else its size.
-
-        One that does not fit the image comes last.
-        """
-        if self._problem.expected is not None:
-            return self._problem.expected(arch)
+    def _macs(self, arch: Architecture) -> float:
+        """Return the size of an architecture without measuring it; one that does not fit the image comes last."""
         try:
             plan = self._space.plan(arch, self._problem.image, self._problem.task.outputs)
         except InvalidArchitecture:

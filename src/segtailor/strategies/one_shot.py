@@ -38,9 +38,8 @@ from segtailor.training.threads import chosen_threads
 
 FIT_FOLDER, STATE = "shared-weights", "judged.json"  # inside a checkpoint
 TRAINED_NETWORKS = 256  # that the networks of a training pass are drawn from
-CHECKPOINT_SECONDS = 60.0  # between two while networks are judged
 KNOWN_SHARE = 0.75  # of the networks that are judged first: a short search judges no others
-MAX_EXPERIENCE = 2.0  # weight of what is expected of a network, where the weights were hardly trained
+CHECKPOINT_SECONDS = 60.0  # between two while networks are judged
 USUAL_FIT = FitSettings(
     steps=600,
     batch=16,
@@ -59,9 +58,7 @@ class OneShot:
 
     The networks that are judged are bred as by `evolution` (`population`, `children`). `choice` says how a network is
     judged: on how many images (evenly spaced), and on how many batches the statistics of its norms are measured before.
-    Where the problem knows what to expect of networks (`Problem.expected`), that counts beside what is judged: as much
-    as it after `experience` steps of training, less after more, with 0 never. Where a search has a time limit,
-    `training_share` of it trains. With a budget, the chosen network uses at least the
+    Where a search has a time limit, `training_share` of it trains. With a budget, the chosen network uses at least the
     share `aim` of it, if there is one: shared weights favour small networks the more, the shorter they were trained.
     """
 
@@ -74,13 +71,11 @@ class OneShot:
     choice: Choice = field(default_factory=lambda: Choice(recalibrate=4))
     training_share: float = 0.75
     aim: float = 0.6
-    experience: int = 150
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
 
     def __post_init__(self) -> None:
         for name in ("networks", "trials"):
             check_at_least(name, getattr(self, name), 1)
-        check_at_least("experience", self.experience, 0)
         if not 0 <= self.aim < 1:
             raise SearchProblem(f"aim: {self.aim} is no share of the budget; give e.g. 0.6, or 0 for any.")
         if not 0 < self.training_share < 1:
@@ -188,17 +183,9 @@ class OneShotSearch:
         self._supernet.load_state_dict(self._fit.weights())
 
     def quality(self, arch: Architecture) -> float:
-        """Judge a network by its part of the weights, and by what is expected of it."""
+        """Judge a network by its part of the weights."""
         with devices.many_shapes(self._device):
-            judged = self._judge(arch)
-        return judged + self._expected(arch)
-
-    def _expected(self, arch: Architecture) -> float:
-        """Return what experience adds to a judgement: the less, the longer the weights were trained."""
-        if self._problem.expected is None:
-            return 0.0
-        weight = min(MAX_EXPERIENCE, self._settings.experience / max(1, self._fit.done))
-        return weight * self._problem.expected(arch)
+            return self._judge(arch)
 
     def _search(self) -> Iterator[Step]:
         state: EvolutionState = self._settings.evolution.begin(self._problem, self._prices)
@@ -228,8 +215,7 @@ class OneShotSearch:
         else:
             quality = self.quality(candidate.architecture)
             self._qualities.append((key, quality))
-        metrics = {"expected": self._expected(candidate.architecture)} if self._problem.expected else {}
-        result = TrialResult(id=number, status="done", quality=quality, cost=candidate.cost, metrics=metrics)
+        result = TrialResult(id=number, status="done", quality=quality, cost=candidate.cost)
         self._judged.append(Judged(candidate=candidate, result=result))
         return self._judged[-1]
 
@@ -358,7 +344,7 @@ class _SavedState:
 
 def _networks_to_train(problem: Problem, prices: ArchitecturePrices) -> list[Architecture]:
     """Draw networks within the budget that are to learn together, cheapest first."""
-    draws = Draws(problem, prices, Random(f"{problem.seed} trained"), guided=True)
+    draws = Draws(problem, prices, Random(f"{problem.seed} trained"))
     known = [draws.accept(problem.space.picks(arch)) for arch in problem.known]
     candidates = [item for item in known if item is not None]
     candidates += draws.several(max(1, TRAINED_NETWORKS - len(candidates)))

@@ -116,12 +116,6 @@ class Elastic:
                 detail=DETAIL_STRIDES[0],
             )
 
-    def expected(self, arch: ElasticArchitecture) -> float:
-        """Return by how much of mIoU a network should learn better than a usual one (`expected.py`)."""
-        from segtailor.spaces.elastic.expected import expected
-
-        return expected(arch)
-
     def supernet(self, image: Shape, classes: int) -> ElasticSupernet:
         """Return shared weights for all networks; they do not depend on the size of images."""
         from segtailor.spaces.elastic.supernet import ElasticSupernet

@@ -1,16 +1,14 @@
-"""What makes a network of `elastic` learn well in a short time: measured trainings, and what is fitted to them.
+"""Which networks of `elastic` learn well in a short time, and whether a search can tell: measured trainings.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.experience collect DATASET --seconds 60 --networks 16 --draw 1
-    python -m benchmarks.experience fit                      # writes spaces/elastic/expected.json
-    OMP_NUM_THREADS=1 python -m benchmarks.experience judge DATASET --seconds 60 --steps 50 150
-    python -m benchmarks.experience show
+    OMP_NUM_THREADS=1 python -m benchmarks.lessons collect DATASET --seconds 60 --networks 16 --draw 1
+    OMP_NUM_THREADS=1 python -m benchmarks.lessons judge DATASET --seconds 60 --steps 50 150
+    python -m benchmarks.lessons show
 
 `collect` trains random networks on a dataset, each from ImageNet weights and for the same processor time, as a
-tailoring would, and scores them on `val`: half of the networks keep whole blocks of the encoder. `fit` learns from all
-lessons what each trait of a network is worth. `judge` scores the networks that were trained on a dataset as a search
-does, by shared weights after some steps. `show` prints how well each ranks the networks of a dataset (Spearman) when
-nothing was learnt from that dataset: size, expectation, shared weights, and both together as a search combines them.
-With several processes give each its own `--part`.
+tailoring would, and scores them on `val`: half of the networks keep whole blocks of the encoder. `judge` scores the
+networks that were trained on a dataset as a search does, by shared weights after some steps. `show` prints how well
+their order agrees with that of the trainings (Spearman), and what each trait of a network is worth. With several
+processes give each its own `--part`.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from statistics import mean
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.comparing import processor_seconds_of_step
 from segtailor.core.cost import Within
@@ -44,9 +42,9 @@ from segtailor.core.variation import sample
 from segtailor.recipes.train import CARRIED_LR, TrainRecipe, train_recipe
 from segtailor.runs import Context
 from segtailor.spaces.elastic import Elastic, ElasticArchitecture
-from segtailor.spaces.elastic.expected import FILE, traits
+from segtailor.spaces.elastic.architecture import DETAIL_STRIDES, EXPANSION, OPTIONAL_STAGE, STAGES
 from segtailor.spaces.starts import IMAGENET
-from segtailor.strategies.one_shot import MAX_EXPERIENCE, OneShot, OneShotSearch
+from segtailor.strategies.one_shot import OneShot, OneShotSearch
 from segtailor.systems.elastic import SMALL
 from segtailor.tailoring.choosing import LR, LR_BATCH
 from segtailor.tailoring.training import EMA, SHORT_EMA, SHORT_STEPS, WEIGHT_DECAY
@@ -57,8 +55,9 @@ USUAL_MACS = 5e7  # of a crop: where the logarithm of the size is 0
 DAMPING = 4.0  # of the fit: traits that few lessons tell apart are worth little
 LESSONS = Path("results/lessons.jsonl")
 JUDGED = Path("results/judged.jsonl")
-KNOWN = ("size", "size squared", "steps")  # they explain lessons, but a search knows them itself
-Rows = NDArray[np.float64]
+EFFORT = ("size", "size squared", "steps")  # these explain lessons as well, but are no traits
+USUAL_DECODER, USUAL_DEEPEST = 64, 16  # where the logarithms of traits are 0
+SEARCHED = 256  # networks that a search judges by the same shared weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +191,7 @@ def judge(given: argparse.Namespace) -> None:
 
 
 def shared(given: argparse.Namespace, steps: int) -> OneShotSearch:
-    """Return a search whose shared weights judge alone, without anything that is expected of networks."""
+    """Return the search whose shared weights judge."""
     strategy = SMALL.strategy
     assert isinstance(strategy, OneShot)
     ema = 0.9 if steps < 100 else strategy.fit.ema
@@ -202,7 +201,6 @@ def shared(given: argparse.Namespace, steps: int) -> OneShotSearch:
         fit=replace(strategy.fit, steps=steps, batch=given.batch, lr=lr, ema=ema),
         augment=replace(SMALL.evaluator.augment, crop=parse_size(given.crop)),
         choice=replace(strategy.choice, images=given.judges),
-        experience=0,
     )
     recipe = replace(
         SMALL, data=given.data, image=parse_size(given.image), strategy=strategy, limit=given.most,
@@ -213,81 +211,75 @@ def shared(given: argparse.Namespace, steps: int) -> OneShotSearch:
     return job
 
 
-def table_of(lessons: Sequence[Lesson]) -> tuple[list[str], Rows]:
-    """Return the names of all traits, and a row of them for each lesson, size and steps last."""
-    rows = []
-    for row in lessons:
-        size = math.log2(row.macs / USUAL_MACS)
-        rows.append([*traits(row.network).values(), size, size**2, math.log2(row.steps)])
-    return [*traits(lessons[0].network), *KNOWN], np.array(rows)
+def traits(arch: ElasticArchitecture) -> dict[str, float]:
+    """Return what distinguishes a network, as numbers."""
+    scale, deepest = math.log2(arch.ratio), math.log2(arch.deepest / USUAL_DEEPEST)
+    blocks = [stage.blocks for stage in STAGES]
+    used = [expansion for depth, expansion in zip(arch.depths, arch.expansions, strict=True) if depth]
+    return {
+        "twice the scale": scale,
+        "scale squared": scale**2,
+        "whole blocks instead of none": sum(used) / (EXPANSION * len(used)),
+        "all blocks instead of none": sum(arch.depths[:OPTIONAL_STAGE]) / sum(blocks[:OPTIONAL_STAGE]),
+        "the last stage": arch.depths[OPTIONAL_STAGE] / blocks[OPTIONAL_STAGE],
+        "detail of 1/4": float(arch.detail == min(DETAIL_STRIDES)),
+        "twice the decoder": math.log2(arch.decoder / USUAL_DECODER),
+        "twice the deepest stride": deepest,
+        "deepest stride squared": deepest**2,
+    }
 
 
 def worths(lessons: Sequence[Lesson]) -> dict[str, float]:
     """Fit what each trait is worth: networks are compared with those of their own dataset and time alone."""
-    names, table = table_of(lessons)
-    miou, groups = np.array([row.miou for row in lessons]), [row.group for row in lessons]
-    spread = np.maximum(table.std(axis=0), 1e-9)
-    inside, quality = table / spread, miou.copy()
-    for group in set(groups):
-        mine = np.array([one == group for one in groups])
+    rows = []
+    for row in lessons:
+        size = math.log2(row.macs / USUAL_MACS)
+        rows.append([*traits(row.network).values(), size, size**2, math.log2(row.steps)])
+    inside, quality = np.array(rows), np.array([row.miou for row in lessons])
+    spread = np.maximum(inside.std(axis=0), 1e-9)
+    inside = inside / spread
+    for group in {row.group for row in lessons}:
+        mine = np.array([row.group == group for row in lessons])
         inside[mine] -= inside[mine].mean(axis=0)
         quality[mine] -= quality[mine].mean()
-    damped = inside.T @ inside + DAMPING * np.eye(len(names))
+    damped = inside.T @ inside + DAMPING * np.eye(inside.shape[1])
     found = np.linalg.solve(damped, inside.T @ quality) / spread
-    worth = {name: float(value) for name, value in zip(names, found, strict=True) if name not in KNOWN}
-    worth["one"] = -float(
-        np.mean([sum(worth[name] * value for name, value in traits(row.network).items()) for row in lessons])
-    )
-    return worth
-
-
-def fit(given: argparse.Namespace) -> None:
-    """Write what each trait is worth, from all lessons."""
-    found = {name: round(value, 5) for name, value in worths(read(given.lessons, Lesson)).items()}
-    FILE.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+    names = [*traits(lessons[0].network), *EFFORT]
+    return {name: float(value) for name, value in zip(names, found, strict=True) if name not in EFFORT}
 
 
 def show(given: argparse.Namespace) -> None:
-    """Print the rank correlations, dataset by dataset, with the worths fitted to all other datasets."""
+    """Print the rank correlations dataset by dataset, then what traits are worth."""
     lessons: list[Lesson] = read(given.lessons, Lesson)
     verdicts: list[Verdict] = read(given.judged, Verdict)
-    print("dataset | seconds | networks | mIoU | by size | expected | shared steps | shared | both")
-    print("---|---|---|---|---|---|---|---|---")
+    print("dataset | seconds | networks | mIoU | by size | shared steps | shared | cost per network")
+    print("---|---|---|---|---|---|---|---")
     for group in sorted({row.group for row in lessons}):
         mine = [row for row in lessons if row.group == group]
-        learnt = worths([row for row in lessons if source(row.data) != source(group[0])])
-        hoped = [sum(learnt[name] * value for name, value in traits(row.network).items()) for row in mine]
         truth = [row.miou for row in mine]
         begin = (
             f"{group[0]} | {group[1]:g} | {len(mine)} | {100 * min(truth):.1f} to {100 * max(truth):.1f} | "
-            f"{shown(spearman([row.macs for row in mine], truth))} | {shown(spearman(hoped, truth))}"
+            f"{shown(spearman([row.macs for row in mine], truth))}"
         )
         judged = list(judgements(verdicts, mine))
-        for steps, qualities in judged:
-            weight = min(MAX_EXPERIENCE, given.experience / steps)
-            both = [quality + weight * hope for quality, hope in zip(qualities, hoped, strict=True)]
-            print(f"{begin} | {steps} | {shown(spearman(qualities, truth))} | {shown(spearman(both, truth))}")
+        for steps, said in judged:
+            agreement = shown(spearman([row.quality for row in said], truth))
+            each = mean(row.shared_seconds / SEARCHED + row.judging_seconds for row in said)
+            print(f"{begin} | {steps} | {agreement} | {each / group[1]:.1%}")
         if not judged:
             print(f"{begin} | - | - | -")
+    print("\ntrait | worth in points of mIoU\n---|---")
+    for name, worth in worths(lessons).items():
+        print(f"{name} | {100 * worth:+.1f}")
 
 
-def judgements(verdicts: Sequence[Verdict], mine: Sequence[Lesson]) -> Iterator[tuple[int, list[float]]]:
+def judgements(verdicts: Sequence[Verdict], mine: Sequence[Lesson]) -> Iterator[tuple[int, list[Verdict]]]:
     """Yield steps and what shared weights said after them of each of these networks, where they were asked."""
     group = mine[0].group
     for steps in sorted({row.steps for row in verdicts if (row.data, row.seconds) == group}):
-        said = {
-            row.network: row.quality
-            for row in verdicts
-            if (row.data, row.seconds, row.steps) == (*group, steps)
-        }
+        said = {row.network: row for row in verdicts if (row.data, row.seconds, row.steps) == (*group, steps)}
         if all(fingerprint_of(row.network) in said for row in mine):
             yield steps, [said[fingerprint_of(row.network)] for row in mine]
-
-
-def source(data: str) -> str:
-    """Return where pictures come from: what is learnt from one drive of CamVid says something of the others."""
-    return data.partition(":")[0]
 
 
 def shown(value: float | None) -> str:
@@ -295,7 +287,7 @@ def shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-VERBS = {"collect": collect, "fit": fit, "judge": judge, "show": show}
+VERBS = {"collect": collect, "judge": judge, "show": show}
 
 
 def main() -> None:
@@ -316,9 +308,6 @@ def main() -> None:
     parser.add_argument("--most", type=float, default=1.2e9, help="the same")
     parser.add_argument("--steps", nargs="+", type=int, default=(50, 150), help="of the weights that judge")
     parser.add_argument("--judges", type=int, default=24, help="images that these judge on")
-    parser.add_argument(
-        "--experience", type=int, default=OneShot().experience, help="weight of what is expected"
-    )
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--lessons", type=Path, default=LESSONS)

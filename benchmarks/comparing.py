@@ -38,6 +38,7 @@ from segtailor.nets.network import Network, build, initialise
 from segtailor.recipes.search import SearchRecipe
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.strategies.halves import FIT, JUDGE, HalvedPixels, HalvedTrain
+from segtailor.training.device import Precision
 from segtailor.training.distill import DistillSettings
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings, Schedule
@@ -61,8 +62,8 @@ class Setting:
     steps: int
     batch: int
     training: int
-    finalists: int
-    trial: int
+    finalists: int = 0
+    trial: int = 1
     ahead: int = 0
     step_worth: float = 1.0
     image: str = "64x128"
@@ -112,8 +113,8 @@ class Record:
 class Bench:
     """The data, and what every comparison does with it: search, train, score."""
 
-    def __init__(self, setting: Setting, cache: Path) -> None:
-        self.setting, self.cache = setting, cache
+    def __init__(self, setting: Setting, cache: Path, *, precision: Precision = "fp32") -> None:
+        self.setting, self.cache, self.precision = setting, cache, precision
         self.device = torch.device(setting.device)
         self.image = parse_size(setting.image)
         dataset = locate(setting.data)
@@ -193,6 +194,7 @@ class Bench:
             schedule=Schedule(kind="cosine"),
             clip=5.0,
             validate_batch=16,
+            precision=self.precision,
             distill=None if teacher is None else DistillSettings(),
             seed=seed,
         )
@@ -291,24 +293,34 @@ def in_processes(module: str, pieces: list[str], *, options: argparse.Namespace)
 
 
 def add_common_flags(parser: argparse.ArgumentParser, parts: Iterable[str] = ()) -> None:
-    """Add the flags that all comparisons have, and `--parts` if there are several."""
+    """Add the flags of comparisons with random search of equal compute, and `--parts` if there are several."""
     if parts:
         parser.add_argument("--parts", default=",".join(parts), help="separated by commas")
-    parser.add_argument("--data", default="synthetic:size=64x128,train=160,val=40")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=150, help="steps of a search")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--training", type=int, default=100, help="training steps of every compared network")
+    add_flags(parser)
+    add_trial_flag(parser)
     parser.add_argument(
         "--finalists", type=int, default=4, help="networks tried by a short training before one is chosen"
     )
-    parser.add_argument("--trial", type=int, default=30, help="steps of a short training")
     parser.add_argument(
         "--step-worth",
         type=float,
         default=1.0,
         help="steps of a network that one of the supernet is worth, for random search of equal compute",
     )
+
+
+def add_trial_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the length of trials."""
+    parser.add_argument("--trial", type=int, default=30, help="steps of a short training")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that all comparisons have."""
+    parser.add_argument("--data", default="synthetic:size=64x128,train=160,val=40")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, default=150, help="steps of a search")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--training", type=int, default=100, help="training steps of every compared network")
     parser.add_argument("--image", default="64x128", help="HEIGHTxWIDTH of crops and of pricing")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--first-seed", type=int, default=0)
@@ -343,7 +355,8 @@ def records_of(module: str, pieces: list[str], *, options: argparse.Namespace) -
 def setting_of(options: argparse.Namespace) -> Setting:
     """Return the settings that change results."""
     names = ("data", "device", "steps", "batch", "training", "finalists", "trial", "step_worth", "image")
-    return Setting(**{name: getattr(options, name) for name in names}, ahead=getattr(options, "ahead", 0))
+    known = {name: getattr(options, name) for name in (*names, "ahead") if hasattr(options, name)}
+    return Setting(**known)
 
 
 def mean(rows: list[dict[str, Any]], key: str, scale: float) -> str:

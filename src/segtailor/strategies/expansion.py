@@ -162,9 +162,7 @@ class ExpansionState:
         self._settings = settings
         self._unit = problem.cost.unit
         growth, whole = settings.growth(problem), growth_of(problem.space, Random(problem.seed))
-        self._grower = Grower(
-            growth=growth, prices=prices, limit=problem.limit, pace=whole.directions
-        )
+        self._grower = Grower(growth=growth, prices=prices, limit=problem.limit, pace=whole.directions)
         self._coordinates: Coordinates = growth.start
         if settings.start is not None:
             start = parse_architecture(dict(settings.start), what="start of the expansion")

@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -46,6 +46,7 @@ from segtailor.training.settings import FitSettings, Schedule
 BUDGET_SHARE = 0.5  # of the mean cost of random networks
 COST_TOLERANCE = 0.1  # how much cheaper a random network may be than the network it is compared with
 MAX_WALKS, MAX_STEPS = 40, 400  # random walks towards a cost, and steps of each
+REPEAT_SEEDS = 1_000_000  # between the seeds of several trainings of a network
 FINISHED_KEY = "torch"  # the last key that is recorded
 
 
@@ -152,11 +153,22 @@ class Bench:
         limit = budget * statistics.mean(unlimited.price(sample(recipe.space, rng)) for _ in range(30))
         return replace(unlimited, limit=limit, objective=Within(limit=limit))
 
-    def search(self, strategy: Gradient, problem: Problem) -> dict[str, Any]:
-        """Search by gradients; return the result with the last record of the trajectory only."""
+    def search(
+        self, strategy: Gradient, problem: Problem, *, pretrained: Path | None = None
+    ) -> dict[str, Any]:
+        """Search by gradients; return the result with the last record of the trajectory only.
+
+        `pretrained` is a folder for the state after pretraining: searches that differ only later share it.
+        """
         job = strategy.job(problem)
-        for _ in job.steps():
-            pass
+        if pretrained is not None and pretrained.exists():
+            job.load(pretrained)
+        for step in job.steps():
+            if pretrained is not None and step.phase == "pretrain" and step.done == step.total:
+                draft = pretrained.with_suffix(".draft")
+                draft.mkdir(parents=True, exist_ok=True)
+                job.save(draft)
+                draft.replace(pretrained)
         result: dict[str, Any] = dict(job.result())
         result["trajectory"] = result["trajectory"][-1:]
         return result
@@ -309,6 +321,12 @@ def add_common_flags(parser: argparse.ArgumentParser, parts: Iterable[str] = ())
     )
 
 
+def add_repeat_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the number of trainings of a network, and `--dry-run`."""
+    parser.add_argument("--repeats", type=int, default=1, help="trainings of every compared network")
+    parser.add_argument("--dry-run", action="store_true", help="print what it will take, and stop")
+
+
 def add_trial_flag(parser: argparse.ArgumentParser) -> None:
     """Add the length of trials."""
     parser.add_argument("--trial", type=int, default=30, help="steps of a short training")
@@ -357,6 +375,27 @@ def setting_of(options: argparse.Namespace) -> Setting:
     names = ("data", "device", "steps", "batch", "training", "finalists", "trial", "step_worth", "image")
     known = {name: getattr(options, name) for name in (*names, "ahead") if hasattr(options, name)}
     return Setting(**known)
+
+
+def seeds_of(options: argparse.Namespace) -> list[str]:
+    """Return the names of the pieces of a comparison that has one for each seed."""
+    return [f"seed-{seed}" for seed in range(options.first_seed, options.first_seed + options.seeds)]
+
+
+def scores_of(row: Mapping[str, Any], name: str) -> list[float]:
+    """Return the mIoU in percent of all trainings of a network, recorded as `miou_NAME_REPEAT`."""
+    return [100 * value for key, value in row.items() if key.startswith(f"miou_{name}_")]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean and standard deviation."""
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"**{statistics.mean(values):.1f}**{deviation}"
+
+
+def training_seeds(seed: int, repeats: int) -> list[int]:
+    """Return the seeds of the trainings of a network that a search with some seed has found."""
+    return [seed + REPEAT_SEEDS * repeat for repeat in range(repeats)]
 
 
 def mean(rows: list[dict[str, Any]], key: str, scale: float) -> str:

@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -36,12 +36,17 @@ from benchmarks.comparing import (
     Record,
     Setting,
     add_flags,
+    add_repeat_flags,
     add_trial_flag,
     at_cost,
     document,
     parse_flags,
     records_of,
+    scores_of,
+    seeds_of,
     setting_of,
+    spread,
+    training_seeds,
 )
 from benchmarks.search_strategies import Entrant, Study
 from segtailor.core.codec import Json
@@ -78,7 +83,7 @@ MAX_DRAWS = 5000  # of random networks
 MAX_ROUNDS = 50  # of growing from the start, until the compute is used up
 MAX_STEPS = 1000  # of growing, where the compute is bounded
 GUESSED_NOISE = 0.3  # of made-up results, in the logarithm of multiply-accumulates
-ROUND_SEEDS, REPEAT_SEEDS = 10_000, 1_000_000  # between the seeds of rounds, and of trainings of a finalist
+ROUND_SEEDS = 10_000  # between the seeds of rounds
 
 
 @dataclass(kw_only=True)
@@ -271,14 +276,11 @@ def compare(bench: Bench, record: Record, seed: int, options: argparse.Namespace
     recipe = replace(recipe_of(bench.setting, options), seed=seed)
     problem = recipe.problem(Context(cache=options.cache, device=options.device))
     found = entrants_of(problem, bench.setting, options.compute, record.once)
-    for repeat in range(options.repeats):
+    for number, training_seed in enumerate(training_seeds(seed, options.repeats)):
         for name, row in found.items():
-            # A finalist that two entrants share is trained by both: their figures are then equal.
             record.once(
-                f"miou_{name}_{repeat}",
-                lambda row=row, repeat=repeat: trained(
-                    bench, recipe, row["architecture"], seed=seed + REPEAT_SEEDS * (1 + repeat)
-                ),
+                f"miou_{name}_{number}",
+                lambda row=row, of=training_seed: trained(bench, recipe, row["architecture"], seed=of),
             )
     record.finish()
 
@@ -342,7 +344,7 @@ def table(done: Mapping[str, Mapping[str, Any]], times: Mapping[str, float] | No
     """Return a line for each entrant: mIoU over seeds and trainings, price, trials and compute."""
     if not done:
         return "no seed is finished"
-    scores = {name: [score_of(row, name) for row in done.values()] for name in NAMES}
+    scores = {name: [fmean(scores_of(row, name)) for row in done.values()] for name in NAMES}
     unit = next(iter(done.values()))[ALL]["unit"]
     lines = [
         f"| entrant | mIoU % | each seed | cost, {scaled(unit)[1]} | of the limit | measured, ms | trials | "
@@ -375,17 +377,6 @@ def table(done: Mapping[str, Mapping[str, Any]], times: Mapping[str, float] | No
     return "\n".join(lines)
 
 
-def score_of(row: Mapping[str, Any], name: str) -> float:
-    """Return the mean mIoU in percent of all trainings of a finalist."""
-    return 100 * fmean(value for key, value in row.items() if key.startswith(f"miou_{name}_"))
-
-
-def spread(values: Sequence[float]) -> str:
-    """Return mean and standard deviation."""
-    deviation = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
-    return f"**{fmean(values):.1f}**{deviation}"
-
-
 def scaled(unit: str) -> tuple[float, str]:
     """Return the factor and the unit that costs are shown in."""
     return (1.0, unit) if unit == "ms" else (1e-6, f"M {unit}")
@@ -405,8 +396,7 @@ def parser_of() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compute", type=float, help="multiply-accumulates that trials of an entrant may cost"
     )
-    parser.add_argument("--repeats", type=int, default=1, help="trainings of every finalist")
-    parser.add_argument("--dry-run", action="store_true", help="print what it will take, and stop")
+    add_repeat_flags(parser)
     return parser
 
 
@@ -442,8 +432,7 @@ def main() -> None:
     if options.dry_run:
         print(estimate(options))
         return
-    pieces = [f"seed-{seed}" for seed in range(options.first_seed, options.first_seed + options.seeds)]
-    done = records_of("benchmarks.lpsnet_dimensions", pieces, options=options)
+    done = records_of("benchmarks.lpsnet_dimensions", seeds_of(options), options=options)
     print(table(done, timed(done, options)))
 
 

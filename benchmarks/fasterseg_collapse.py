@@ -25,6 +25,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -101,7 +102,7 @@ def searched(
 
 def off(row: Mapping[str, Any], latency: float) -> float:
     """Return by what share a network misses a latency."""
-    return abs(row["latency"] / latency - 1)
+    return float(abs(row["latency"] / latency - 1))
 
 
 def matched(
@@ -137,16 +138,14 @@ def compare(bench: Bench, record: Record, seed: int, options: argparse.Namespace
     pretrained = options.out / f"{record.path.stem}-pretrained-{fingerprint(record.known['setting'])}"
 
     def find(kind: str, number: int, weight: float) -> dict[str, Any]:
-        found: dict[str, Any] = record.once(
-            f"{kind}_{number}",
-            lambda: searched(bench, problem, kind, weight, options, pretrained=pretrained),
-        )
+        work = partial(searched, bench, problem, kind, weight, options, pretrained=pretrained)
+        found: dict[str, Any] = record.once(f"{kind}_{number}", work)
         return found
 
     chosen = {NONE: find(NONE, 0, 0.0)}
     for kind in (DECOUPLED, COMMON):
         tried = matched(
-            lambda number, weight, kind=kind: find(kind, number, weight),
+            partial(find, kind),
             latency,
             weights=options.weights,
             searches=options.searches,
@@ -155,15 +154,13 @@ def compare(bench: Bench, record: Record, seed: int, options: argparse.Namespace
         chosen[kind] = min(tried, key=lambda row: off(row, latency))
     for kind, row in chosen.items():
         fits = off(row, latency) <= options.tolerance
-        record.once(kind, lambda row=row, fits=fits: row | {"matched": fits})
+        record.once(kind, partial(dict, row, matched=fits))
         if not fits and kind != NONE:
             continue
         arch = parse_architecture(row["architecture"])
         for number, training_seed in enumerate(training_seeds(seed, options.repeats)):
-            record.once(
-                f"miou_{kind}_{number}",
-                lambda arch=arch, of=training_seed: bench.trained(arch, bench.unseen, seed=of),
-            )
+            work = partial(bench.trained, arch, bench.unseen, seed=training_seed)
+            record.once(f"miou_{kind}_{number}", work)
     record.finish()
     shutil.rmtree(pretrained, ignore_errors=True)
 

@@ -24,6 +24,7 @@ import argparse
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -79,9 +80,9 @@ ENTRANTS: Mapping[str, tuple[str, ...]] = {  # by the directions that they grow 
 NAMES = (*ENTRANTS, RANDOM)
 LEAST_USED = 0.75  # of the limit, by a finalist
 PASSES = 3  # a training step computes forward, and backward to maps and weights
-MAX_DRAWS = 5000  # of random networks
+MAX_MISSES = 3  # in a row, of walks to a new random network within the limit
 MAX_ROUNDS = 50  # of growing from the start, until the compute is used up
-MAX_STEPS = 1000  # of growing, where the compute is bounded
+MAX_STEPS = 60  # of growing, where the compute is bounded
 GUESSED_NOISE = 0.3  # of made-up results, in the logarithm of multiply-accumulates
 ROUND_SEEDS = 10_000  # between the seeds of rounds
 
@@ -198,13 +199,16 @@ def grown(strategy: Expansion, problem: Problem, meter: Meter) -> int:
 
 def drawn(problem: Problem, limit: float, *, seed: int) -> Iterator[Architecture]:
     """Yield different random networks that cost 90 to 100 % of the limit, or less where a walk does not get there."""
-    rng, seen = Random(seed), set[str]()
-    for _ in range(MAX_DRAWS):
+    rng, seen, misses = Random(seed), set[str](), 0
+    while misses < MAX_MISSES:
         arch = at_cost(problem, limit, rng)
         mark = fingerprint_of(arch)
-        if mark not in seen and problem.price(arch) <= limit:
-            seen.add(mark)
-            yield arch
+        if mark in seen or problem.price(arch) > limit:
+            misses += 1
+            continue
+        misses = 0
+        seen.add(mark)
+        yield arch
 
 
 def draws_within(problem: Problem, limit: float, meter: Meter) -> Study:
@@ -257,9 +261,7 @@ def entrants_of(
     found: dict[str, dict[str, Any]] = {}
     for name in NAMES:
         bound = compute or (found[ALL]["compute"] if found else math.inf)
-        found[name] = once(
-            name, lambda name=name, bound=bound: entered(name, problem, setting, compute=bound)
-        )
+        found[name] = once(name, partial(entered, name, problem, setting, compute=bound))
     return found
 
 
@@ -278,10 +280,8 @@ def compare(bench: Bench, record: Record, seed: int, options: argparse.Namespace
     found = entrants_of(problem, bench.setting, options.compute, record.once)
     for number, training_seed in enumerate(training_seeds(seed, options.repeats)):
         for name, row in found.items():
-            record.once(
-                f"miou_{name}_{number}",
-                lambda row=row, of=training_seed: trained(bench, recipe, row["architecture"], seed=of),
-            )
+            work = partial(trained, bench, recipe, row["architecture"], seed=training_seed)
+            record.once(f"miou_{name}_{number}", work)
     record.finish()
 
 

@@ -162,20 +162,26 @@ def price(given: argparse.Namespace) -> None:
     subject = CalibrationSubject(
         space=Elastic(), image=parse_size(given.image), classes=CLASSES, target=given.target
     )
-    fit = fit_space(subject, seconds=given.minutes * 60)
-    given.work.mkdir(parents=True, exist_ok=True)
-    prices_file(given.work, given.target).write_text(json.dumps(to_json(fit.cost)))
+    fit_prices(subject, given.work, minutes=given.minutes)
+
+
+def fit_prices(subject: CalibrationSubject, work: Path, *, minutes: float) -> None:
+    """Fit prices to networks of a space on this machine, and write them."""
+    fit = fit_space(subject, seconds=minutes * 60)
+    work.mkdir(parents=True, exist_ok=True)
+    prices_file(work, subject.target).write_text(json.dumps(to_json(fit.cost)))
     print(f"{len(fit.seconds)} networks, mean error {fit.trust.mape:.1%}, Spearman {fit.trust.spearman}")
+
+
+def read_prices(work: Path, target: str) -> FittedLatency:
+    """Return the prices that were fitted for a target."""
+    document = read_json(prices_file(work, target), what="prices")
+    return from_json(FittedLatency, document, what="prices", error=DataProblem)
 
 
 def search_recipe(given: argparse.Namespace, drive: str) -> SearchRecipe:
     """Return the search on all drives but one."""
-    cost = from_json(
-        FittedLatency,
-        read_json(prices_file(given.work, given.target), what="prices"),
-        what="prices",
-        error=DataProblem,
-    )
+    cost = read_prices(given.work, given.target)
     strategy = SMALL.strategy
     assert isinstance(strategy, OneShot)
     fit = replace(
@@ -404,9 +410,9 @@ def data_of(given: argparse.Namespace, drive: str) -> str:
     return given.data or f"camvid:{given.path}?fold={drive}"
 
 
-def precision() -> Precision:
-    """Return the usual precision of this machine."""
-    return "fp32" if pick_device(None).type == "cpu" else "bf16"
+def precision(device: str | None = None) -> Precision:
+    """Return the usual precision of a device, by default of the best one here."""
+    return "fp32" if pick_device(device).type == "cpu" else "bf16"
 
 
 VERBS = {"price": price, "search": search, "time": measure, "train": train, "show": show}

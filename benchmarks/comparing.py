@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -40,6 +40,7 @@ from segtailor.recipes.train import TrainRecipe
 from segtailor.runs import Context
 from segtailor.strategies.gradient_settings import Gradient
 from segtailor.strategies.halves import FIT, JUDGE, HalvedPixels, HalvedTrain
+from segtailor.training.device import Precision
 from segtailor.training.distill import DistillSettings
 from segtailor.training.fit import Fit
 from segtailor.training.settings import FitSettings, Schedule
@@ -48,6 +49,7 @@ BUDGET_SHARE = 0.5  # of the mean cost of random networks
 COST_TOLERANCE = 0.1  # how much cheaper a random network may be than the network it is compared with
 MAX_WALKS, MAX_STEPS = 40, 400  # random walks towards a cost, and steps of each
 PROBE_STEPS, PROBE_SECONDS = 4, 2.0  # of the probe of a training step, at least
+REPEAT_SEEDS = 1_000_000  # between the seeds of several trainings of a network
 FINISHED_KEY = "torch"  # the last key that is recorded
 
 
@@ -64,8 +66,8 @@ class Setting:
     steps: int
     batch: int
     training: int
-    finalists: int
-    trial: int
+    finalists: int = 0
+    trial: int = 1
     ahead: int = 0
     step_worth: float = 1.0
     image: str = "64x128"
@@ -115,8 +117,8 @@ class Record:
 class Bench:
     """The data, and what every comparison does with it: search, train, score."""
 
-    def __init__(self, setting: Setting, cache: Path) -> None:
-        self.setting, self.cache = setting, cache
+    def __init__(self, setting: Setting, cache: Path, *, precision: Precision = "fp32") -> None:
+        self.setting, self.cache, self.precision = setting, cache, precision
         self.device = torch.device(setting.device)
         self.image = parse_size(setting.image)
         dataset = locate(setting.data)
@@ -154,11 +156,22 @@ class Bench:
         limit = budget * statistics.mean(unlimited.price(sample(recipe.space, rng)) for _ in range(30))
         return replace(unlimited, limit=limit, objective=Within(limit=limit))
 
-    def search(self, strategy: Gradient, problem: Problem) -> dict[str, Any]:
-        """Search by gradients; return the result with the last record of the trajectory only."""
+    def search(
+        self, strategy: Gradient, problem: Problem, *, pretrained: Path | None = None
+    ) -> dict[str, Any]:
+        """Search by gradients; return the result with the last record of the trajectory only.
+
+        `pretrained` is a folder for the state after pretraining: searches that differ only later share it.
+        """
         job = strategy.job(problem)
-        for _ in job.steps():
-            pass
+        if pretrained is not None and pretrained.exists():
+            job.load(pretrained)
+        for step in job.steps():
+            if pretrained is not None and step.phase == "pretrain" and step.done == step.total:
+                draft = pretrained.with_suffix(".draft")
+                draft.mkdir(parents=True, exist_ok=True)
+                job.save(draft)
+                draft.replace(pretrained)
         result: dict[str, Any] = dict(job.result())
         result["trajectory"] = result["trajectory"][-1:]
         return result
@@ -196,6 +209,7 @@ class Bench:
             schedule=Schedule(kind="cosine"),
             clip=5.0,
             validate_batch=16,
+            precision=self.precision,
             distill=None if teacher is None else DistillSettings(),
             seed=seed,
         )
@@ -294,24 +308,40 @@ def in_processes(module: str, pieces: list[str], *, options: argparse.Namespace)
 
 
 def add_common_flags(parser: argparse.ArgumentParser, parts: Iterable[str] = ()) -> None:
-    """Add the flags that all comparisons have, and `--parts` if there are several."""
+    """Add the flags of comparisons with random search of equal compute, and `--parts` if there are several."""
     if parts:
         parser.add_argument("--parts", default=",".join(parts), help="separated by commas")
-    parser.add_argument("--data", default="synthetic:size=64x128,train=160,val=40")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=150, help="steps of a search")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--training", type=int, default=100, help="training steps of every compared network")
+    add_flags(parser)
+    add_trial_flag(parser)
     parser.add_argument(
         "--finalists", type=int, default=4, help="networks tried by a short training before one is chosen"
     )
-    parser.add_argument("--trial", type=int, default=30, help="steps of a short training")
     parser.add_argument(
         "--step-worth",
         type=float,
         default=1.0,
         help="steps of a network that one of the supernet is worth, for random search of equal compute",
     )
+
+
+def add_repeat_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the number of trainings of a network, and `--dry-run`."""
+    parser.add_argument("--repeats", type=int, default=1, help="trainings of every compared network")
+    parser.add_argument("--dry-run", action="store_true", help="print what it will take, and stop")
+
+
+def add_trial_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the length of trials."""
+    parser.add_argument("--trial", type=int, default=30, help="steps of a short training")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that all comparisons have."""
+    parser.add_argument("--data", default="synthetic:size=64x128,train=160,val=40")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, default=150, help="steps of a search")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--training", type=int, default=100, help="training steps of every compared network")
     parser.add_argument("--image", default="64x128", help="HEIGHTxWIDTH of crops and of pricing")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--first-seed", type=int, default=0)
@@ -346,7 +376,29 @@ def records_of(module: str, pieces: list[str], *, options: argparse.Namespace) -
 def setting_of(options: argparse.Namespace) -> Setting:
     """Return the settings that change results."""
     names = ("data", "device", "steps", "batch", "training", "finalists", "trial", "step_worth", "image")
-    return Setting(**{name: getattr(options, name) for name in names}, ahead=getattr(options, "ahead", 0))
+    known = {name: getattr(options, name) for name in (*names, "ahead") if hasattr(options, name)}
+    return Setting(**known)
+
+
+def seeds_of(options: argparse.Namespace) -> list[str]:
+    """Return the names of the pieces of a comparison that has one for each seed."""
+    return [f"seed-{seed}" for seed in range(options.first_seed, options.first_seed + options.seeds)]
+
+
+def scores_of(row: Mapping[str, Any], name: str) -> list[float]:
+    """Return the mIoU in percent of all trainings of a network, recorded as `miou_NAME_REPEAT`."""
+    return [100 * value for key, value in row.items() if key.startswith(f"miou_{name}_")]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean and standard deviation."""
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"**{statistics.mean(values):.1f}**{deviation}"
+
+
+def training_seeds(seed: int, repeats: int) -> list[int]:
+    """Return the seeds of the trainings of a network that a search with some seed has found."""
+    return [seed + REPEAT_SEEDS * repeat for repeat in range(repeats)]
 
 
 def mean(rows: list[dict[str, Any]], key: str, scale: float) -> str:

@@ -36,6 +36,7 @@ from benchmarks.comparing import (
     mean,
     parse_flags,
     records_of,
+    seeds_of,
     setting_of,
 )
 from segtailor.core.cost import Power
@@ -89,11 +90,11 @@ def strategy_of(recipe: SearchRecipe, bench: Bench, options: argparse.Namespace)
         raise SystemExit("the recipe has no pretraining")
     strategy: Gradient = replace(
         own,
-        fit=replace(own.fit, steps=setting.steps, batch=setting.batch),
+        fit=replace(own.fit, steps=setting.steps, batch=setting.batch, precision=bench.precision),
         augment=replace(own.augment, crop=bench.image),
         pretraining=replace(
             first,
-            fit=replace(first.fit, steps=setting.ahead, batch=setting.batch),
+            fit=replace(first.fit, steps=setting.ahead, batch=setting.batch, precision=bench.precision),
             augment=replace(own.augment, crop=bench.image),
         ),
         supernet=MultiResolutionSettings(
@@ -106,11 +107,16 @@ def strategy_of(recipe: SearchRecipe, bench: Bench, options: argparse.Namespace)
     return strategy
 
 
+def latency_problem(bench: Bench, recipe: SearchRecipe, *, seed: int) -> Problem:
+    """Return the problem, priced by the shipped table; its limit is a share of the latency of random networks."""
+    latency = PackedLatency(table=LatencyTable(pack=shipped_pack(PACK)), classes=bench.task.outputs)
+    return bench.problem(recipe, latency, seed=seed, image=fasterseg.PAPER.image, budget=BUDGET_SHARE)
+
+
 def compare(bench: Bench, record: Record, seed: int, options: argparse.Namespace) -> None:
     """Search, draw and train; every finished stage is recorded at once."""
     recipe = replace(fasterseg.SMALL, space=SPACE)
-    latency = PackedLatency(table=LatencyTable(pack=shipped_pack(PACK)), classes=bench.task.outputs)
-    found = bench.problem(recipe, latency, seed=seed, image=fasterseg.PAPER.image, budget=BUDGET_SHARE)
+    found = latency_problem(bench, recipe, seed=seed)
     problem = replace(found, objective=Power(limit=found.limit or 1.0))
     record.once("limit", lambda: problem.limit)
 
@@ -198,15 +204,9 @@ def table(done: list[dict[str, Any]]) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    add_common_flags(parser)
-    parser.set_defaults(finalists=0)  # the search itself chooses by shared weights
+def add_supernet_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how the supernet is trained and computed."""
     parser.add_argument("--ahead", type=int, default=100, help="steps of pretraining")
-    parser.add_argument(
-        "--teacher-training", type=int, help="training steps of the teacher, if not --training"
-    )
-    parser.add_argument("--networks", type=Path, help="folder of an earlier comparison: take its networks")
     parser.add_argument("--width-gradient", default="norms", choices=("score", "norms"))
     parser.add_argument(
         "--path",
@@ -214,8 +214,18 @@ def main() -> None:
         choices=("auto", "plain", "fast", "recorded"),
         help="implementation of the supernet",
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add_common_flags(parser)
+    parser.set_defaults(finalists=0)  # the search itself chooses by shared weights
+    add_supernet_flags(parser)
+    parser.add_argument(
+        "--teacher-training", type=int, help="training steps of the teacher, if not --training"
+    )
+    parser.add_argument("--networks", type=Path, help="folder of an earlier comparison: take its networks")
     options = parse_flags(parser)
-    pieces = [f"seed-{seed}" for seed in range(options.first_seed, options.first_seed + options.seeds)]
     if options.only:
         torch.set_num_threads(options.threads)
         setting = setting_of(options)
@@ -227,7 +237,9 @@ def main() -> None:
             take_networks(record, options.networks / f"{options.only}.json")
         compare(Bench(setting, options.cache), record, int(options.only.partition("-")[2]), options)
         return
-    print(table(list(records_of("benchmarks.cosearch_vs_random", pieces, options=options).values())))
+    print(
+        table(list(records_of("benchmarks.cosearch_vs_random", seeds_of(options), options=options).values()))
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -95,6 +96,13 @@ def expected_width(probabilities: Mapping[str, list[float]], ratios: tuple[int, 
     return sum(sum(p * ratio for p, ratio in zip(row, ratios, strict=True)) for row in rows) / len(rows)
 
 
+def left_of(probabilities: Mapping[str, list[float]], ratios: tuple[int, ...]) -> dict[str, float]:
+    """Return how much of the largest network a distribution leaves: the share of its work, widths, skips."""
+    width = expected_width(probabilities, ratios)
+    skips = fmean(odds[0] for name, odds in probabilities.items() if name.startswith("op"))
+    return {"work_left": (1 - skips) * width / ratios[-1], "expected_width": width, "skip_share": skips}
+
+
 def collapse(options: argparse.Namespace, context: Context) -> dict[str, Any]:
     """Search twice; plot over time how much of the largest network is left."""
     marks, found = [], {}
@@ -104,16 +112,13 @@ def collapse(options: argparse.Namespace, context: Context) -> dict[str, Any]:
         result: dict[str, Any] = search(recipe, options.work / f"collapse-{name}", context=context)
         for record in result["trajectory"]:
             own = record["roles"]["student"]
-            width = expected_width(own["probabilities"], ratios)
-            skips = [odds[0] for key, odds in own["probabilities"].items() if key.startswith("op")]
-            work = (1 - sum(skips) / len(skips)) * width / ratios[-1]
+            left = left_of(own["probabilities"], ratios)
+            work = left["work_left"]
             marks.append(
                 Value(series=name, label=str(record["step"]), value=work, hint=f"{name}: {work:.2f}")
             )
         found[name] = {
-            "work_left": work,
-            "expected_width": width,
-            "skip_share": sum(skips) / len(skips),
+            **left,
             "cost": result["cost"],
             "quality": result["quality"],
             "entropy": {key: value for key, value in own.items() if key.startswith("entropy")},

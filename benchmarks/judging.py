@@ -18,6 +18,7 @@ from pathlib import Path
 from random import Random
 from statistics import mean
 
+from benchmarks.budgets import precision
 from segtailor.core.plan import Shape, count
 from segtailor.core.ranges import parse_size
 from segtailor.core.space import Architecture, architecture_document, fingerprint_of, plan_of
@@ -33,7 +34,7 @@ from segtailor.strategies.evaluators.train import TrainEvaluator
 from segtailor.strategies.gradient_settings import Choice
 from segtailor.strategies.one_shot import OneShot, OneShotSearch
 from segtailor.systems.elastic import SMALL
-from segtailor.training.device import Precision, pick_device
+from segtailor.training.device import pick_device
 
 IMAGE = Shape(3, 360, 480)
 CLASSES = 11
@@ -87,11 +88,6 @@ def trained(arch: Architecture, data: str, *, steps: int, crop: tuple[int, int],
     for _ in job.steps():
         pass
     return float(str(job.fit.result()["miou"]))
-
-
-def precision() -> Precision:
-    """Return the usual precision of this machine."""
-    return "fp32" if pick_device(None).type == "cpu" else "bf16"
 
 
 def search_recipe(data: str, *, crop: tuple[int, int], seed: int) -> SearchRecipe:

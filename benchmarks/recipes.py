@@ -21,12 +21,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from benchmarks.budgets import precision
 from benchmarks.starts import subset
 from segtailor.core.ranges import parse_size
 from segtailor.recipes.train import FINE_TUNING, TrainRecipe, train_recipe
 from segtailor.runs import Context
 from segtailor.spaces.starts import IMAGENET
-from segtailor.training.device import Precision, pick_device
 
 PLAIN_SCALE = (0.5, 2.0)
 PLAIN, ALL = "plain", "all"
@@ -92,8 +92,7 @@ def trained(row: Row, data: str, context: Context) -> Row:
     begin = time.perf_counter()
     usual = train_recipe(row.network, data, start=row.start, crop=parse_size(row.crop), context=context)
     plain = replace(usual, augment=replace(usual.augment, scale=PLAIN_SCALE, restyle=0.0))
-    precision: Precision = "fp32" if pick_device(None).type == "cpu" else "bf16"
-    fit = replace(FINE_TUNING, steps=row.steps, seed=row.seed, batch=16, ema=0.99, precision=precision)
+    fit = replace(FINE_TUNING, steps=row.steps, seed=row.seed, batch=16, ema=0.99, precision=precision())
     job = changed(replace(plain, fit=fit), row.variant).job(context)
     for _ in job.steps():
         pass

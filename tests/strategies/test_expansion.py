@@ -257,6 +257,18 @@ def test_growth_can_be_limited_to_single_dimensions() -> None:
         Expansion(directions=("dept",)).growth(asked)
 
 
+def test_a_step_in_one_dimension_is_as_large_as_in_all() -> None:
+    asked = cityscapes(ScalablePath())
+    whole = ExpansionState(Expansion(), asked, ArchitecturePrices(asked))
+    whole.tell([judged(item, 0.0) for item in whole.ask()])
+    children = {item.origin["direction"]: item for item in whole.ask()}
+    for dimension in ("depth", "width", "resolution"):
+        state = ExpansionState(Expansion(directions=(dimension,)), asked, ArchitecturePrices(asked))
+        state.tell([judged(item, 0.0) for item in state.ask()])
+        for item in state.ask():
+            assert item == children[item.origin["direction"]]
+
+
 def test_a_step_without_gain_is_told() -> None:
     asked = problem()
     state = ExpansionState(Expansion(steps=2), asked, ArchitecturePrices(asked))

@@ -30,6 +30,7 @@ class Expansion:
     """Grow a small network step by step; `start` is an architecture document, by default the space's smallest.
 
     `directions` names the directions to grow in, or the words they begin with, e.g. `depth` or `width`; all without it.
+    A step is as large as if all directions were open, so that growth in one dimension takes as many as in all.
     """
 
     steps: int = 14
@@ -87,18 +88,22 @@ class Child:
 
 @dataclass(frozen=True, kw_only=True)
 class Grower:
-    """The growth of networks within a budget: the part of the algorithm without results."""
+    """The growth of networks within a budget: the part of the algorithm without results.
+
+    The single steps of `pace`, by default all directions of the growth, say how large a step is.
+    """
 
     growth: Growth
     prices: ArchitecturePrices
     limit: float | None = None
+    pace: tuple[Direction, ...] = ()
     faults: dict[str, str] = field(
         default_factory=dict
     )  # why a direction ended, unless because of the budget
 
     def target(self, place: Coordinates) -> float | None:
         """Return the cost of the most expensive single step, or none if nothing can grow."""
-        steps = [self.child(place, direction, 1) for direction in self.growth.directions]
+        steps = [self.child(place, direction, 1) for direction in self.pace or self.growth.directions]
         costs = [child.candidate.cost for child in steps if child is not None]
         return max(costs) if costs else None
 
@@ -156,8 +161,8 @@ class ExpansionState:
     def __init__(self, settings: Expansion, problem: Problem, prices: ArchitecturePrices) -> None:
         self._settings = settings
         self._unit = problem.cost.unit
-        growth = settings.growth(problem)
-        self._grower = Grower(growth=growth, prices=prices, limit=problem.limit)
+        growth, whole = settings.growth(problem), growth_of(problem.space, Random(problem.seed))
+        self._grower = Grower(growth=growth, prices=prices, limit=problem.limit, pace=whole.directions)
         self._coordinates: Coordinates = growth.start
         if settings.start is not None:
             start = parse_architecture(dict(settings.start), what="start of the expansion")
@@ -208,9 +213,10 @@ class ExpansionState:
     def summary(self) -> Mapping[str, Json]:
         """Return the chosen network of every step, and why directions ended before the budget did."""
         unspent = self._unspent()
+        open_names = {direction.name for direction in self._grower.growth.directions}
         return {
             "family": self._family,
-            "ended": dict(self._grower.faults),
+            "ended": {name: why for name, why in self._grower.faults.items() if name in open_names},
             "warnings": [*self._gainless, *([] if unspent is None else [unspent])],
         }
 

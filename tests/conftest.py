@@ -2,7 +2,9 @@
 
 import gc
 import signal
+import sys
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -14,6 +16,30 @@ def pytest_collection_finish() -> None:
     """Leave what was imported and collected to itself: looking it over for garbage again and again takes a while."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _onnx_operators_read_once() -> Iterator[None]:
+    """Let torch read the table of its ONNX operators once, not at every export: it depends on the opset alone.
+
+    That is most of the time that a small network takes. Only where tests that export were collected.
+    """
+    if "onnxscript" not in sys.modules:
+        yield
+        return
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    read = cache(ONNXRegistry.from_torchlib)
+
+    def read_once(*asked: int, **named: int) -> ONNXRegistry:
+        registry, table = ONNXRegistry(), read(*asked, **named)
+        registry._opset_version = table._opset_version
+        registry.functions = {operator: list(known) for operator, known in table.functions.items()}
+        return registry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(read_once))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -54,6 +54,7 @@ def test_every_registry_has_a_table() -> None:
     assert names == set(TABLES)
 
 
+@pytest.mark.slow  # that the source registers nothing is a rule of test_source_rules.py
 def test_importing_any_module_registers_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_EVERYTHING], capture_output=True, text=True, check=False

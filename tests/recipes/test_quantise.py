@@ -2,9 +2,11 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -202,22 +204,37 @@ def test_bench_says_that_its_int8_network_is_for_timing_only(folder: Path) -> No
 
 # Runtimes with files of their own.
 
+Converted: TypeAlias = Callable[
+    [str, Path], Path
+]  # a runtime and where to put it -> a bundle that was exported for it
+
 OWN = [
     ("ncnn", ("model.int8.ncnn.param", "model.int8.ncnn.bin"), "segtailor"),
     pytest.param("litert", ("model.int8.tflite",), "ai-edge-quantizer", marks=pytest.mark.slow),
 ]
 
 
-def converted(to: str, folder: Path) -> Path:
-    usable(f"cpu/{to}/int8")
-    save_bundle(folder, Model(network=segtailor.create("lpsnet-step0", classes=TASK.outputs), task=TASK))
-    export(folder, to=to, image=(96, 128))
-    return folder
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
+    """Return what gives each test its own copy of a bundle that was exported for a runtime, once for all tests."""
+
+    @cache
+    def exported_for(to: str) -> Path:
+        place = tmp_path_factory.mktemp(to)
+        save_bundle(place, Model(network=segtailor.create("lpsnet-step0", classes=TASK.outputs), task=TASK))
+        export(place, to=to, image=(96, 128))
+        return place
+
+    def copied(to: str, folder: Path) -> Path:
+        usable(f"cpu/{to}/int8")
+        return Path(shutil.copytree(exported_for(to), folder))
+
+    return copied
 
 
 @pytest.mark.parametrize(("to", "names", "method"), OWN)
 def test_files_of_a_runtime_are_decided_on_beside_each_other(
-    to: str, names: tuple[str, ...], method: str, tmp_path: Path
+    to: str, names: tuple[str, ...], method: str, tmp_path: Path, converted: Converted
 ) -> None:
     place = converted(to, tmp_path / "mine")
     before = (place / "verify.json").read_bytes()
@@ -232,7 +249,7 @@ def test_files_of_a_runtime_are_decided_on_beside_each_other(
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_both_files_of_ncnn_lie_there_or_none_does(kept: bool, tmp_path: Path) -> None:
+def test_both_files_of_ncnn_lie_there_or_none_does(kept: bool, tmp_path: Path, converted: Converted) -> None:
     place = converted("ncnn", tmp_path / "mine")
     names = ("model.int8.ncnn.param", "model.int8.ncnn.bin")
     store(place, decided(kept=True, file=names[0]), dict.fromkeys(names, b"earlier"), to="ncnn")
@@ -243,7 +260,7 @@ def test_both_files_of_ncnn_lie_there_or_none_does(kept: bool, tmp_path: Path) -
     assert not any((place / name).exists() for name in (*names, "int8.ncnn.json"))
 
 
-def test_files_of_ncnn_that_are_not_ours_are_kept(tmp_path: Path) -> None:
+def test_files_of_ncnn_that_are_not_ours_are_kept(tmp_path: Path, converted: Converted) -> None:
     place = converted("ncnn", tmp_path / "mine")
     (place / "model.int8.ncnn.bin").write_bytes(b"of somebody else")
     with pytest.raises(UserError, match=r"model\.int8\.ncnn\.bin .*--force"):
@@ -253,7 +270,7 @@ def test_files_of_ncnn_that_are_not_ours_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tuning_serves_ncnn_too(tmp_path: Path) -> None:
+def test_tuning_serves_ncnn_too(tmp_path: Path, converted: Converted) -> None:
     place = converted("ncnn", tmp_path / "mine")
     context = Context(cache=tmp_path / "cache", device="cpu")
     settings = replace(SETTINGS, tuning=TuningSettings(steps=2, batch=2, always=True, context=context))
@@ -262,7 +279,7 @@ def test_tuning_serves_ncnn_too(tmp_path: Path) -> None:
     assert found.after.miou == max(found.tuning.miou_before, found.tuning.miou_after)
 
 
-def test_what_cannot_be_tried_on_ncnn_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_tried_on_ncnn_is_refused(tmp_path: Path, converted: Converted) -> None:
     place, target = converted("ncnn", tmp_path / "mine"), "cpu/ncnn/int8?threads=1"
     with pytest.raises(UserError, match="96x128, and its size is fixed"):
         quantise(place, data=DATA, target=target, image=(64, 64), settings=SETTINGS)

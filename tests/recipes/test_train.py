@@ -1,6 +1,9 @@
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -307,3 +310,44 @@ def test_training_makes_the_teacher_beside_its_run(
     assert segtailor.load(tmp_path / "run-teacher" / "weights").task == locate(DATA).task
     stored = read_json(tmp_path / "run" / "recipe.json", what="recipe")
     assert stored["teacher"] == str(tmp_path / "run-teacher" / "weights")
+
+
+class TimmOffline(ModuleType):
+    """Stands in for timm on a machine without network: it knows one model, and cannot fetch its weights."""
+
+    def is_model(self, name: str) -> bool:
+        return name == "resnet18"
+
+    def create_model(self, name: str, **_: Any) -> torch.nn.Module:
+        raise OSError(f"cannot reach the weights of {name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("timm:resnet18", "cannot reach the weights of resnet18"),
+        ("timm:nothing", "no such model"),
+        ("nowhere", "nowhere is no bundle"),
+    ],
+)
+def test_a_teacher_that_cannot_be_had_leaves_no_run_behind(
+    name: str, says: str, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "timm", TimmOffline("timm"))
+    made = recipe(context, f"teacher={name}", "fit.distill.kind=kl")
+    for _ in range(2):  # the second try meets no trace of the first
+        with pytest.raises(UserError, match=says):
+            train(made, tmp_path / "new" / "run", check=False, context=context)
+        assert not (tmp_path / "new").exists()
+
+
+def test_what_lies_in_the_folder_of_a_run_that_cannot_begin_is_kept(context: Context, tmp_path: Path) -> None:
+    made = recipe(context, "teacher=nowhere", "fit.distill.kind=kl")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".gitignore").write_text("mine")
+    with pytest.raises(UserError, match="nowhere"):
+        train(made, tmp_path / "run", check=False, context=context)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".gitignore"]
+    (tmp_path / "run" / "thesis.tex").write_text("mine")
+    with pytest.raises(RunProblem, match="thesis"):  # before the teacher is looked for
+        train(made, tmp_path / "run", check=False, context=context)

@@ -57,16 +57,8 @@ def test_a_finished_run_is_read_not_repeated(tmp_path: Path) -> None:
     assert run(tmp_path / "run", never, leader=False) == result
 
 
-@pytest.fixture
-def hang_up_heard() -> Iterator[None]:
-    """Let a hang-up count even where these tests run under `nohup`, which a run rightly obeys."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.usefixtures("hang_up_heard")
+@pytest.mark.usefixtures("signals_heard")
 def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -93,6 +85,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
     assert kinds(folder).count("step") == 30  # none was repeated
 
 
+@pytest.mark.usefixtures("signals_heard")
 def test_a_second_signal_stops_at_once_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
     def hook(done: int) -> None:
         if done == 7:
@@ -108,6 +101,22 @@ def test_a_second_signal_stops_at_once_and_the_last_checkpoint_stays(tmp_path: P
     run(tmp_path / "run")
     run(tmp_path / "whole")
     assert toy_job.outcome(tmp_path / "run") == toy_job.outcome(tmp_path / "whole")
+
+
+@pytest.fixture
+def in_the_background() -> Iterator[None]:
+    """Ignore Ctrl-C, as programs do that a shell starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("in_the_background", "signals_heard")
+def test_signals_of_tests_count_in_the_background_here_and_in_programs() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    program = "import signal; signal.raise_signal(signal.SIGINT)"
+    assert subprocess.run([sys.executable, "-S", "-c", program], stderr=subprocess.DEVNULL).returncode != 0
 
 
 def test_ignored_signals_stay_ignored(tmp_path: Path) -> None:
@@ -315,6 +324,7 @@ def test_only_a_run_that_got_through_a_step_keeps_its_folder(step: int, tmp_path
             run(tmp_path / "run", recipe=corrected)
 
 
+@pytest.mark.usefixtures("signals_heard")
 def test_a_run_within_a_run_that_was_asked_to_stop_stops_after_its_first_step() -> None:
     told: list[str] = []
     with stoppable(lambda: told.append("outer")) as outer:

@@ -256,6 +256,7 @@ def test_a_jpeg_of_countless_passes_is_refused(port: int) -> None:
         "a picture",
     ],
 )
+@pytest.mark.usefixtures("signals_heard")
 def test_an_interrupt_ends_the_page_promptly_and_quietly(sent: str) -> None:
     slow = picture(tenths=200)
     data = {

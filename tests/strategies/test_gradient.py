@@ -140,7 +140,7 @@ def test_a_large_cost_weight_makes_networks_shallow() -> None:
 
 @pytest.mark.parametrize("updates", ["joint", "alternating"])
 def test_search_repeats_and_resumes_after_every_step(updates: Any, tmp_path: Path) -> None:
-    how = settings(steps=6, updates=updates, marks=3, judge_every=1, choice=Choice(samples=3, recalibrate=1))
+    how = settings(steps=4, updates=updates, marks=2, judge_every=1, choice=Choice(samples=3, recalibrate=1))
     check_strategy(how, problem(ToyOps(blocks=2)), tmp_path)
 
 

@@ -68,7 +68,7 @@ class Stopping(Watching):
 
 
 @pytest.fixture(autouse=True)
-def _alarms_are_a_second_ctrl_c() -> Iterator[None]:
+def _alarms_are_a_second_ctrl_c(signals_heard: None) -> Iterator[None]:
     """CPU time is what is waited for, because that does not depend on who else works on the machine."""
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -92,7 +92,9 @@ def test_from_training_to_an_exported_file(
     assert agree.mean() > 0.99
     told(capsys, "predict", bundle, str(picture), "--out", str(tmp_path / "tiled"), "--tile", "128x128")
     told(capsys, "predict", bundle, str(picture), "--out", str(tmp_path / "overlay"), "--as", "overlay")
-    timed = told(capsys, "bench", bundle, "--target", "cpu/eager/fp32", "--image", "64x96")
+    timed = told(
+        capsys, "bench", bundle, "--target", "cpu/eager/fp32", "--image", "64x96", "--seconds", "0.05"
+    )
     assert timed["median_ms"] > 0
 
 

@@ -57,6 +57,34 @@ def test_mistakes_are_explained_and_leave_no_pack(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--target", "cpu/onnxruntime/int8"], "Calibrate cpu/onnxruntime/fp32"),
+        (
+            ["--target", "cuda/eager/int8", "--bundle", "board.zip"],
+            "a bundle is timed by ONNX Runtime on the CPU",
+        ),
+        ([*TARGET, "--networks", "1"], "at least 2"),
+    ],
+)
+def test_a_dry_run_refuses_in_the_words_of_the_calibration(
+    flags: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = []
+    for further in ([], ["--dry-run"]):
+        assert run([*WHAT, *flags, *further]) == 1
+        told.append(capsys.readouterr().err)
+    assert message in told[0]
+    assert told[0] == told[1]
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_calibrating_twice_reads_the_first_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

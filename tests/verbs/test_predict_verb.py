@@ -142,6 +142,7 @@ def test_serve_explains_a_taken_port(bundle: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("signals_heard")
 @pytest.mark.parametrize("exported", [False, True])
 def test_serve_answers_until_it_is_interrupted(tmp_path: Path, exported: bool) -> None:
     bundle = save_small_bundle(tmp_path / "small")

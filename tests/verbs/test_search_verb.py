@@ -150,7 +150,7 @@ def test_mistakes_are_explained_and_do_not_claim_the_folder(
     assert out == ""
     assert re.search(message, err), err
     assert "Traceback" not in err
-    assert not (tmp_path / "run" / "recipe.json").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_unknown_recipes_name_the_near_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,11 +93,7 @@ class Results:
 
 def write_bundle(path: Path, subject: CalibrationSubject, selection: Selection) -> Iterator[Step]:
     """Write the zip file, yielding progress; it appears under its name when it is complete."""
-    target = parse_target(subject.target)
-    if (target.device, target.runtime, target.precision) != ("cpu", "onnxruntime", "fp32"):
-        raise Unsupported(
-            f"a bundle is timed by ONNX Runtime on the CPU, not {target}; use cpu/onnxruntime/fp32."
-        )
+    check_target(subject.target)
     ranked = rank_calls(subject.space, subject.shape, subject.classes, seed=selection.seed)
     calls = ranked[: selection.operators]
     with (
@@ -106,6 +102,15 @@ def write_bundle(path: Path, subject: CalibrationSubject, selection: Selection) 
     ):
         bundle.comment = MARK.encode()
         yield from _fill(bundle, subject, selection, calls)
+
+
+def check_target(text: str) -> None:
+    """Refuse a target that the runner on the board cannot time."""
+    target = parse_target(text)
+    if (target.device, target.runtime, target.precision) != ("cpu", "onnxruntime", "fp32"):
+        raise Unsupported(
+            f"a bundle is timed by ONNX Runtime on the CPU, not {target}; use cpu/onnxruntime/fp32."
+        )
 
 
 def _fill(

@@ -11,7 +11,7 @@ from segtailor.core.codec import KIND, Json, from_json, to_json
 from segtailor.core.errors import RunProblem, UserError
 from segtailor.core.job import Job
 from segtailor.core.registry import RECIPES
-from segtailor.runs import Context, Layout, execute
+from segtailor.runs import Context, Layout, check_place, execute
 from segtailor.training import distributed
 from segtailor.training.device import pick_device
 
@@ -83,8 +83,8 @@ def carry_out(
 ) -> dict[str, Json]:
     """Do what a recipe says in `context.folder`, or continue what is there; a finished run returns its result.
 
-    Works alone or together with the processes that `torchrun` started. `check` is called with the job of a new run
-    before its folder is made.
+    Works alone or together with the processes that `torchrun` started. The job of a new run is built, and `check` is
+    called with it, before its folder is made: a run that cannot begin leaves nothing behind.
     """
     device = pick_device(context.device)
     distributed.join(device)
@@ -92,15 +92,9 @@ def carry_out(
         rank, _ = distributed.world()
         placed = replace(context, leader=rank == 0)
         new = not Layout(context.folder).recipe.exists()
-
-        def make() -> Job:
-            job = recipe.job(placed)
-            if new and check is not None:
-                check(job)
-            return job
-
+        first = _first_job(recipe, placed, check) if new else None
         return execute(
-            make,
+            lambda: first or recipe.job(placed),
             context.folder,
             recipe_document(recipe),
             display=context.display,
@@ -110,6 +104,16 @@ def carry_out(
         )
     finally:
         distributed.leave()
+
+
+def _first_job(recipe: Recipe, context: Context, check: Callable[[Any], object] | None) -> Job:
+    """Build the job of a new run; a folder that it cannot use is refused before that takes its time."""
+    if context.leader:
+        check_place(context.folder)
+    job = recipe.job(context)
+    if check is not None:
+        check(job)
+    return job
 
 
 def with_settings(recipe: R, changes: Iterable[str]) -> R:

@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from segtailor.core.codec import Json, read_json
 from segtailor.core.errors import Unsupported, UserError, unknown
 from segtailor.core.plan import MAIN
@@ -458,6 +460,8 @@ def _class_names(classes: int) -> tuple[str, ...]:
 
 def _published_donor(name: str, state: Any) -> Donor:
     classes = published_classes(name)
+    with torch.device("meta"):  # names and shapes tell whether a file fits, before weights are drawn
+        load_published(build(resolve(name), classes, outputs=(MAIN,)), state)
     network = create(name, classes=classes)
     load_published(network, state)
     return Donor(network=network, preprocessing=Preprocessing(), classes=_class_names(classes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from segtailor.core.target import CONVERTED_RUNTIMES, Target, parse_target
 from segtailor.costs.timers import timer_for
 from segtailor.data.cache import open_pixels
 from segtailor.data.dataset import Dataset, Pair
-from segtailor.nets.bundle import load_bundle, set_temperature
+from segtailor.nets.bundle import load_bundle
 from segtailor.nets.onnx.metadata import OutputKind
 from segtailor.recipes.export import export as export_bundle
 from segtailor.recipes.int8_files import exported_files, file_names
@@ -42,7 +43,7 @@ from segtailor.tailoring.stage import (
 )
 from segtailor.targets.benchmark import benchmark
 from segtailor.targets.timing import Measurement, check_contract
-from segtailor.training.calibrate import fit_calibration
+from segtailor.training.calibrate import calibrate_model
 from segtailor.training.device import pick_device
 from segtailor.training.evaluate import LabelledImages, score_predictions
 from segtailor.verbs.bench import bench
@@ -197,19 +198,17 @@ def calibrate_delivered(stage: StageContext, folder: Path) -> None:
     task = stage.dataset.task
     if task.kind != "segmentation":
         return
-    model, pixels = load_bundle(folder), open_pixels(stage.dataset, "val", stage.context.cache_folder)
-    device = pick_device(stage.context.device)
-    try:
-        found = fit_calibration(
-            model.network.to(device),
+    pixels = open_pixels(stage.dataset, "val", stage.context.cache_folder)
+    with suppress(DataProblem):
+        calibrate_model(
+            load_bundle(folder),
             EveryNth(pixels, max(1, len(pixels) // CALIBRATION_IMAGES)),
             classes=task.outputs,
-            preprocessing=model.preprocessing,
-            device=device,
+            device=pick_device(stage.context.device),
+            split="val",
+            data=stage.recipe.data,
+            folder=folder,
         )
-    except DataProblem:
-        return
-    set_temperature(folder, found.temperature, {**asdict(found), "split": "val", "data": stage.recipe.data})
 
 
 def decide_int8(stage: StageContext, best: Recommendation) -> Int8Outcome:

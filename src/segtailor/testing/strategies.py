@@ -13,22 +13,21 @@ from segtailor.testing.operators import expect
 
 def check_strategy(strategy: Strategy, problem: Problem, folder: Path) -> None:
     """Check that a search repeats by seed, and ends the same when stopped after any of its steps and resumed."""
-    whole = _outcome(strategy.job(problem))
-    expect("result by seed", strategy, _outcome(strategy.job(problem)), whole)
-    steps = sum(1 for _ in strategy.job(problem).steps())
+    whole, steps = _outcome(strategy.job(problem))
+    expect("result by seed", strategy, _outcome(strategy.job(problem))[0], whole)
     for after in range(1, steps):
         place = folder / str(after)
         place.mkdir(parents=True)
         _stop(strategy.job(problem), place, after=after)
         job = strategy.job(problem)
         job.load(place)
-        expect(f"result when stopped after step {after}", strategy, _outcome(job), whole)
+        expect(f"result when stopped after step {after}", strategy, _outcome(job)[0], whole)
 
 
-def _outcome(job: Job) -> Any:
-    for _ in job.steps():
-        pass
-    return _timeless(job.result())
+def _outcome(job: Job) -> tuple[Any, int]:
+    """Return the result of a job, and how many steps it took."""
+    steps = sum(1 for _ in job.steps())
+    return _timeless(job.result()), steps
 
 
 def _stop(job: Job, folder: Path, *, after: int) -> None:

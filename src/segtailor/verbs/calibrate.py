@@ -102,8 +102,7 @@ def calibrate_(
     recipe = flags.recipe()
     pack = out or Path(pack_name(recipe))
     if dry_run:
-        check_out(pack, force=force)
-        result = {"pack": str(pack), "run": str(run_folder(pack))}
+        result = planned(recipe, pack, bundle=bundle, force=force)
     elif bundle is not None:
         result = write_board_bundle(recipe, bundle, progress=_progress, force=force)
     else:
@@ -126,6 +125,22 @@ def run_folder(pack: Path) -> Path:
 def check_out(out: Path, *, force: bool = False) -> None:
     """Refuse to replace files that are not ours by a pack and its plot, unless `force`."""
     refuse_overwrite([(out, is_pack), (out.with_suffix(".svg"), is_drawing)], force=force)
+
+
+def planned(
+    recipe: CalibrateRecipe, out: Path, *, bundle: Path | None = None, force: bool = False
+) -> dict[str, JsonValue]:
+    """Return where the results would go; what a calibration, or a zip for a board, would refuse raises."""
+    from segtailor.costs.bundle import check_target, is_bundle
+
+    if bundle is not None:
+        refuse_overwrite([(bundle, is_bundle)], force=force)
+        check_target(recipe.target)
+        return {"bundle": str(bundle)}
+    check_out(out, force=force)
+    folder = run_folder(out)
+    recipe.job(Context(folder=folder))  # checks everything, and writes nothing
+    return {"pack": str(out), "run": str(folder)}
 
 
 def calibrate(
@@ -211,6 +226,8 @@ def _progress(step: Step) -> None:
 
 def _summary(result: dict[str, Any]) -> list[str]:
     if "bundle" in result:
+        if "entries" not in result:  # a dry run
+            return [f"operators to time on a board: {result['bundle']}"]
         return [
             f"{result['entries']} operators in {result['bundle']}",
             "next: unzip it on the board, run `python board_runner.py` there, and bring results.json back for "

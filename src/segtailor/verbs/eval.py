@@ -152,14 +152,12 @@ def calibrate_confidence(
 
     The expected calibration error after it is measured on images that the temperature was not fitted to.
     """
-    from dataclasses import asdict
-
     from segtailor.data.cache import open_pixels
     from segtailor.data.dataset import scaled_as
     from segtailor.data.locate import locate
-    from segtailor.nets.bundle import Model, set_temperature
+    from segtailor.nets.bundle import Model
     from segtailor.nets.models import load, model_place
-    from segtailor.training.calibrate import fit_calibration
+    from segtailor.training.calibrate import calibrate_model
     from segtailor.training.device import pick_device
 
     context = context or Context()
@@ -171,19 +169,15 @@ def calibrate_confidence(
         )
     needs_classes(trained.task, "calibrating confidence")
     dataset = scaled_as(locate(data), trained.preprocessing)
-    device = pick_device(context.device)
-    pixels = open_pixels(dataset, split, context.cache_folder)
-    found = fit_calibration(
-        trained.network.to(device),
-        pixels,
+    return calibrate_model(
+        trained,
+        open_pixels(dataset, split, context.cache_folder),
         classes=dataset.task.outputs,
-        preprocessing=trained.preprocessing,
-        device=device,
+        device=pick_device(context.device),
+        split=split,
+        data=data,
+        folder=model_place(model) if write and isinstance(model, str | Path) else None,
     )
-    figures: dict[str, Any] = {**asdict(found), "split": split, "data": data}
-    if write and isinstance(model, str | Path):
-        set_temperature(model_place(model), found.temperature, figures)
-    return figures
 
 
 def check_calibration(model: str | Path | Model, *, write: bool) -> None:

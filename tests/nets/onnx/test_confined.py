@@ -200,6 +200,7 @@ def test_bench_tries_unknown_operators_once_in_a_child(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("signals_heard")
 def test_ctrl_c_ends_a_prediction_in_an_endless_loop(tmp_path: Path) -> None:
     looping(tmp_path / "model.onnx", rounds=2**62)
     Image.new("RGB", (16, 16)).save(tmp_path / "a.png")

@@ -102,7 +102,7 @@ def _explained(recipe: TailorRecipe, facts: DataFacts, machine: MachineFacts) ->
         ChosenSetting(
             setting="lr",
             value=str(lr),
-            reason=f"AdamW: {LR} at batch {LR_BATCH}, scaled by the root of the batch; twice as much in short trainings",
+            reason=f"AdamW: {LR} at batch {LR_BATCH}, scaled by its root; twice as much in short trainings",
         ),
         ChosenSetting(
             setting="precision",

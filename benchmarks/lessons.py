@@ -171,9 +171,9 @@ def judge(given: argparse.Namespace) -> None:
     archs = {
         fingerprint_of(row.network): row.network for row in read(given.lessons, Lesson) if row.group == group
     }
-    known = {(row.data, row.seconds, row.steps, row.network) for row in read(given.judged, Verdict)}
+    known = {(row.data, row.seconds, row.steps, row.network, row.seed) for row in read(given.judged, Verdict)}
     for steps in given.steps:
-        if all((*group, steps, name) in known for name in archs):
+        if all((*group, steps, name, given.seeds[0]) in known for name in archs):
             continue
         begin = time.process_time()
         search = shared(given, steps)
@@ -274,10 +274,10 @@ def show(given: argparse.Namespace) -> None:
 
 
 def judgements(verdicts: Sequence[Verdict], mine: Sequence[Lesson]) -> Iterator[tuple[int, list[Verdict]]]:
-    """Yield steps and what shared weights said after them of each of these networks, where they were asked."""
-    group = mine[0].group
-    for steps in sorted({row.steps for row in verdicts if (row.data, row.seconds) == group}):
-        said = {row.network: row for row in verdicts if (row.data, row.seconds, row.steps) == (*group, steps)}
+    """Yield steps and what weights shared for so long said of each of these networks, seed by seed."""
+    asked = [row for row in verdicts if (row.data, row.seconds) == mine[0].group]
+    for steps, seed in sorted({(row.steps, row.seed) for row in asked}):
+        said = {row.network: row for row in asked if (row.steps, row.seed) == (steps, seed)}
         if all(fingerprint_of(row.network) in said for row in mine):
             yield steps, [said[fingerprint_of(row.network)] for row in mine]
 

@@ -37,7 +37,8 @@ from segtailor.training.settings import FitSettings, Schedule
 from segtailor.training.threads import chosen_threads
 
 FIT_FOLDER, STATE = "shared-weights", "judged.json"  # inside a checkpoint
-TRAINED_NETWORKS = 256  # that the networks of a training pass are drawn from
+TRAINED_NETWORKS = 256  # that the networks of a training pass are drawn from, where few are known
+MIN_KNOWN, OTHERS_PART = 16, 8  # known ones, beside which an eighth as many random ones are trained
 KNOWN_SHARE = 0.75  # of the networks that are judged first: a short search judges no others
 CHECKPOINT_SECONDS = 60.0  # between two while networks are judged
 USUAL_FIT = FitSettings(
@@ -347,5 +348,6 @@ def _networks_to_train(problem: Problem, prices: ArchitecturePrices) -> list[Arc
     draws = Draws(problem, prices, Random(f"{problem.seed} trained"))
     known = [draws.accept(problem.space.picks(arch)) for arch in problem.known]
     candidates = [item for item in known if item is not None]
-    candidates += draws.several(max(1, TRAINED_NETWORKS - len(candidates)))
+    others = max(1, len(candidates) // OTHERS_PART) if len(candidates) >= MIN_KNOWN else TRAINED_NETWORKS
+    candidates += draws.several(others)
     return [item.architecture for item in sorted(candidates, key=lambda item: item.cost)]

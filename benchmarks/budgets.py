@@ -313,7 +313,7 @@ def train(given: argparse.Namespace) -> None:
     probes = Journal(given.work, "probed", Probed, part=given.part)
     for seed, budget in product(given.seeds, given.budgets):
         for _, only, arch in entrants(given, budget):
-            for drive in given.drives if not only else [only]:
+            for drive in [one for one in given.drives if only in ("", one)]:
                 row = Trained(
                     network=fingerprint_of(arch),
                     drive=drive,

@@ -25,7 +25,7 @@ MOMENT = 0.05  # seconds of work below which a stage has no middle: int8, where 
 TRIES = 6  # to hit a stage in its middle
 DELIVERED = ("export", "int8", "contract", "layers")
 LOOSE = 1000.0  # milliseconds
-VOLATILE = ("ms", "seconds", "cost")  # endings of names of what is measured
+VOLATILE = ("ms", "seconds", "cost", "used")  # endings of names of what is measured
 
 
 class Watching(Quiet):

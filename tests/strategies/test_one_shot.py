@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from segtailor.core.errors import Unsupported
+from segtailor.core.errors import Unsupported, UserError
 from segtailor.core.space import parse_architecture, read_architecture
 from segtailor.core.strategy import SearchProblem
 from segtailor.nets.bundle import load_bundle
@@ -112,6 +112,8 @@ def test_what_came_before_the_search_learns_slower_than_what_it_taught(
     assert {"stem", "head", "context"} <= carried[None]
     assert "stem" in carried["imagenet"]
     assert not {"head", "context"} & carried["imagenet"]
+    with pytest.raises(UserError, match="fetch pre-trained weights"):  # a recipe of somebody else
+        replace(usual, settled="timm:tf_efficientnet_lite0").job(replace(context, trusted=False))
 
 
 def test_its_shared_weights_judge_other_searches(searched: tuple[Path, dict[str, Any]]) -> None:

@@ -207,8 +207,9 @@ class TrainRecipe:
             )
             carried = taken.parameters if taken is not None else carried
             if self.settled is not None:
-                before = carried_by(self.settled, self.architecture, task) if self.settled != NONE else None
-                carried = before.parameters if before is not None else frozenset()
+                carried = frozenset()
+                if self.settled != NONE:
+                    carried = carried_by(self.settled, self.architecture, task, trusted=trusted).parameters
         branched = with_branches(network, seed=self.fit.seed) if self.reparameterise else network
         return branched, record, carried
 

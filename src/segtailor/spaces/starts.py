@@ -252,10 +252,10 @@ def start_share(start: str, arch: Architecture, task: Task) -> float:
 
 
 @lru_cache(maxsize=64)
-def carried_by(start: str, arch: Architecture, task: Task) -> Carried:
+def carried_by(start: str, arch: Architecture, task: Task, *, trusted: bool = True) -> Carried:
     """Return what a network takes over from a start."""
     network = build(arch, task.outputs, outputs=(MAIN,))
-    source = open_source(start, family_of(arch))
+    source = open_source(start, family_of(arch), trusted=trusted)
     return carry_weights(source.donor, network, preprocessing=Preprocessing(), classes=task.classes)
 
 
